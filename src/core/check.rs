@@ -48,8 +48,10 @@ pub(crate) fn check_group<'d>(
 /// What has no decision, and decisions about what is not there.
 pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
-    let mut wanted: Vec<&VariantId> =
-        states.map(|state| &state.variant.id).chain(snapshot.invalid.iter().map(|one| &one.id)).collect();
+    let mut wanted: Vec<&VariantId> = states
+        .map(|state| &state.variant.id)
+        .chain(snapshot.invalid.iter().map(|invalid| &invalid.id))
+        .collect();
     let same = |wanted: &[&VariantId]| wanted.iter().copied().eq(decisions.keys());
     // Variants are often named after their models, and then they are in order already.
     if same(&wanted) {
@@ -105,7 +107,7 @@ impl Case<'_> {
         }
         let mut numbers: Vec<Number<'_>> =
             of_role.iter().filter_map(|state| self.number(state, find(&state.variant.id))).collect();
-        numbers.sort_by(|one, next| one.id().cmp(next.id()));
+        numbers.sort_by(|left, right| left.id().cmp(right.id()));
         let measured = self.enough_measured(&of_role);
         let mut found = Vec::new();
         for number in &numbers {
@@ -122,7 +124,7 @@ impl Case<'_> {
 
     fn number<'s>(&self, state: &'s VariantState, decided: Option<&Decision>) -> Option<Number<'s>> {
         let Verdict::Target(target) = &decided?.verdict else { return None };
-        let remembered = self.remembered(state).and_then(|one| one.target).map(Replicas::get);
+        let remembered = self.remembered(state).and_then(|memory| memory.target).map(Replicas::get);
         let promised = remembered.or(state.last_status.map(Replicas::get).filter(|last| *last > 0));
         Some(Number { state, scale: state.scale?, decided: target.desired.get(), promised })
     }
@@ -216,7 +218,7 @@ impl Case<'_> {
     ) -> Option<Violation> {
         let bounds = number.state.variant.bounds;
         let forced = bounds.max.is_some_and(|max| max.get() == 0);
-        let others_serve = of_role.iter().any(|other| other.decided > 0 && other.serves());
+        let others_serve = of_role.iter().any(|number| number.decided > 0 && number.serves());
         let optimized = self.policy.of(self.id).analyzer.is_of_capacity();
         let covered = optimized && others_serve && (measured || number.promised == Some(0));
         let earned =
@@ -239,10 +241,14 @@ impl Case<'_> {
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
-        let ready = all.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
-        let quiet = ready.into_iter().all(|one| serving(one).all(calm) && measured_lately(one, self.now));
+        let ready = all.iter().flat_map(|state| &state.replicas).filter(|pod| pod.phase == Phase::Ready);
+        let quiet = ready.into_iter().all(|pod| serving(pod).all(calm) && measured_lately(pod, self.now));
         let quiet = quiet
-            && self.group.scheduler.newest(Signal::SchedulerQueueSize).is_some_and(|one| one.value <= 0.0);
+            && self
+                .group
+                .scheduler
+                .newest(Signal::SchedulerQueueSize)
+                .is_some_and(|sample| sample.value <= 0.0);
         let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
@@ -263,7 +269,8 @@ impl Case<'_> {
         }
         let names: Vec<&str> = moved.iter().map(|number| number.id().name.as_str()).collect();
         let detail = |number: &Number<'_>| {
-            let promised = number.promised.map_or_else(|| "nothing".to_owned(), |one| one.to_string());
+            let promised =
+                number.promised.map_or_else(|| "nothing".to_owned(), |promised| promised.to_string());
             let (decided, current) = (number.decided, number.base());
             format!("{decided} after {promised} with {current} running; moved at once: {}", names.join(", "))
         };

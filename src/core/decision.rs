@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::model::Analyzer;
+use crate::report::Explanation;
 use crate::snapshot::Signal;
 use crate::units::{Replicas, Seconds};
 
@@ -156,8 +157,9 @@ pub struct Target {
     pub desired: Replicas,
     /// Why this number.
     pub reason: Reason,
-    /// One sentence for people, without the number's age.
-    pub message: SmolStr,
+    /// Why this number, in detail.
+    #[serde(flatten)]
+    pub explanation: Explanation,
     /// The newest fresh sample the number rests on. The number is as old as this.
     pub evidence: Timestamp,
 }
@@ -221,10 +223,22 @@ impl Reason {
 pub struct Unknown {
     /// What kind of not knowing.
     pub cause: Cause,
-    /// One sentence for people: which variant, why, and the next step.
-    pub message: SmolStr,
+    /// Why, in detail.
+    #[serde(flatten)]
+    pub explanation: Explanation,
     /// Since when.
     pub since: Timestamp,
+}
+
+impl Verdict {
+    /// Why there is this number, or none.
+    #[must_use]
+    pub const fn explanation(&self) -> &Explanation {
+        match self {
+            Self::Target(target) => &target.explanation,
+            Self::Unknown(unknown) => &unknown.explanation,
+        }
+    }
 }
 
 /// What kind of not knowing.

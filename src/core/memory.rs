@@ -21,6 +21,7 @@ use crate::learn::{ObservedStarts, Rollback};
 use crate::model::{Analyzer, GroupId, Role, VariantId};
 use crate::name_map::NameMap;
 use crate::quality::SignalHistory;
+use crate::report::Explanation;
 use crate::sequence_limit::PeakRunning;
 use crate::units::Replicas;
 
@@ -167,7 +168,10 @@ impl GroupMemory {
         if let Some(learned) = &mut kept.learned {
             *learned.rollback = Rollback::default();
         }
-        kept.variants.values_mut().for_each(|variant| variant.starts = variant.starts.compacted());
+        for variant in kept.variants.values_mut() {
+            variant.starts = variant.starts.compacted();
+            variant.explanation = variant.explanation.take().map(|known| Explanation::text(known.as_text()));
+        }
         kept
     }
 }
@@ -266,9 +270,9 @@ pub struct VariantMemory {
     /// Why the target is what it is: repeated until the next look of the analyzer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
-    /// The sentence that goes with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<SmolStr>,
+    /// The same in detail.
+    #[serde(flatten)]
+    pub explanation: Option<Explanation>,
     /// Since when nothing could be concluded, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::decision::Decision;
 use crate::memory::Memory;
@@ -11,7 +11,7 @@ use crate::report::Report;
 
 /// The result of one decision over a whole snapshot.
 #[must_use]
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// Exactly one for every variant of the snapshot, the invalid ones included.
     pub decisions: BTreeMap<VariantId, Decision>,

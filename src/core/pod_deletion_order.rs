@@ -208,7 +208,7 @@ mod tests {
 
     fn desired(count: u32) -> Verdict {
         let (desired, reason) = (Replicas::new(count), Reason::ScaleDown);
-        Verdict::Target(Target { desired, reason, message: "calm".into(), evidence: at(0) })
+        Verdict::Target(Target { desired, reason, explanation: "calm".into(), evidence: at(0) })
     }
 
     fn names(all: &[SmolStr]) -> Vec<&str> {
@@ -286,7 +286,8 @@ mod tests {
         for count in [0, 2, 3] {
             assert_eq!(said(pods(), 2, desired(count)), Some(DeletionOrder::default()), "{count}");
         }
-        let unknown = Unknown { cause: crate::decision::Cause::TooOld, message: "old".into(), since: at(0) };
+        let unknown =
+            Unknown { cause: crate::decision::Cause::TooOld, explanation: "old".into(), since: at(0) };
         assert_eq!(said(pods(), 2, Verdict::Unknown(unknown)), None);
     }
 }

@@ -14,10 +14,13 @@ pub(super) fn log_changes(previous: &Published, now: &Published) {
             (Some(Verdict::Unknown(old)), Verdict::Unknown(new)) if old.cause == new.cause => {}
             (_, Verdict::Target(new)) => {
                 let (desired, reason) = (new.desired.get(), new.reason.as_str());
-                info!(variant = %id, desired, reason, why = new.message.as_str(), "decision");
+                // As a string, which the log escapes: parts of it are written by tenants.
+                let why = new.explanation.to_string();
+                info!(variant = %id, desired, reason, why = why.as_str(), "decision");
             }
             (_, Verdict::Unknown(new)) => {
-                warn!(variant = %id, cause = ?new.cause, why = new.message.as_str(), "no decision");
+                let why = new.explanation.to_string();
+                warn!(variant = %id, cause = ?new.cause, why = why.as_str(), "no decision");
             }
         }
     }
@@ -57,7 +60,7 @@ mod tests {
         let target = Target {
             desired: Replicas::ONE,
             reason: Reason::Steady,
-            message: "Deployment nothere\n2026-01-01T00:00:00Z  INFO wva: forged\u{1b}[31m".into(),
+            explanation: "Deployment nothere\n2026-01-01T00:00:00Z  INFO wva: forged\u{1b}[31m".into(),
             evidence: Timestamp::UNIX_EPOCH,
         };
         let verdict = Verdict::Target(target);

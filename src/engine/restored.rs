@@ -46,7 +46,7 @@ mod tests {
         let remembered = memory.groups.entry(group.clone()).or_default();
         remembered.variants.or_default("llama").target = Some(Replicas::new(2));
         let target =
-            Target { desired: Replicas::new(5), reason: Reason::ScaleUp, message: "".into(), evidence };
+            Target { desired: Replicas::new(5), reason: Reason::ScaleUp, explanation: "".into(), evidence };
         let decision = Decision {
             model: group.model.clone(),
             accelerator: None,

@@ -11,8 +11,11 @@ use wva_core::{Decision, Memory, Outcome, Policy, Report, Snapshot, VariantId};
 
 use crate::engine::Evaluation;
 
-/// The format that this build writes and reads.
-pub const FORMAT: u32 = 1;
+/// The format that this build writes. In format 1, decisions and memories have only the text of their reasons, so that numbers and
+/// reasons of an outcome can be compared, and its bytes cannot.
+pub const FORMAT: u32 = 2;
+/// The oldest format that this build reads.
+const OLDEST_FORMAT: u32 = 1;
 
 const HEAD: &[u8] = br#"{"entry":"#;
 const MIDDLE: &[u8] = br#","crc32":""#;
@@ -163,11 +166,17 @@ impl Entry {
             cause: error.to_string(),
         })?;
         let Header { format, wva } = header;
-        if format != FORMAT {
+        if !(OLDEST_FORMAT..=FORMAT).contains(&format) {
             return Err(LineError::OtherFormat { wva, format });
         }
         serde_json::from_slice(bytes)
             .map_err(|error| LineError::NotUnderstood { wva, cause: error.to_string() })
+    }
+
+    /// Only numbers and reasons of this entry can be compared.
+    #[must_use]
+    pub fn has_older_format(&self) -> bool {
+        self.format < FORMAT
     }
 
     /// Whether `outcome` equals the recorded one, to the byte.

@@ -44,6 +44,8 @@ pub struct Summary {
     pub differing: u64,
     /// Evaluations with the same decisions but another report or memory.
     pub same_but_for_the_report: u64,
+    /// Evaluations in an older format, of which only numbers and reasons are compared.
+    pub of_older_format: u64,
     /// Evaluations after a gap: others before them were not recorded, are damaged, or are of another process.
     pub after_a_gap: u64,
 }
@@ -53,7 +55,7 @@ pub struct Summary {
 pub struct Replayed {
     /// The differences, by variant.
     pub differences: Vec<Difference>,
-    /// Decisions, report and memory are the same, to the byte.
+    /// Decisions, report and memory are the same, to the byte; in an older format, numbers and reasons are.
     pub is_identical: bool,
 }
 
@@ -96,14 +98,16 @@ impl<'a> Replay<'a> {
                 outcome
             }
         };
-        let same = if self.change.is_some() { same_in_effect } else { PartialEq::eq };
+        let is_older = entry.has_older_format();
+        let same = if self.change.is_some() || is_older { same_in_effect } else { PartialEq::eq };
         let differences = differences(entry, &outcome.decisions, same);
-        let is_identical = entry.matches(&outcome);
+        let is_identical = if is_older { differences.is_empty() } else { entry.matches(&outcome) };
         let before = self.previous.replace(entry.sequence);
         self.summary.evaluations += 1;
         self.summary.decisions += entry.decisions.len() as u64;
         self.summary.differing += differences.len() as u64;
         self.summary.same_but_for_the_report += u64::from(differences.is_empty() && !is_identical);
+        self.summary.of_older_format += u64::from(is_older);
         self.summary.after_a_gap +=
             u64::from(before.is_some_and(|before| before.checked_add(1) != Some(entry.sequence)));
         Ok(Replayed { differences, is_identical })
@@ -117,7 +121,7 @@ impl<'a> Replay<'a> {
 }
 
 impl Summary {
-    /// Whether all evaluations are the same, to the byte.
+    /// Whether all evaluations are the same, as far as they can be compared.
     #[must_use]
     pub fn is_identical(&self) -> bool {
         self.differing == 0 && self.same_but_for_the_report == 0

@@ -351,7 +351,7 @@ async fn a_source_that_never_answers_is_cut_off_and_named() {
     let published = bed.engine.evaluate().await;
     let verdict = &published.decisions[&VariantId::new("llm", "llama")].verdict;
     let Verdict::Unknown(unknown) = verdict else { panic!("nothing was measured: {verdict:?}") };
-    assert!(unknown.message.contains("did not answer"), "{}", unknown.message);
+    assert!(unknown.explanation.to_string().contains("did not answer"), "{}", unknown.explanation);
 }
 
 #[tokio::test(start_paused = true)]

@@ -120,7 +120,7 @@ fn decisions(desired: u32) -> BTreeMap<VariantId, Decision> {
     let target = Target {
         desired: Replicas::new(desired),
         reason: Reason::Steady,
-        message: "".into(),
+        explanation: "".into(),
         evidence: PausedClock::start(),
     };
     let (model, current) = ("llama".into(), Some(Replicas::ONE));
@@ -311,7 +311,11 @@ async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new
         assert_eq!(endless.reason, Reason::CheckFailed);
         assert_eq!(endless.desired, target(&good, ENDLESS).desired);
         assert_eq!(endless.evidence, good.at, "its true age");
-        assert!(endless.message.contains("had not ended after 0.2 s"), "{}", endless.message);
+        assert!(
+            endless.explanation.to_string().contains("had not ended after 0.2 s"),
+            "{}",
+            endless.explanation
+        );
         let failed = &now.report.failed[0];
         assert_eq!(failed.group, GroupId::new("llm", ENDLESS));
         assert!(failed.failed.retry_at > now.at);

@@ -135,7 +135,7 @@ fn no_damaged_snapshot_ends_the_program() {
         }
         for (id, decision) in &outcome.decisions {
             let Verdict::Unknown(unknown) = &decision.verdict else { continue };
-            prop_assert!(!unknown.message.is_empty(), "{id}");
+            prop_assert!(!unknown.explanation.to_string().is_empty(), "{id}");
         }
         Ok(())
     });

@@ -118,11 +118,12 @@ impl StateValue for Decision {
         let mut decision = self.clone();
         // Only the leader reports missing signals, and the next one finds them again.
         decision.gap = None;
-        let message = match &mut decision.verdict {
-            Verdict::Target(target) => &mut target.message,
-            Verdict::Unknown(unknown) => &mut unknown.message,
+        let explanation = match &mut decision.verdict {
+            Verdict::Target(target) => &mut target.explanation,
+            Verdict::Unknown(unknown) => &mut unknown.explanation,
         };
-        *message = shortened(message, MAX_MESSAGE_BYTES).into();
+        // Without its data: the next decision has its own, and earlier versions read the text.
+        *explanation = shortened(&explanation.as_text(), MAX_MESSAGE_BYTES).into();
         decision
     }
 
@@ -162,7 +163,7 @@ impl StateValue for GroupMemory {
         if droppable == Droppable::Messages {
             for variant in group.variants.values_mut() {
                 variant.reason = None;
-                variant.message = None;
+                variant.explanation = None;
                 variant.wanted = Wanted::default();
             }
         }

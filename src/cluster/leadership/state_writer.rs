@@ -441,7 +441,7 @@ mod tests {
         let target = Target {
             desired: Replicas::new(desired),
             reason: Reason::Steady,
-            message: message.into(),
+            explanation: message.into(),
             evidence: Timestamp::from_second(evidence).unwrap(),
         };
         let verdict = Verdict::Target(target);

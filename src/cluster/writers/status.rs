@@ -92,7 +92,7 @@ fn target_resolved(decision: &Decision, target: &str) -> ConditionState {
         Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => ConditionState {
             status: "Unknown",
             reason: "InvalidConfiguration",
-            message: unknown.message.to_string(),
+            message: unknown.explanation.to_string(),
         },
         _ if decision.current.is_some() => ConditionState {
             status: "True",
@@ -126,7 +126,7 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
             };
             let message = match reason {
                 "MetricsFound" => "Saturation metrics data is available for scaling decisions".into(),
-                _ => target.message.to_string(),
+                _ => target.explanation.to_string(),
             };
             ConditionState { status, reason, message }
         }
@@ -137,7 +137,7 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound => "MetricsUnavailable",
             };
-            ConditionState { status: "False", reason, message: unknown.message.to_string() }
+            ConditionState { status: "False", reason, message: unknown.explanation.to_string() }
         }
     }
 }
@@ -168,16 +168,15 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
                 _ => "OptimizationSucceeded",
             };
             let status = if target.reason == Reason::CheckFailed { "False" } else { "True" };
-            let message = format!("{} (desired: {} replicas)", target.message, target.desired);
-            ConditionState { status, reason, message }
+            ConditionState { status, reason, message: target.explanation.to_string() }
         }
-        Verdict::Unknown(Unknown { cause, message, .. }) => {
+        Verdict::Unknown(Unknown { cause, explanation, .. }) => {
             let reason = match cause {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
             };
-            ConditionState { status: "False", reason, message: message.to_string() }
+            ConditionState { status: "False", reason, message: explanation.to_string() }
         }
     }
 }
@@ -201,8 +200,12 @@ fn condition(
     }
 }
 
-/// How much `old` differs from `new`. Conditions of others do not count.
-pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Difference {
+/// How much `old` differs from `new`, where `has_same_reasons` says that only numbers of the messages differ. Conditions of others do not count.
+pub(crate) fn difference(
+    old: &VariantAutoscalingStatus,
+    new: &VariantAutoscalingStatus,
+    has_same_reasons: bool,
+) -> Difference {
     let alloc = |status: &VariantAutoscalingStatus| {
         status.desired_optimized_alloc.as_ref().map(|alloc| (alloc.num_replicas, alloc.accelerator.clone()))
     };
@@ -221,7 +224,7 @@ pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalin
         match old {
             Some(old) if facts(old) != facts(new) => Difference::Facts,
             Some(old) if old.message == new.message => Difference::None,
-            Some(old) if words(&old.message).eq(words(&new.message)) => Difference::Figures,
+            Some(_) if has_same_reasons => Difference::Figures,
             Some(_) => Difference::Words,
             None => Difference::Facts,
         }
@@ -229,9 +232,13 @@ pub(crate) fn difference(old: &VariantAutoscalingStatus, new: &VariantAutoscalin
     new.conditions.iter().map(of).max().unwrap_or(Difference::None)
 }
 
-/// A message without its figures.
-fn words(message: &str) -> impl Iterator<Item = char> {
-    message.chars().filter(|char| !char.is_ascii_digit() && *char != '.')
+/// `now` has the same reasons as `before`, and lacks the same signals, whatever the numbers are.
+pub(crate) fn has_same_reasons(before: &Decision, now: &Decision) -> bool {
+    let gap = |decision: &Decision| {
+        let gap = decision.gap.as_ref()?;
+        Some((gap.cause, gap.missing.clone(), gap.contradicted.clone(), gap.stand_in, gap.warning.clone()))
+    };
+    before.verdict.explanation().has_same_reasons(now.verdict.explanation()) && gap(before) == gap(now)
 }
 
 #[cfg(test)]
@@ -247,14 +254,18 @@ mod tests {
     }
 
     fn target(desired: u32, reason: Reason, message: &str) -> Decision {
-        let target =
-            Target { desired: Replicas::new(desired), reason, message: message.into(), evidence: time(0) };
+        let target = Target {
+            desired: Replicas::new(desired),
+            reason,
+            explanation: message.into(),
+            evidence: time(0),
+        };
         let verdict = Verdict::Target(target);
         Decision { model: "m".into(), accelerator: None, current: Some(Replicas::new(2)), verdict, gap: None }
     }
 
     fn unknown(cause: Cause) -> Decision {
-        let verdict = Verdict::Unknown(Unknown { cause, message: "no evidence".into(), since: time(0) });
+        let verdict = Verdict::Unknown(Unknown { cause, explanation: "no evidence".into(), since: time(0) });
         Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None }
     }
 
@@ -317,14 +328,14 @@ mod tests {
     fn a_status_differs_by_facts_words_or_figures_and_not_by_time() {
         let before = first(&target(2, Reason::Steady, "calm"));
         let later = |reason, message: &str| render(&input(&target(2, reason, message), 900), &before);
-        assert_eq!(difference(&before, &later(Reason::Steady, "calm")), Difference::None);
+        assert_eq!(difference(&before, &later(Reason::Steady, "calm"), false), Difference::None);
         let [old, new] = ["9.5", "10"].map(|rate| later(Reason::Steady, &format!("calm at {rate} req/s")));
-        assert_eq!(difference(&old, &new), Difference::Figures);
-        assert_eq!(difference(&before, &later(Reason::Steady, "calmer")), Difference::Words);
-        assert_eq!(difference(&before, &later(Reason::Stale, "calm")), Difference::Facts);
+        assert_eq!(difference(&old, &new, true), Difference::Figures);
+        assert_eq!(difference(&before, &later(Reason::Steady, "calmer"), false), Difference::Words);
+        assert_eq!(difference(&before, &later(Reason::Stale, "calm"), false), Difference::Facts);
         let calm = target(2, Reason::Steady, "calm");
         let newer = render(&StatusInput { generation: 4, ..input(&calm, 900) }, &before);
-        assert_eq!(difference(&before, &newer), Difference::Facts, "observedGeneration");
+        assert_eq!(difference(&before, &newer, false), Difference::Facts, "observedGeneration");
     }
 
     #[test]
@@ -346,7 +357,7 @@ mod tests {
         assert_eq!(find(&before, METRICS_AVAILABLE).status, "True", "as in upstream");
         let after = first(&target(2, Reason::Steady, "calm"));
         assert_eq!(find(&after, SIGNALS_COMPLETE).status, "True");
-        assert_eq!(difference(&before, &after), Difference::Facts);
+        assert_eq!(difference(&before, &after, false), Difference::Facts);
         let blind = first(&target(2, Reason::SourceDown, "held"));
         assert_eq!(find(&blind, SIGNALS_COMPLETE).status, "Unknown");
     }
@@ -384,14 +395,14 @@ mod tests {
         let with_gap = |limit| render(&StatusInput { limit, ..input(&calm, 200) }, &before);
         let open = with_gap(Some(&LimitGap::NoInventory));
         assert_eq!(state(&open, LIMIT_ENFORCED), ("False", "NoInventory"));
-        assert_eq!(difference(&before, &open), Difference::Facts);
+        assert_eq!(difference(&before, &open, false), Difference::Facts);
         let partial = with_gap(Some(&unlabelled));
         assert_eq!(state(&partial, LIMIT_ENFORCED), ("False", "UnlabelledNode"));
         let message = &find(&partial, LIMIT_ENFORCED).message;
         assert!(message.contains("the node gpu-7"), "{message}");
-        assert_eq!(difference(&open, &partial), Difference::Facts);
-        assert_eq!(difference(&open, &with_gap(None)), Difference::Facts, "the condition is removed");
-        assert_eq!(difference(&before, &with_gap(None)), Difference::None);
+        assert_eq!(difference(&open, &partial, false), Difference::Facts);
+        assert_eq!(difference(&open, &with_gap(None), false), Difference::Facts, "the condition is removed");
+        assert_eq!(difference(&before, &with_gap(None), false), Difference::None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use wva_core::{Decision, GroupId, VariantId};
 
 use super::events::{MAX_NOTE_BYTES, publish, variant_reference};
 use super::signal_gap::SeriesOf;
-use super::status::{Difference, StatusInput, difference, render};
+use super::status::{Difference, StatusInput, difference, has_same_reasons, render};
 use crate::cluster::crd::{
     LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE, VariantAutoscaling,
     VariantAutoscalingStatus,
@@ -64,9 +64,17 @@ pub struct StatusWriter {
 /// What was written to an object before.
 #[derive(Default)]
 struct StatusHistory {
-    written: Option<(Instant, VariantAutoscalingStatus)>,
+    written: Option<WrittenStatus>,
     refused: Option<Instant>,
     events: EventBudget,
+}
+
+/// What was written last.
+struct WrittenStatus {
+    at: Instant,
+    status: VariantAutoscalingStatus,
+    /// Its reasons are compared with the next ones.
+    decision: Decision,
 }
 
 /// The events of a variant: when the last ones were written, and how many were dropped since.
@@ -104,6 +112,7 @@ struct StatusUpdate {
     id: VariantId,
     object: Arc<VariantObject>,
     new: VariantAutoscalingStatus,
+    decision: Decision,
     events: Vec<Event>,
     /// What is left of the budget after these events.
     budget: EventBudget,
@@ -156,7 +165,8 @@ impl StatusWriter {
             let history = histories.entry(update.id.clone()).or_default();
             match result {
                 Ok(true) => {
-                    let written = Some((Instant::now(), update.new));
+                    let (at, status, decision) = (Instant::now(), update.new, update.decision);
+                    let written = Some(WrittenStatus { at, status, decision });
                     *history = StatusHistory { written, refused: None, events: update.budget };
                 }
                 Ok(false) => {}
@@ -211,7 +221,7 @@ fn updates(
         let written = history.and_then(|history| history.written.as_ref());
         // Of an object that cannot be parsed, only the status written here is known.
         let is_settling = |at: &Instant| at.elapsed() < SETTLE_WINDOW || object.status.is_none();
-        let settling = written.filter(|(at, _)| is_settling(at)).map(|(_, status)| status);
+        let settling = written.filter(|written| is_settling(&written.at)).map(|written| &written.status);
         let empty = VariantAutoscalingStatus::default();
         let old = settling.or(object.status.as_ref()).unwrap_or(&empty);
         let group = GroupId::new(id.namespace.clone(), decision.model.clone());
@@ -224,8 +234,9 @@ fn updates(
             limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
         };
         let new = render(&input, old);
-        let is_older_than = |interval| written.is_none_or(|(at, _)| at.elapsed() >= interval);
-        let is_due = match difference(old, &new) {
+        let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
+        let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
+        let is_due = match difference(old, &new, is_same) {
             Difference::Facts => true,
             Difference::Words => is_older_than(WORDS_INTERVAL),
             Difference::Figures => is_older_than(FIGURES_INTERVAL),
@@ -234,7 +245,14 @@ fn updates(
         is_due.then(|| {
             let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
             let events = budget.take(events(old, &new));
-            StatusUpdate { id: id.clone(), object: object.clone(), new, events, budget }
+            StatusUpdate {
+                id: id.clone(),
+                object: object.clone(),
+                new,
+                decision: decision.clone(),
+                events,
+                budget,
+            }
         })
     };
     published.decisions.iter().filter_map(update).collect()
@@ -328,7 +346,7 @@ mod tests {
         };
         let at = Timestamp::UNIX_EPOCH;
         let desired = Replicas::new(2);
-        let target = Target { desired, reason: Reason::Steady, message: "calm".into(), evidence: at };
+        let target = Target { desired, reason: Reason::Steady, explanation: "calm".into(), evidence: at };
         let decision = Decision {
             model: "m".into(),
             accelerator: None,

@@ -76,12 +76,9 @@ fn short(decision: &Decision) -> String {
     }
 }
 
-/// The sentence that goes with it.
-fn message(decision: &Decision) -> &str {
-    match &decision.verdict {
-        Verdict::Target(target) => &target.message,
-        Verdict::Unknown(unknown) => &unknown.message,
-    }
+/// Why there is this number, or none; the number itself stands beside it.
+fn message(decision: &Decision) -> String {
+    decision.verdict.explanation().reasons().to_string()
 }
 
 /// Says something beside the answer.

@@ -21,7 +21,7 @@ const CLEAR_LINE: &str = "\r\x1b[2K";
 /// Decide a recorded stream again and print what comes out otherwise
 ///
 /// Without --policy the result must be identical to the byte: decisions, reports and memory. That is how a new version is
-/// checked against what an old one did.
+/// checked against what an old one did. Of recordings in an older format only numbers and reasons are compared.
 ///
 /// With --policy every setting that the file names replaces the recorded one, and what is remembered is that policy's own
 /// from the first evaluation on. The recorded world does not answer: pods and load stay as they were, so a replay says what
@@ -122,7 +122,7 @@ impl<W: Write> Run<'_, W> {
             self.rows += 1;
             let none = || "not decided".to_owned();
             let [then, now] = [&recorded, &replayed].map(|one| one.as_ref().map_or_else(none, short));
-            let why = replayed.as_ref().map_or("", message);
+            let why = replayed.as_ref().map_or_else(String::new, message);
             let (at, variant) = (at.to_string(), variant.to_string());
             writeln!(self.out, "{at:<30}  {variant:<32}  {then:<24}  {now}: {why}")?;
             let same = |one: &Decision, other: &Decision| short(one) == short(other);
@@ -132,7 +132,7 @@ impl<W: Write> Run<'_, W> {
                     "{:<30}  {:<32}  it was: {}",
                     "",
                     "",
-                    recorded.as_ref().map_or("", message)
+                    recorded.as_ref().map_or_else(String::new, message)
                 )?;
             }
         }
@@ -174,10 +174,14 @@ impl<W: Write> Run<'_, W> {
 }
 
 fn sum_up(summary: &Summary, damaged: usize, changed: bool) -> String {
-    let Summary { evaluations, decisions, differing, same_but_for_the_report, after_a_gap } = summary;
+    let Summary { evaluations, decisions, differing, same_but_for_the_report, of_older_format, after_a_gap } =
+        summary;
     let mut text = format!("{evaluations} evaluations, {decisions} decisions: ");
     text += &match (differing, changed) {
         (0, true) => "none comes out otherwise\n".into(),
+        (0, false) if *of_older_format > 0 && summary.is_identical() => {
+            "identical, as far as can be compared\n".into()
+        }
         (0, false) if summary.is_identical() => "identical, to the byte\n".into(),
         (0, false) => {
             format!("the same, but {same_but_for_the_report} times with another report or memory\n")
@@ -186,6 +190,11 @@ fn sum_up(summary: &Summary, damaged: usize, changed: bool) -> String {
     };
     if damaged > 0 {
         text += &format!("{damaged} damaged lines were left out\n");
+    }
+    if *of_older_format > 0 {
+        text += &format!(
+            "{of_older_format} evaluations were recorded in an older format: only numbers and reasons were compared\n"
+        );
     }
     if changed && *after_a_gap > 0 {
         text += &format!(

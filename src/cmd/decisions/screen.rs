@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
 use wva_core::decision::Verdict;
+use wva_core::report::{Detail, Stage, Step};
 use wva_core::snapshot::SourceHealth;
 
 use super::explanation::{Explanation, Pod};
@@ -23,13 +24,15 @@ pub(super) fn screen(told: &Explanation) -> String {
     let mut text = head(told);
     section(&mut text, "Steps");
     for step in &told.steps {
-        let said = step.finding == message(&told.decision);
-        entry(&mut text, step.stage.as_str(), if said { "as said above" } else { &step.finding });
-        if !step.values.is_empty() {
-            let values = step.values.iter().map(|value| format!("{} {}", value.name, rounded(value.value)));
+        let is_said = matches!(&step.detail, Detail::Target(target) if target.explanation == *told.decision.verdict.explanation());
+        let finding = if is_said { "as above".to_owned() } else { step.to_string() };
+        entry(&mut text, step.stage().as_str(), &finding);
+        if !step.values().is_empty() {
+            let values = step.values().iter().map(|value| format!("{} {}", value.name, rounded(value.value)));
             entry(&mut text, "", &values.collect::<Vec<_>>().join(", "));
         }
-        if let Some(binding) = &step.binding {
+        // An analyzer names what binds in its finding.
+        if let Some(binding) = step.binding().filter(|_| step.stage() != Stage::Analyze) {
             entry(&mut text, "", &format!("bound by {binding}"));
         }
     }
@@ -42,8 +45,7 @@ pub(super) fn screen(told: &Explanation) -> String {
     for violation in &told.violations {
         entry(&mut text, "withheld", &violation.to_string());
     }
-    let turns: Vec<String> =
-        told.steps.iter().flat_map(|step| &step.turns).map(ToString::to_string).collect();
+    let turns: Vec<String> = told.steps.iter().flat_map(Step::thresholds).map(ToString::to_string).collect();
     if !turns.is_empty() {
         section(&mut text, "What would change it");
         turns.iter().for_each(|turn| entry(&mut text, "", turn));
@@ -64,7 +66,7 @@ fn head(told: &Explanation) -> String {
     let decision = &told.decision;
     let current = decision.current.map_or_else(String::new, |current| format!(", {current} now"));
     let mut text = format!("{}: {}{current}\n", told.variant, short(decision));
-    wrapped(&mut text, 2, message(decision));
+    wrapped(&mut text, 2, &message(decision));
     let evidence = match &decision.verdict {
         Verdict::Target(target) => format!("evidence {} old", age(target.evidence, told.at)),
         Verdict::Unknown(unknown) => format!("for {}", age(unknown.since, told.at)),
@@ -189,8 +191,8 @@ mod tests {
             stand_in: None,
             warning: None,
         };
-        let (desired, message) = (Replicas::new(2), "held".into());
-        let target = Target { desired, reason: Reason::Steady, message, evidence: at };
+        let desired = Replicas::new(2);
+        let target = Target { desired, reason: Reason::Steady, explanation: "held".into(), evidence: at };
         let decision = Decision {
             model: "m".into(),
             accelerator: None,

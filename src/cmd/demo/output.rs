@@ -21,19 +21,18 @@ pub(super) struct Frame {
 pub(super) struct Answer {
     /// Desired replicas; `None` when it answers with an error.
     pub(super) desired: Option<u32>,
-    /// The decision's message.
-    pub(super) message: String,
+    /// The decision's reasons, without the number.
+    pub(super) reasons: String,
 }
 
 impl Answer {
-    /// The answer of a decision. The message goes without the variant's name: the demo has only one.
+    /// The answer of a decision.
     pub(super) fn new(decision: &Decision) -> Self {
-        let (desired, message) = match &decision.verdict {
-            Verdict::Target(target) => (Some(target.desired.get()), &target.message),
-            Verdict::Unknown(unknown) => (None, &unknown.message),
+        let desired = match &decision.verdict {
+            Verdict::Target(target) => Some(target.desired.get()),
+            Verdict::Unknown(_) => None,
         };
-        let name = format!("{}/{}: ", scenario::NAMESPACE, scenario::VARIANT);
-        Self { desired, message: message.strip_prefix(&name).unwrap_or(message).to_owned() }
+        Self { desired, reasons: decision.verdict.explanation().reasons().to_string() }
     }
 }
 
@@ -74,16 +73,13 @@ impl Narrator {
     }
 
     fn desired_line(&self, frame: &Frame) -> Option<String> {
-        let Answer { desired: new, message } = frame.answer.as_ref()?;
+        let Answer { desired: new, reasons } = frame.answer.as_ref()?;
         let old = self.last.as_ref().and_then(|last| last.answer.as_ref()).map(|answer| answer.desired);
         match (old, *new) {
             (Some(old), new) if old == new => None,
-            (Some(Some(old)), Some(new)) => {
-                let reason = message.strip_prefix(&format!("{old} to {new}: ")).unwrap_or(message);
-                Some(format!("wva: desired replicas {old} → {new}: {reason}"))
-            }
-            (_, Some(new)) => Some(format!("wva: desired replicas {new}: {message}")),
-            (_, None) => Some(format!("wva: no number: {message}")),
+            (Some(Some(old)), Some(new)) => Some(format!("wva: desired replicas {old} → {new}: {reasons}")),
+            (_, Some(new)) => Some(format!("wva: desired replicas {new}: {reasons}")),
+            (_, None) => Some(format!("wva: no number: {reasons}")),
         }
     }
 
@@ -141,7 +137,7 @@ mod tests {
     fn frame(desired: u32, spec_replicas: u32, ready: usize) -> Frame {
         let summary = Summary { ready, rps: 9.0, capacity_rps: 8.0 * ready as f64, ..Summary::default() };
         let fleet = FleetState { at: Duration::from_secs(75), summary, spec_replicas };
-        Frame { fleet, answer: Some(Answer { desired: Some(desired), message: "KV usage is high.".into() }) }
+        Frame { fleet, answer: Some(Answer { desired: Some(desired), reasons: "KV usage is high.".into() }) }
     }
 
     #[test]
@@ -149,8 +145,7 @@ mod tests {
         let mut narrator = Narrator::default();
         assert_eq!(narrator.changes(&frame(1, 1, 1)), ["wva: desired replicas 1: KV usage is high."]);
         assert!(narrator.changes(&frame(1, 1, 1)).is_empty());
-        let answer = Some(Answer { desired: Some(2), message: "1 to 2: KV usage is high.".into() });
-        let up = Frame { answer, ..frame(2, 1, 1) };
+        let up = frame(2, 1, 1);
         assert_eq!(narrator.changes(&up), ["wva: desired replicas 1 → 2: KV usage is high."]);
         let lines = narrator.changes(&frame(2, 2, 1));
         assert!(lines.len() == 1 && lines[0].starts_with("HPA: 1 → 2 pods"), "{lines:?}");
@@ -165,7 +160,7 @@ mod tests {
     #[test]
     fn an_answer_without_a_number_is_shown_with_its_reason() {
         let mut narrator = Narrator::default();
-        let answer = Some(Answer { desired: None, message: "Nothing measured.".into() });
+        let answer = Some(Answer { desired: None, reasons: "Nothing measured.".into() });
         let blind = Frame { answer, ..frame(1, 1, 1) };
         assert_eq!(narrator.changes(&blind), ["wva: no number: Nothing measured."]);
     }

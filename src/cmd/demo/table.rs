@@ -145,7 +145,7 @@ mod tests {
             ..Summary::default()
         };
         let fleet = FleetState { at: Duration::from_secs(at), summary, spec_replicas: 3 };
-        Frame { fleet, answer: Some(Answer { desired: Some(3), message: String::new() }) }
+        Frame { fleet, answer: Some(Answer { desired: Some(3), reasons: String::new() }) }
     }
 
     fn shown(is_live: bool, frames: &[(u64, &[String])]) -> String {

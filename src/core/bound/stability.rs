@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use smol_str::{SmolStr, format_smolstr};
 
 use crate::model::{Stability, StepLimit};
 use crate::units::{Replicas, Seconds};
@@ -40,7 +39,37 @@ pub struct Settled {
     /// The number.
     pub number: Replicas,
     /// The last rule that moved it.
-    pub binding: Option<SmolStr>,
+    pub binding: Option<StabilityRule>,
+}
+
+/// A rule of [`Stability`] that moved a number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum StabilityRule {
+    /// The stabilization window, as an HPA's.
+    Window {
+        /// Its length.
+        seconds: f64,
+    },
+    /// Nothing is removed for a while after an addition.
+    Dwell {
+        /// How long.
+        seconds: f64,
+    },
+    /// The most that one step may lead to.
+    UpStep {
+        /// That number.
+        max: Replicas,
+        /// What ran.
+        running: Replicas,
+    },
+    /// The least that one step may lead to.
+    DownStep {
+        /// That number.
+        min: Replicas,
+        /// What ran.
+        running: Replicas,
+    },
 }
 
 impl Wanted {
@@ -122,14 +151,14 @@ impl Settled {
         let up = low.map_or(self.number, |low| low.min(self.number));
         let down = high.map_or(self.number, |high| high.max(self.number));
         let window = if self.number > published { stability.up_window } else { stability.down_window };
-        self.moved(published.max(up).min(down), || format_smolstr!("stabilised over {window}"));
+        self.moved(published.max(up).min(down), StabilityRule::Window { seconds: window.get() });
     }
 
     fn dwell(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
         let risen = wanted.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
         if risen.is_some() {
             let least = self.number.max(published);
-            self.moved(least, || format_smolstr!("has risen less than {} ago", stability.dwell));
+            self.moved(least, StabilityRule::Dwell { seconds: stability.dwell.get() });
         }
     }
 
@@ -139,19 +168,17 @@ impl Settled {
         let most = most.map(|most| most.max(published.get()));
         let least = stability.down_step.map(|limit| running.get().saturating_sub(of(limit, running)));
         let least = least.map(|least| least.min(published.get()));
-        if let Some(most) = most.map(Replicas::new) {
-            let why = || format_smolstr!("at most {most} at once from {running}");
-            self.moved(self.number.min(most), why);
+        if let Some(max) = most.map(Replicas::new) {
+            self.moved(self.number.min(max), StabilityRule::UpStep { max, running });
         }
-        if let Some(least) = least.map(Replicas::new) {
-            let why = || format_smolstr!("not below {least} at once from {running}");
-            self.moved(self.number.max(least), why);
+        if let Some(min) = least.map(Replicas::new) {
+            self.moved(self.number.max(min), StabilityRule::DownStep { min, running });
         }
     }
 
-    fn moved(&mut self, number: Replicas, why: impl FnOnce() -> SmolStr) {
+    fn moved(&mut self, number: Replicas, rule: StabilityRule) {
         if number != self.number {
-            *self = Self { number, binding: Some(why()) };
+            *self = Self { number, binding: Some(rule) };
         }
     }
 }
@@ -162,8 +189,8 @@ fn of(limit: StepLimit, running: Replicas) -> u32 {
     limit.replicas.max(share).max(Replicas::ONE).get()
 }
 
-/// An HPA with this tolerance takes `number` for what runs already, so nothing will happen. Source: algorithm reference
-/// §11.2, the newer form.
+/// An HPA with this tolerance takes `number` for what runs already, so that nothing will happen. Source: Kubernetes,
+/// `replica_calculator.go` of newer versions, in which both ends of the tolerance count as within it.
 #[must_use]
 pub fn swallowed(number: Replicas, running: Replicas, tolerance: f64) -> bool {
     let share = f64::from(number.get()) / f64::from(running.get());
@@ -250,7 +277,7 @@ mod tests {
     fn once(stability: Stability, wanted: u32, published: u32, running: u32) -> (u32, String) {
         let from = From { published: Some(Replicas::new(published)), running: Replicas::new(running) };
         let settled = Wanted::default().settle(at(0), Replicas::new(wanted), from, &stability);
-        (settled.number.get(), settled.binding.unwrap_or_default().to_string())
+        (settled.number.get(), settled.binding.map(|rule| rule.to_string()).unwrap_or_default())
     }
 
     #[test]
@@ -258,15 +285,15 @@ mod tests {
         let of = |replicas| Some(StepLimit { replicas: Replicas::new(replicas), percent: 0.0 });
         let none = Stability::default();
         let down = Stability { down_window: Seconds::whole(45), ..none };
-        assert_eq!(once(down, 2, 6, 6), (6, "stabilised over 45s".into()));
+        assert_eq!(once(down, 2, 6, 6), (6, "stabilization window of 45 s".into()));
         let up = Stability { up_window: Seconds::whole(30), ..none };
-        assert_eq!(once(up, 9, 6, 6), (6, "stabilised over 30s".into()));
+        assert_eq!(once(up, 9, 6, 6), (6, "stabilization window of 30 s".into()));
         let both = Stability { up_window: Seconds::whole(30), ..down };
-        assert_eq!(once(both, 9, 6, 6), (6, "stabilised over 30s".into()));
-        assert_eq!(once(both, 2, 6, 6), (6, "stabilised over 45s".into()));
+        assert_eq!(once(both, 9, 6, 6), (6, "stabilization window of 30 s".into()));
+        assert_eq!(once(both, 2, 6, 6), (6, "stabilization window of 45 s".into()));
         let steps = Stability { up_step: of(3), down_step: of(2), ..none };
-        assert_eq!(once(steps, 9, 4, 4), (7, "at most 7 at once from 4".into()));
-        assert_eq!(once(steps, 1, 4, 4), (2, "not below 2 at once from 4".into()));
+        assert_eq!(once(steps, 9, 4, 4), (7, "at most 7 in one step from 4".into()));
+        assert_eq!(once(steps, 1, 4, 4), (2, "at least 2 in one step from 4".into()));
         assert_eq!(once(steps, 7, 4, 4), (7, String::new()));
         assert_eq!(once(steps, 2, 4, 4), (2, String::new()));
     }
@@ -293,11 +320,15 @@ mod tests {
         let mut settle = |second, wanted, published, stability: &Stability| {
             let from = From { published: Some(Replicas::new(published)), running: Replicas::new(published) };
             let settled = memory.settle(at(second), Replicas::new(wanted), from, stability);
-            (settled.number.get(), settled.binding.unwrap_or_default().to_string(), memory.is_empty())
+            (
+                settled.number.get(),
+                settled.binding.map(|rule| rule.to_string()).unwrap_or_default(),
+                memory.is_empty(),
+            )
         };
         assert_eq!(settle(0, 5, 2, &dwell), (5, String::new(), false));
         assert_eq!(settle(30, 5, 5, &dwell), (5, String::new(), false), "it stays: no rise");
-        assert_eq!(settle(59, 2, 5, &dwell), (5, "has risen less than 60s ago".into(), false));
+        assert_eq!(settle(59, 2, 5, &dwell), (5, "cooldown of 60 s after the last increase".into(), false));
         assert_eq!(settle(60, 2, 5, &dwell), (2, String::new(), false));
         assert_eq!(settle(70, 5, 2, &dwell), (5, String::new(), false));
         assert_eq!(settle(71, 2, 5, &Stability::default()), (2, String::new(), true), "forgotten");

@@ -6,22 +6,25 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::TRANSITION_TIMEOUT;
-use super::limits::Limits;
-use crate::decision::Reason;
+use crate::learn::LEAD;
 use crate::memory::{GroupMemory, VariantMemory};
+use crate::model::Analyzer;
 use crate::model::{
-    Analyzer, Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost,
-    VariantId,
+    Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost, VariantId,
 };
 use crate::quality::analyzer_signals::Declared;
 use crate::quality::{
-    AllowedMoves, OVERDUE_FACTOR, SignalHistory, VariantCoverage, count_lost_and_failing, is_growth_futile,
+    OVERDUE_FACTOR, SignalHistory, VariantCoverage, count_lost_and_failing, is_growth_futile,
 };
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
-/// The least and the most that a start is taken to last, s: a minute, and ten.
+/// How long a change may take before the analyzer decides anew: HPA's default downscale window, so that an HPA that is merely
+/// waiting is never hurried. Upstream waits for ever, and so stops at a target that an HPA never reaches (its maximum is lower, its
+/// 10 % tolerance swallows a step of one, a pod fits on no node).
+const TRANSITION_TIMEOUT: Seconds = Seconds::whole(300);
+
+/// Bounds of the start-up times that are believed, in seconds: one minute and ten.
 const MIN_START: f64 = 60.0;
 const MAX_START: f64 = 600.0;
 
@@ -58,7 +61,8 @@ impl<'a> ModelContext<'a> {
         id: &'a GroupId,
         group: &'a ModelGroup,
         before: Option<&'a GroupMemory>,
-        (policy, limits): (&'a Policy, &Limits),
+        policy: &'a Policy,
+        limited: bool,
     ) -> Self {
         // A look in the future was taken before the clock was set back.
         let looked = before.and_then(|before| before.cycle_at);
@@ -66,8 +70,6 @@ impl<'a> ModelContext<'a> {
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
-        // One that the policy asks for and nobody can apply denies nothing.
-        let limited = !limits.is_empty();
         let analyzer = model.analyzer;
         Self {
             limited,
@@ -92,7 +94,7 @@ impl<'a> ModelContext<'a> {
     pub(super) fn declared(&self, role: Role) -> Declared {
         let own = self.analyzer.declared(role);
         let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.policy.beside };
-        beside.iter().fold(own, |all, next| all.with(next.analyzer, role))
+        beside.iter().fold(own, |declared, beside| declared.with(beside.analyzer, role))
     }
 
     /// The same, decided by `analyzer`.
@@ -117,26 +119,13 @@ pub(super) struct VariantContext<'a> {
     prior: Seconds,
 }
 
-/// What is about to be published of a variant.
-#[derive(Debug, Clone)]
-pub(super) struct Proposal {
-    /// `None`: nothing is known.
-    pub(super) number: Option<Replicas>,
-    pub(super) reason: Reason,
-    pub(super) message: SmolStr,
-    pub(super) evidence: Timestamp,
-    /// The number rests on nothing new.
-    pub(super) blind: bool,
-    /// An analyzer has just wanted it, and this is what the observations allowed.
-    pub(super) look: Option<AllowedMoves>,
-}
-
 impl<'a> VariantContext<'a> {
     /// Learns how long starts take, whoever decides, and which of the pods that fail are replaced: more of them only once in the time
     /// that a start takes, and those that come back no longer.
     pub(super) fn new(
         context: ModelContext<'_>,
-        (state, scale): (&'a VariantState, Scale),
+        state: &'a VariantState,
+        scale: Scale,
         mut memory: Cow<'a, VariantMemory>,
         coverage: VariantCoverage<'a>,
     ) -> Self {
@@ -146,7 +135,7 @@ impl<'a> VariantContext<'a> {
         let mut variant = Self { state, scale, memory, coverage, prior: context.policy.rate.start_up };
         let mut replaced = variant.memory.starts.replaced;
         if variant.coverage.starting > 0 || replaced.pods > 0 {
-            let (_, failing) = count_lost_and_failing(state, variant.patience(), context.now);
+            let (_, failing) = count_lost_and_failing(state, variant.start_timeout(), context.now);
             replaced.update(failing, variant.start().get(), context.now.into());
             if replaced != variant.memory.starts.replaced {
                 variant.memory.to_mut().starts.replaced = replaced;
@@ -171,7 +160,7 @@ impl VariantContext<'_> {
 
     /// How long a pod of it may take to start before it is not counted on any more: by what starts took, and the usual time only where
     /// none was seen.
-    fn patience(&self) -> Seconds {
+    fn start_timeout(&self) -> Seconds {
         let longest = self.longest_start();
         longest
             .and_then(|longest| Seconds::new(OVERDUE_FACTOR * longest.get()).ok())
@@ -181,7 +170,7 @@ impl VariantContext<'_> {
     /// Pods that are on their way: without those that will not come, and those that failed and are replaced.
     pub(super) fn credited(&self, now: Timestamp) -> Replicas {
         let replaced = self.memory.starts.replaced.pods;
-        self.coverage.expected_pending(self.state, self.patience(), replaced, now)
+        self.coverage.expected_pending(self.state, self.start_timeout(), replaced, now)
     }
 
     pub(super) fn id(&self) -> &VariantId {
@@ -198,7 +187,7 @@ impl VariantContext<'_> {
     }
 
     /// Somebody asks for at least one replica of it.
-    pub(super) fn active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.scale.spec > Replicas::ZERO
     }
 
@@ -214,13 +203,26 @@ impl VariantContext<'_> {
     }
 
     /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
-    pub(super) fn patient(&self, now: Timestamp) -> bool {
+    pub(super) fn is_waiting(&self, now: Timestamp) -> bool {
         self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_TIMEOUT)
+    }
+
+    /// Seconds after which replicas of an order should be Ready: a start-up time and the time that an HPA takes to act. One that
+    /// takes longer is late, and replicas are ordered elsewhere.
+    pub(super) fn is_order_late(&self, start_up: Seconds, now: Timestamp) -> bool {
+        self.memory
+            .target_since
+            .is_some_and(|since| Seconds::between(since, now).get() >= start_up.get() + LEAD)
+    }
+
+    /// At zero replicas the last order is still open: it has not been late for longer than any other change may take.
+    pub(super) fn is_waking(&self, now: Timestamp) -> bool {
+        self.is_waiting(now) || !self.is_order_late(self.start(), now)
     }
 
     /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
     pub(super) fn is_growth_futile(&self, now: Timestamp) -> bool {
-        self.coverage.starting > 0 && is_growth_futile(self.state, self.start(), self.patience(), now)
+        self.coverage.starting > 0 && is_growth_futile(self.state, self.start(), self.start_timeout(), now)
     }
 
     /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was
@@ -228,17 +230,6 @@ impl VariantContext<'_> {
     pub(super) fn old_evidence(&self, now: Timestamp) -> Timestamp {
         let sampled = self.memory.evidence.max(self.coverage.newest_any);
         sampled.or(self.memory.blind_since).unwrap_or(now)
-    }
-
-    pub(super) fn hold(&self, reason: Reason, message: SmolStr, now: Timestamp) -> Proposal {
-        Proposal {
-            number: self.committed(),
-            reason,
-            message,
-            evidence: self.old_evidence(now),
-            blind: true,
-            look: None,
-        }
     }
 
     /// Cheaper first; of equals the name that sorts first.
@@ -251,4 +242,10 @@ impl VariantContext<'_> {
     pub(super) fn allows(&self, more: Replicas) -> bool {
         self.state.variant.bounds.max.is_none_or(|max| more <= max)
     }
+}
+
+/// The newest sample that a decision about `variants` rests on.
+pub(super) fn newest_sample(variants: &[VariantContext<'_>], now: Timestamp) -> Timestamp {
+    let active = variants.iter().filter(|variant| variant.is_active());
+    active.filter_map(|variant| variant.coverage.newest).max().unwrap_or(now)
 }

@@ -1,27 +1,25 @@
-//! What is decided about a model that broke: each of its variants keeps its number, with its true age, and says so.
+//! A model whose decision failed: each of its variants keeps its number, with its true age, and says so.
 
 use jiff::Timestamp;
-use smol_str::ToSmolStr;
 
-use super::messages;
-use super::model_group::{Decided, decision};
+use super::publish::{ModelOutcome, decision, target_not_found};
 use crate::decision::{Cause, Reason, Target, Unknown, Verdict};
 use crate::isolate::Failed;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::Policy;
 use crate::normalize::not_after;
-use crate::report::{GroupReport, Stage, Step};
+use crate::report::{Basis, Detail, Explanation, GroupReport, Reasoning, Step};
 use crate::snapshot::{ModelGroup, VariantState};
-use crate::units::Seconds;
+use crate::units::{Replicas, Seconds};
 
-/// Holds all of `group`, of which `memory` is remembered, the break included.
+/// Holds all of `group`, of which `memory` is remembered, the failure included.
 pub(super) fn hold(
     now: Timestamp,
     group: &ModelGroup,
     mut memory: GroupMemory,
     failed: &Failed,
     policy: &Policy,
-) -> Decided {
+) -> ModelOutcome {
     not_after(&mut memory, now);
     let decide = |state: &VariantState| {
         let before = memory.variants.get(&state.variant.id.name);
@@ -29,8 +27,8 @@ pub(super) fn hold(
         (state.variant.id.clone(), decision(state, verdict))
     };
     let decisions = group.variants.iter().map(decide).collect();
-    let steps = vec![Step::new(Stage::Check, None, messages::model_failed(failed))];
-    Decided { decisions, report: GroupReport { steps, ..GroupReport::default() }, memory }
+    let steps = vec![Step::of_group(Detail::DecisionFailed(failed.clone()))];
+    ModelOutcome { decisions, report: GroupReport { steps, ..GroupReport::default() }, memory }
 }
 
 fn verdict(
@@ -40,18 +38,25 @@ fn verdict(
     failed: &Failed,
     max_stale: Seconds,
 ) -> Verdict {
-    let unknown = |cause, message, since| Verdict::Unknown(Unknown { cause, message, since });
-    if state.scale.is_none() {
-        return unknown(Cause::TargetNotFound, messages::target_not_found(state), failed.at.min(now));
-    }
-    let message = messages::model_failed(failed).to_smolstr();
+    let Some(scale) = state.scale else { return target_not_found(state, failed.at.min(now)) };
+    let explanation = |number: Option<Replicas>| -> Explanation {
+        let basis = Basis::DecisionFailed { cause: failed.cause.clone(), retry_at: failed.retry_at };
+        let reasoning = Reasoning::clone(&Explanation::without_number(basis));
+        Reasoning { running: Some(scale.base()), number, ..reasoning }.into()
+    };
     let known = before.and_then(|before| Some((before.target?, before.evidence.or(before.target_since)?)));
     match known {
         Some((target, evidence)) if Seconds::between(evidence, now) <= max_stale => {
             let desired = state.variant.bounds.clamp(target);
-            Verdict::Target(Target { desired, reason: Reason::CheckFailed, message, evidence })
+            let explanation = explanation(Some(desired));
+            Verdict::Target(Target { desired, reason: Reason::CheckFailed, explanation, evidence })
         }
-        Some((_, evidence)) => unknown(Cause::TooOld, message, evidence),
-        None => unknown(Cause::NothingKnown, message, failed.at.min(now)),
+        Some((_, since)) => {
+            Verdict::Unknown(Unknown { cause: Cause::TooOld, explanation: explanation(None), since })
+        }
+        None => {
+            let (explanation, since) = (explanation(None), failed.at.min(now));
+            Verdict::Unknown(Unknown { cause: Cause::NothingKnown, explanation, since })
+        }
     }
 }

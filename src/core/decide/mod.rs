@@ -1,35 +1,52 @@
-//! From a snapshot, what is remembered and what is wanted to one decision a variant. The order of the groups is
-//! irrelevant: each is decided from its own variants only. What is refused by [`crate::check`] is held.
+//! From a snapshot, what is remembered and a policy to one decision for each variant.
+//!
+//! A model passes these stages, one file each:
+//!
+//! 1. [`classify`]: what its observations are worth, and which analyzer decides;
+//! 2. [`analyze`]: what the analyzers find and propose;
+//! 3. [`optimize`]: findings become numbers;
+//! 4. [`stabilise`]: what keeps numbers from moving too fast, and the safety net;
+//! 5. [`limit`]: what all models share;
+//! 6. [`bound`]: minimum and maximum;
+//! 7. [`zero`]: to zero, at zero and back;
+//! 8. [`publish`]: the decision, and what is remembered.
+//!
+//! Models that share limits pass optimize, stabilise and limit together ([`shared_models`]); all others are independent, so their
+//! order is irrelevant. What [`crate::check`] refuses is held.
 
-mod ahead;
 mod analyze;
 mod bound;
 mod classify;
 mod context;
 mod failed_model;
-mod limits;
-mod messages;
-mod model_group;
-mod model_pass;
+mod holds;
+mod limit;
+mod model;
+mod optimize;
+mod proposal;
+mod publish;
 mod removal_guard;
+mod results;
 mod safety_net;
-mod shared;
+mod shared_limits;
+mod shared_models;
+mod stabilise;
 #[cfg(test)]
 mod tests;
 mod withdrawn_orders;
 mod zero;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::iter::Peekable;
 
 use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
-use self::ahead::Ahead;
 use self::context::ModelContext;
-use self::limits::Limits;
-use self::model_group::PendingModel;
-use self::model_pass::{All, ModelPass};
+use self::results::Results;
+use self::shared_limits::Limits;
+use self::shared_models::SharedModels;
 use crate::check::one_decision_each;
 use crate::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use crate::isolate::{guarded, guarded_together};
@@ -38,18 +55,8 @@ use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
 use crate::normalize::{cleaned, is_clean, not_after};
 use crate::outcome::Outcome;
 use crate::progress::Progress;
-use crate::report::{Report, Stage, Step, Violation};
+use crate::report::{Basis, Detail, Explanation, Reasoning, Report, Step, Violation};
 use crate::snapshot::{Snapshot, VariantState};
-use crate::units::Seconds;
-
-/// How long a change may be on its way before the analyzer decides anew: HPA's default downscale window, so that an
-/// HPA that is merely waiting is never hurried. Upstream waits for ever, and so stops at a target that an HPA never
-/// reaches (its maximum is lower, its 10 % tolerance swallows a step of one, a pod fits on no node).
-pub const TRANSITION_TIMEOUT: Seconds = Seconds::whole(300);
-
-/// How long pods may take to start before their not being ready stops counting as evidence. Weights of the largest
-/// models load within 10 to 15 min; twice that. Younger pods keep the number alive although nothing can be measured.
-pub const START_UP_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 /// Decides about everything in `snapshot`.
 pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome {
@@ -64,104 +71,101 @@ pub fn decide_watched(
     progress: &dyn Progress,
 ) -> Outcome {
     let memory = &*memory.understood();
-    let outcome = match decide_as_it_is(snapshot, memory, policy, progress) {
-        (outcome, Clean(true)) => outcome,
-        (_, Clean(false)) => decide_as_it_is(&cleaned(snapshot), memory, policy, progress).0,
-    };
+    let is_clean = snapshot.groups.values().all(|group| is_clean(group, snapshot.now));
+    let snapshot = if is_clean { Cow::Borrowed(snapshot) } else { Cow::Owned(cleaned(snapshot)) };
+    let outcome = decide_clean(&snapshot, memory, policy, progress);
     progress.begins(None);
     outcome
 }
 
-/// The snapshot is such that the decision may be used. Found on the way, since to look first is a second way through all
-/// that was measured.
-struct Clean(bool);
-
-fn decide_as_it_is(
-    snapshot: &Snapshot,
-    memory: &Memory,
-    policy: &Policy,
-    progress: &dyn Progress,
-) -> (Outcome, Clean) {
-    let mut clean = true;
-    let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|one| &one.id).collect();
-    let mut remembered = MemoryCursor { left: memory.groups.iter().peekable(), gone: Vec::new() };
+fn decide_clean(snapshot: &Snapshot, memory: &Memory, policy: &Policy, progress: &dyn Progress) -> Outcome {
+    let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|invalid| &invalid.id).collect();
+    let mut memories = MemoryCursor { left: memory.groups.iter().peekable(), gone: Vec::new() };
     let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
-    let limits = limits.unwrap_or_else(|_| Limits::denying(policy.compat));
-    let mut deciding = ModelPass::new(snapshot, (policy, &limits), &invalid);
-    let (mut sharing, mut held) = (Vec::new(), Vec::new());
-    let mut ahead = Ahead::new(snapshot, memory);
+    let limits = limits.unwrap_or_else(|cause| Limits::denying(policy.compat, &cause));
+    let mut results = Results::new(snapshot, policy, &limits, &invalid);
+    let mut sharing = Vec::new();
+    let mut held = Vec::new();
     for (id, group) in &snapshot.groups {
-        ahead.next();
-        let before = remembered.of(id);
-        let mut rest = || {
+        let before = memories.advance_to(id);
+        let mut hold = || {
             if !limits.is_empty() {
-                held.push(shared::at_rest(id, group, before, policy));
+                held.push(optimize::request_at_rest(id, group, before, policy));
             }
         };
-        if let Some(failed) = before.and_then(|before| before.failed.as_ref())
-            && failed.waits(snapshot.now)
-        {
-            rest();
-            deciding.hold(id, group, before.cloned().unwrap_or_default());
+        let failed = before.and_then(|before| before.failed.as_ref());
+        if failed.is_some_and(|failed| failed.waits(snapshot.now)) {
+            hold();
+            results.hold(id, group, before.cloned().unwrap_or_default());
             continue;
         }
         progress.begins(Some(id));
-        let pending = guarded(id, || {
-            clean &= is_clean(group, snapshot.now);
-            let mut pending = PendingModel::new(
-                ModelContext::new(snapshot.now, id, group, before, (policy, &limits)),
-                before,
-            );
+        let model = guarded(id, || {
+            let context = ModelContext::new(snapshot.now, id, group, before, policy, !limits.is_empty());
+            let mut model = classify::classify(context, before);
+            analyze::analyze(&mut model);
             if limits.is_empty() {
-                shared::by_itself(&mut pending);
+                optimize::optimize_alone(&mut model);
+                stabilise::stabilise(&mut model);
             }
-            pending
+            model
         });
-        match pending {
-            Ok(pending) if limits.is_empty() => deciding.finish(pending),
-            Ok(pending) => sharing.push(pending),
+        match model {
+            Ok(model) if limits.is_empty() => results.finish(model),
+            Ok(model) => sharing.push(model),
             Err(cause) => {
-                rest();
-                deciding.broke(id, group, before, cause);
+                hold();
+                results.fail(id, group, before, cause);
             }
         }
     }
-    deciding.share(sharing, held, progress);
-    let outcome = outcome(snapshot, memory, deciding.decided, remembered.gone(), invalid);
-    (outcome, Clean(clean))
+    if !sharing.is_empty() {
+        let causes = SharedModels::new(&mut sharing, &limits, policy, progress).decide(held);
+        for (model, cause) in sharing.into_iter().zip(causes) {
+            progress.begins(Some(model.context.id));
+            match cause {
+                None => results.finish(model),
+                Some(cause) => results.fail(model.context.id, model.context.group, model.before, cause),
+            }
+        }
+    }
+    outcome(snapshot, memory, results, memories.gone(), &invalid)
 }
 
-/// What all models came to, with the objects that cannot be decided about; what the checker refuses is held.
+/// The results of all models, with the objects that cannot be decided about; what the checker refuses is held.
 fn outcome(
     snapshot: &Snapshot,
     memory: &Memory,
-    mut decided: All,
+    mut results: Results<'_>,
     gone: Vec<(&GroupId, &GroupMemory)>,
-    invalid: BTreeSet<&VariantId>,
+    invalid: &BTreeSet<&VariantId>,
 ) -> Outcome {
-    decided.groups.extend(absent(snapshot, gone, &invalid));
+    results.groups.extend(absent(snapshot, gone, invalid));
     let since = |id| memory.invalid.get(id).map_or(snapshot.now, |since| snapshot.now.min(*since));
-    let without = snapshot.invalid.iter().map(|one| (one.id.clone(), without_object(one, since(&one.id))));
-    decided.decisions.extend(without);
+    let without = snapshot
+        .invalid
+        .iter()
+        .map(|invalid| (invalid.id.clone(), without_object(invalid, since(&invalid.id))));
+    results.decisions.extend(without);
     let mut outcome = Outcome {
-        decisions: decided.decisions.into_iter().collect(),
+        decisions: results.decisions.into_iter().collect(),
         report: Report {
-            groups: decided.reports.into_iter().collect(),
+            groups: results.reports.into_iter().collect(),
             dropped: memory.dropped.clone(),
             violations: Vec::new(),
-            failed: decided.failed,
+            failed: results.failed,
         },
         memory: Memory {
-            groups: decided.groups.into_iter().collect(),
-            invalid: invalid.into_iter().map(|id| (id.clone(), since(id))).collect(),
+            groups: results.groups.into_iter().collect(),
+            invalid: invalid.iter().map(|id| ((*id).clone(), since(id))).collect(),
             ..Memory::default()
         },
     };
-    let mut broken = one_decision_each(snapshot, &outcome.decisions);
-    broken.extend(decided.broken);
-    if !broken.is_empty() {
+    let mut violations = one_decision_each(snapshot, &outcome.decisions);
+    violations.extend(results.violations);
+    if !violations.is_empty() {
         let states = by_id(snapshot);
-        broken.into_iter().for_each(|violation| refuse(&states, memory, &mut outcome, violation));
+        violations.into_iter().for_each(|violation| refuse(&states, memory, &mut outcome, violation));
     }
     outcome
 }
@@ -174,8 +178,8 @@ struct MemoryCursor<'a> {
 }
 
 impl<'a> MemoryCursor<'a> {
-    /// Of `id`, which comes after all that were asked for before.
-    fn of(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
+    /// The memory of `id`, which comes after all that were asked for before.
+    fn advance_to(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
         loop {
             // Nearly always it is the next one, and to be equal is cheaper to see than to be less.
             if let Some((_, group)) = self.left.next_if(|(own, _)| *own == id) {
@@ -210,8 +214,9 @@ fn absent(
 }
 
 fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
-    let message = messages::invalid(&invalid.id, &invalid.problem);
-    let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, message, since });
+    let explanation =
+        Explanation::without_number(Basis::InvalidVariant { problem: invalid.problem.to_smolstr() });
+    let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, explanation, since });
     Decision { model: SmolStr::default(), accelerator: None, current: None, verdict, gap: None }
 }
 
@@ -223,23 +228,29 @@ fn refuse(states: &States<'_>, memory: &Memory, outcome: &mut Outcome, violation
         let previous =
             before.and_then(|before| before.target).or(state.last_status.filter(|last| last.get() > 0));
         if let Some(decision) = outcome.decisions.get_mut(&id) {
-            let message = messages::refused(&id, &violation, previous);
             let evidence = match &decision.verdict {
                 Verdict::Target(target) => target.evidence,
                 Verdict::Unknown(unknown) => unknown.since,
             };
+            let basis = Basis::RuleBroken { rule: violation.rule, detail: violation.detail.as_str().into() };
+            let reasoning = Reasoning::clone(&Explanation::without_number(basis));
+            let running = state.scale.map(|scale| scale.base());
+            let explanation = Reasoning { running, number: previous, ..reasoning }.into();
             decision.verdict = match previous {
                 Some(desired) => {
-                    Verdict::Target(Target { desired, reason: Reason::CheckFailed, message, evidence })
+                    Verdict::Target(Target { desired, reason: Reason::CheckFailed, explanation, evidence })
                 }
-                None => Verdict::Unknown(Unknown { cause: Cause::NothingKnown, message, since: evidence }),
+                None => {
+                    let cause = Cause::NothingKnown;
+                    Verdict::Unknown(Unknown { cause, explanation, since: evidence })
+                }
             };
         }
         if let Some(group) = outcome.memory.groups.get_mut(group_id) {
             let restored = before.cloned().unwrap_or_default();
             group.variants.insert(id.name.clone(), restored);
         }
-        let step = Step::new(Stage::Check, Some(&id.name), violation.to_smolstr());
+        let step = Step::of_variant(&id.name, Detail::RuleBroken(violation.clone()));
         outcome.report.groups.entry(group_id.clone()).or_default().steps.push(step);
     }
     outcome.report.violations.push(violation);
@@ -249,7 +260,9 @@ fn refuse(states: &States<'_>, memory: &Memory, outcome: &mut Outcome, violation
 type States<'a> = BTreeMap<&'a VariantId, (&'a GroupId, &'a VariantState)>;
 
 fn by_id(snapshot: &Snapshot) -> States<'_> {
-    let all =
-        snapshot.groups.iter().flat_map(|(group, model)| model.variants.iter().map(move |one| (group, one)));
-    all.map(|(group, one)| (&one.variant.id, (group, one))).collect()
+    let states = snapshot
+        .groups
+        .iter()
+        .flat_map(|(group, model)| model.variants.iter().map(move |state| (group, state)));
+    states.map(|(group, state)| (&state.variant.id, (group, state))).collect()
 }

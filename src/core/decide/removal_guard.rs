@@ -3,14 +3,13 @@
 
 use std::cell::{OnceCell, RefCell};
 
-use smol_str::{SmolStr, format_smolstr};
-
-use super::context::{ModelContext, Proposal, VariantContext};
+use super::context::{ModelContext, VariantContext};
+use super::proposal::Proposal;
 use crate::decision::Reason;
 use crate::model::Role;
 use crate::quality::{RemainingCapacity, Shortfall};
-use crate::report::{Stage, Step};
-use crate::units::{Replicas, truncated_u32};
+use crate::report::{AdjustmentReason, RemovalLimit, Stage, Step, figure};
+use crate::units::Replicas;
 
 /// A role whose replicas an analyzer may want to remove; what its pods hold is looked at when that happens.
 pub(super) struct RemovalGuard<'m, 'a> {
@@ -54,19 +53,21 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
         self.remaining.get_or_init(|| RemainingCapacity::new(states(), self.context.now))
     }
 
-    pub(super) const fn variants(&self) -> &'m [VariantContext<'a>] {
-        self.variants
+    /// Why no more is removed, if that was it.
+    pub(super) fn refused(&self) -> Option<RemovalLimit> {
+        (*self.refused.borrow()).map(removal_limit)
     }
+}
 
-    /// `finding`, and before it why no more is removed, if that was it.
-    pub(super) fn told(&self, finding: &SmolStr) -> SmolStr {
-        let refused = *self.refused.borrow();
-        refused.map_or_else(
-            || finding.clone(),
-            |refused| {
-                format_smolstr!("no more is removed: {}; {finding}", words(&refused, "that would leave"))
-            },
-        )
+/// As explanations keep it.
+fn removal_limit(refused: Shortfall) -> RemovalLimit {
+    match refused {
+        Shortfall::Sequences(used, remaining) => {
+            RemovalLimit::Sequences { used: figure(used), remaining: figure(remaining) }
+        }
+        Shortfall::Kv(used, remaining) => {
+            RemovalLimit::KvCache { used: figure(used), remaining: figure(remaining) }
+        }
     }
 }
 
@@ -75,15 +76,14 @@ pub(super) fn hold(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     proposals: &mut [Proposal],
-) -> Vec<Step> {
-    let mut steps = Vec::new();
+    steps: &mut Vec<Step>,
+) {
     let mut first = 0;
-    for of_role in variants.chunk_by(|one, next| role(one) == role(next)) {
+    for of_role in variants.chunk_by(|left, right| role(left) == role(right)) {
         let end = first + of_role.len();
-        hold_role(context, of_role, &mut proposals[first..end], &mut steps);
+        hold_role(context, of_role, &mut proposals[first..end], steps);
         first = end;
     }
-    steps
 }
 
 fn role(variant: &VariantContext<'_>) -> Role {
@@ -107,7 +107,7 @@ fn hold_role(
     // A lowered maximum is the user's.
     let lower = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
         let number = proposal.number.map(|number| bounded(variant, number.get()));
-        variant.active() && number.is_some_and(|number| number < bounded(variant, before(variant)))
+        variant.is_active() && number.is_some_and(|number| number < bounded(variant, before(variant)))
     };
     // Nearly always nothing is removed, and then nothing else is looked at.
     if !variants.iter().zip(proposals.iter()).any(lower) {
@@ -120,7 +120,7 @@ fn hold_role(
     let mut targets: Vec<u32> = variants.iter().zip(proposals.iter()).map(wanted).collect();
     // What sleeps holds nothing, and what has no number stays as it is, outside its bounds too: neither makes up for a removal.
     let stays = variants.iter().zip(proposals.iter()).zip(&targets).map(|((variant, proposal), target)| {
-        (!variant.active() || proposal.number.is_none()).then_some(*target)
+        (!variant.is_active() || proposal.number.is_none()).then_some(*target)
     });
     let from: Vec<u32> = stays.zip(&from).map(|(stays, from)| stays.unwrap_or(*from)).collect();
     if context.limited {
@@ -132,7 +132,7 @@ fn hold_role(
         return;
     }
     let mut order: Vec<usize> = (0..variants.len()).filter(|at| targets[*at] < from[*at]).collect();
-    order.sort_by(|one, next| variants[*one].by_cost(&variants[*next]));
+    order.sort_by(|left, right| variants[*left].by_cost(&variants[*right]));
     let Some(refused) = removal.find_shortfall(&targets) else { return };
     for at in order {
         // The fewest that have to stay, found by halving: fitting only gets easier with more.
@@ -160,46 +160,10 @@ fn give_back(
     refused: &Shortfall,
     steps: &mut Vec<Step>,
 ) {
-    let wanted = proposal.number.unwrap_or_default();
-    if wanted.get() >= number {
+    if proposal.number.unwrap_or_default().get() >= number {
         return;
     }
-    let message = message(variant, number, wanted, refused, &proposal.message);
-    steps.push(Step::new(Stage::Target, Some(variant.name()), message.clone()));
-    *proposal = Proposal {
-        number: Some(Replicas::new(number)),
-        reason: Reason::Bounded,
-        message,
-        ..proposal.clone()
-    };
-}
-
-fn message(
-    variant: &VariantContext<'_>,
-    number: u32,
-    wanted: Replicas,
-    refused: &Shortfall,
-    finding: &str,
-) -> SmolStr {
-    let id = variant.id();
-    let own = finding.strip_prefix(id.to_string().as_str()).unwrap_or(finding).trim_start_matches([':', ' ']);
-    format_smolstr!(
-        "{id}: held at {number}: {}; {own}",
-        words(refused, &format_smolstr!("{wanted} replicas leave"))
-    )
-}
-
-/// What is too much for what.
-pub(super) fn words(refused: &Shortfall, who: &str) -> SmolStr {
-    match *refused {
-        Shortfall::Sequences(used, left) => format_smolstr!(
-            "running + waiting requests peaked at {} of the {} sequences that {who}, and nine tenths may be used",
-            truncated_u32(used.round()),
-            truncated_u32(left.round())
-        ),
-        Shortfall::Kv(used, left) => format_smolstr!(
-            "KV caches were filled with {:.0} % of what {who} at the last minute's peaks, and nine tenths may be used",
-            if left > 0.0 { 100.0 * used / left } else { 100.0 }
-        ),
-    }
+    let why = AdjustmentReason::MustFit { limit: removal_limit(*refused) };
+    let step = proposal.set(variant, Stage::Target, Replicas::new(number), Reason::Bounded, why);
+    steps.push(step);
 }

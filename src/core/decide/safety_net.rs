@@ -3,11 +3,9 @@
 //! bounds, like every addition, and says what keeps a fleet from growing: ordered replicas that start, a limit, the maximum,
 //! no node.
 
-use jiff::Timestamp;
-use smol_str::{SmolStr, format_smolstr};
-
-use super::classify::newest;
-use super::context::{ModelContext, Proposal, VariantContext};
+use super::context::{ModelContext, VariantContext, newest_sample};
+use super::model::{ModelDecision, SaturatedBy};
+use super::proposal::Proposal;
 use crate::analyze::rate::past_tolerance;
 use crate::decision::Reason;
 use crate::learn::{LEAD, StartUpTimes, start_up_times};
@@ -15,9 +13,12 @@ use crate::memory::Learned;
 use crate::model::Role;
 use crate::observe::scheduler_queue;
 use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
-use crate::report::{Relief, Stage, Step, Value};
+use crate::report::{
+    Adjustment, AdjustmentReason, Basis, Relief, Saturation, SaturationEvidence, Stage, Step, Value,
+};
 use crate::snapshot::{Phase, Replica, SourceHealth};
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, Seconds, truncated_u32};
+use jiff::Timestamp;
 
 /// Replicas that one growth orders at most, as the rate policy's decisions: no model has as many, and half of a number that
 /// is wrong orders no more.
@@ -29,16 +30,7 @@ const MAX_STARTS: f64 = 3.0;
 /// A variant that a limit has denied replicas is asked again after this time, if there is another one to ask.
 const DENIED_WINDOW: Seconds = Seconds::whole(60);
 
-/// How it is known that a fleet is saturated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evidence {
-    /// By its pods.
-    Pods(SaturatedPods),
-    /// The scheduler's queue has not been empty.
-    Queue,
-}
-
-impl Evidence {
+impl SaturatedBy {
     /// How long replicas that have become Ready have to show what they relieve. Who sees no queue does not see how long it has
     /// become meanwhile: twice the time.
     const fn window(self) -> Seconds {
@@ -49,26 +41,29 @@ impl Evidence {
     }
 }
 
-/// See [`Evidence::window`].
+/// See [`SaturatedBy::window`].
 const INFERRED_WINDOW: Seconds = Seconds::whole(120);
 
 /// The roles of `variants` (sorted by role) that are saturated. The scheduler's queue is the whole model's: it counts where no
 /// role's pods are saturated, and then for all roles that serve. When the source does not answer, nothing is saturated.
-pub(super) fn find(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Vec<(Role, Evidence)> {
+pub(super) fn find(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Vec<(Role, SaturatedBy)> {
     if matches!(context.group.source, SourceHealth::Down { .. }) {
         return Vec::new();
     }
     let role = |variant: &VariantContext<'_>| variant.state.variant.role;
-    let roles = || variants.chunk_by(move |one, next| role(one) == role(next));
+    let roles = || variants.chunk_by(move |left, right| role(left) == role(right));
     let by_pods = |variants: &[VariantContext<'_>]| {
-        Some((role(variants.first()?), Evidence::Pods(pods(context, variants)?)))
+        Some((role(variants.first()?), SaturatedBy::Pods(pods(context, variants)?)))
     };
     let by_pods: Vec<_> = roles().filter_map(by_pods).collect();
     if !by_pods.is_empty() || !is_queue_never_empty(&context.group.scheduler, context.now) {
         return by_pods;
     }
     let serves = |variants: &&[VariantContext<'_>]| variants.iter().any(|variant| variant.coverage.ready > 0);
-    roles().filter(serves).filter_map(|variants| Some((role(variants.first()?), Evidence::Queue))).collect()
+    roles()
+        .filter(serves)
+        .filter_map(|variants| Some((role(variants.first()?), SaturatedBy::Queue)))
+        .collect()
 }
 
 fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<SaturatedPods> {
@@ -80,48 +75,43 @@ fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Sa
     saturated_pods(variants.iter().flat_map(|variant| &variant.state.replicas), ready, instead, context.now)
 }
 
-/// Holds the numbers of the saturated roles of `variants`, and raises them where nothing keeps them from growing.
-pub(super) fn relieve(
-    context: ModelContext<'_>,
-    found: &[(Role, Evidence)],
-    variants: &mut [VariantContext<'_>],
-    proposals: &mut [Proposal],
-    learned: &mut Option<Box<Learned>>,
-) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for (role, evidence) in found {
+/// Holds the numbers of the saturated roles of `model`, and raises them where nothing keeps them from growing.
+pub(super) fn relieve(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, saturated, variants, proposals, steps, memory, .. } = model;
+    let (context, learned) = (*context, &mut memory.learned);
+    for (role, evidence) in saturated {
         let of_role = |variant: &&VariantContext<'_>| variant.state.variant.role == *role;
         let first = variants.iter().take_while(|variant| !of_role(variant)).count();
         let end = first + variants[first..].iter().take_while(of_role).count();
         let (variants, proposals) = (&mut variants[first..end], &mut proposals[first..end]);
-        let fleet_variant = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
-            FleetVariant::new(context, learned.as_deref(), *evidence, (variant, proposal))
-        };
-        let mut fleet_variants: Vec<FleetVariant> =
-            variants.iter().zip(proposals.iter()).map(fleet_variant).collect();
+        let proposed = variants.iter().zip(proposals.iter());
+        let mut fleet_variants: Vec<FleetVariant> = proposed
+            .map(|(variant, proposal)| {
+                FleetVariant::new(context, learned.as_deref(), *evidence, variant, proposal)
+            })
+            .collect();
         let relief = grow(context, variants, &mut fleet_variants);
         if relief == Relief::Growing {
             let rate = learned.as_mut().and_then(|learned| learned.rate.as_mut());
             rate.into_iter()
                 .for_each(|rate| rate.cooldowns.entry(*role).or_default().note_addition(context.now.into()));
         }
-        let fleet =
-            Fleet { context, evidence: *evidence, at: newest_evidence(context, *evidence, variants), relief };
+        let at = newest_evidence(context, *evidence, variants);
+        let fleet = Fleet { context, evidence: *evidence, at, relief };
         for ((variant, proposal), fleet_variant) in variants.iter_mut().zip(proposals).zip(&fleet_variants) {
             steps.extend(fleet.relieve(variant, proposal, fleet_variant));
         }
     }
-    steps
 }
 
 fn newest_evidence(
     context: ModelContext<'_>,
-    evidence: Evidence,
+    evidence: SaturatedBy,
     variants: &[VariantContext<'_>],
 ) -> Timestamp {
     let queue =
-        scheduler_queue(context.now, &context.group.scheduler).filter(|_| evidence == Evidence::Queue);
-    queue.map_or_else(|| newest(variants, context.now), |queue| queue.at)
+        scheduler_queue(context.now, &context.group.scheduler).filter(|_| evidence == SaturatedBy::Queue);
+    queue.map_or_else(|| newest_sample(variants, context.now), |queue| queue.at)
 }
 
 /// One variant of a saturated fleet.
@@ -151,17 +141,18 @@ impl FleetVariant {
     fn new(
         context: ModelContext<'_>,
         learned: Option<&Learned>,
-        evidence: Evidence,
-        (variant, proposal): (&VariantContext<'_>, &Proposal),
+        evidence: SaturatedBy,
+        variant: &VariantContext<'_>,
+        proposal: &Proposal,
     ) -> Self {
         let known = learned.and_then(|learned| learned.rate.as_ref());
         let known = known.and_then(|rate| rate.knowledge.variants.get(variant.name()));
         let by_rate = known.and_then(|own| own.starts.longest());
-        let said = || {
+        let expected = || {
             let (pods, prior) = (start_up_times(variant.state), context.policy.rate.start_up.get());
             StartUpTimes::default().expected(prior, &pods)
         };
-        let start = by_rate.or_else(|| variant.memory.starts.longest()).unwrap_or_else(said);
+        let start = by_rate.or_else(|| variant.memory.starts.longest()).unwrap_or_else(expected);
         let start = Seconds::new(start).unwrap_or_default();
         let age = |at: Timestamp| Seconds::between(at, context.now).get();
         let bounds = variant.state.variant.bounds;
@@ -170,11 +161,11 @@ impl FleetVariant {
         // What a lowered maximum takes from a promise will not come, and nobody waits for it.
         let promised = variant.committed().map_or(0, Replicas::get).min(max);
         let ordered = variant.memory.target_since.filter(|_| promised > 0);
-        let late = promised > running && ordered.is_some_and(|at| age(at) >= start.get() + LEAD);
-        let floor = if variant.active() {
+        let late = promised > running && ordered.is_some() && variant.is_order_late(start, context.now);
+        let floor = if variant.is_active() {
             bounds.clamp(Replicas::new(promised.max(running))).get()
         } else if late {
-            // An order that nobody followed: if it were forgotten here, the next read would give it again.
+            // An order that no HPA followed: if it were forgotten here, the next evaluation would give it again.
             promised
         } else {
             0
@@ -269,9 +260,10 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
         return Relief::Ordered;
     }
     let mut order: Vec<usize> = (0..variants.len()).collect();
-    order.sort_by(|one, next| {
-        let (one, next) = (&variants[*one], &variants[*next]);
-        next.active().cmp(&one.active()).then_with(|| one.by_cost(next))
+    order.sort_by(|left, right| {
+        let left = &variants[*left];
+        let right = &variants[*right];
+        right.is_active().cmp(&left.is_active()).then_with(|| left.by_cost(right))
     });
     // What a limit has denied is asked for again only if there is nobody else.
     let able = |fleet_variant: &FleetVariant| fleet_variant.block.is_none();
@@ -297,13 +289,13 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
 /// A saturated fleet, and what becomes of it.
 struct Fleet<'a> {
     context: ModelContext<'a>,
-    evidence: Evidence,
+    evidence: SaturatedBy,
     at: Timestamp,
     relief: Relief,
 }
 
 impl Fleet<'_> {
-    /// Puts the number of `stand` into the proposal, and what there is to say.
+    /// Puts the number of `fleet_variant` into the proposal, and says why.
     fn relieve(
         &self,
         variant: &mut VariantContext<'_>,
@@ -316,11 +308,10 @@ impl Fleet<'_> {
             _ => fleet_variant.block.unwrap_or(Relief::Ordered),
         };
         let number = Replicas::new(fleet_variant.number);
-        let held = proposal.number.is_some_and(|own| own < number) && !fleet_variant.raised;
-        if relief == Relief::Ordered && !held {
+        let is_held = proposal.number.is_some_and(|proposed| proposed < number) && !fleet_variant.raised;
+        if relief == Relief::Ordered && !is_held {
             return None;
         }
-        let message = self.message(variant, fleet_variant, (relief, held), proposal);
         if fleet_variant.raised {
             variant.memory.to_mut().safety_net.grew = Some(self.context.now);
         }
@@ -329,92 +320,68 @@ impl Fleet<'_> {
             Relief::Starting | Relief::Ordered => Reason::Transition,
             _ => Reason::Bounded,
         };
-        // What is not seen at all says so itself, and an analyzer's own growth needs no other words.
-        let silent = proposal.number.is_none()
-            || proposal.blind
+        // What is not measured at all says so itself, and an analyzer's own growth needs no other reason.
+        let keeps_own = proposal.number.is_none()
+            || proposal.is_blind
             || fleet_variant.number > fleet_variant.floor
-            || !variant.active();
-        if fleet_variant.raised || held || !silent {
-            *proposal = Proposal {
-                number: Some(number),
-                reason,
-                message: message.clone(),
-                evidence: if proposal.blind { self.at } else { proposal.evidence },
-                // What the net raises or keeps rests on what it has seen: forgotten, a second read would find nothing but what
-                // was too old before.
-                blind: false,
-                // What it adds is asked of the limits.
-                look: proposal
-                    .look
-                    .or_else(|| fleet_variant.raised.then(|| CoverageState::Aging.allowed_moves())),
-            };
-        }
-        let values = vec![
+            || !variant.is_active();
+        let why = AdjustmentReason::Saturated { state: self.saturation(variant, fleet_variant, relief) };
+        let step = if fleet_variant.raised || is_held || !keeps_own {
+            if proposal.analyzed.is_none() {
+                // Between two cycles the reasons are the last cycle's, and the safety net's among them.
+                proposal.explanation =
+                    Proposal::standing(variant, proposal.number, reason, Basis::SafetyNet, self.at)
+                        .explanation;
+            }
+            if proposal.is_blind {
+                // What the net raises or keeps rests on what it has seen: otherwise the next evaluation would find nothing but
+                // what was too old before.
+                proposal.evidence = self.at;
+                proposal.is_blind = false;
+            }
+            // What it adds is asked of the limits.
+            let allowed_moves = || fleet_variant.raised.then(|| CoverageState::Aging.allowed_moves());
+            proposal.analyzed = proposal.analyzed.or_else(allowed_moves);
+            proposal.set(variant, Stage::Target, number, reason, why)
+        } else {
+            let adjustment = Adjustment { stage: Stage::Target, from: proposal.number, to: number, why };
+            Step::adjustment(variant.name(), adjustment)
+        };
+        Some(step.with_values(vec![
             Value::new("replicas that run", f64::from(fleet_variant.running)),
             Value::new("replicas that start", f64::from(fleet_variant.coming)),
             Value::new("start-up time in seconds", fleet_variant.start.get()),
-        ];
-        let step = Step::new(Stage::Target, Some(variant.name()), message);
-        Some(Step { values, saturated: Some(relief), ..step })
+        ]))
     }
 
-    fn message(
+    fn saturation(
         &self,
         variant: &VariantContext<'_>,
         fleet_variant: &FleetVariant,
-        (relief, held): (Relief, bool),
-        proposal: &Proposal,
-    ) -> SmolStr {
-        let id = variant.id();
-        let stays = if held { "nothing is removed; " } else { "" };
-        let why = match self.evidence {
-            Evidence::Pods(SaturatedPods { saturated, ready, .. }) => format_smolstr!(
-                "in every scrape of the last minute {saturated} of {ready} Ready pods had 5 requests waiting, or a full KV cache and requests waiting"
-            ),
-            Evidence::Queue => {
-                SmolStr::new_static("the scheduler has held requests for the whole of the last minute")
+        relief: Relief,
+    ) -> Saturation {
+        let evidence = match self.evidence {
+            SaturatedBy::Pods(SaturatedPods { saturated, ready, .. }) => {
+                SaturationEvidence::Pods { saturated, ready }
             }
+            SaturatedBy::Queue => SaturationEvidence::Queue,
         };
-        let what = match relief {
-            Relief::Growing => {
-                format_smolstr!("{} to {} replicas", fleet_variant.running, fleet_variant.number)
-            }
-            Relief::Ordered => SmolStr::new_static("enough replicas are ordered"),
-            Relief::Starting if fleet_variant.coming > 0 => {
-                format_smolstr!("waiting for {} replicas that start", fleet_variant.coming)
-            }
-            Relief::Starting => {
-                format_smolstr!("waiting a start-up time ({}) for what was ordered", fleet_variant.start)
-            }
-            Relief::AtMaximum => format_smolstr!("more is needed, but the maximum is {}", fleet_variant.max),
-            Relief::AtLimit => SmolStr::new_static("more is needed, but a limit leaves no more"),
-            Relief::NoNode => {
-                format_smolstr!(
-                    "more is needed, but no node has room for {} pods",
-                    variant.coverage.unschedulable
-                )
-            }
-            Relief::NotComing if fleet_variant.floor <= fleet_variant.running => format_smolstr!(
-                "more is needed, but {} pods do not become ready: look at their events",
-                variant.coverage.starting
-            ),
-            Relief::NotComing => format_smolstr!(
-                "more is needed, but of {} replicas that were ordered {} run: look at the autoscaler's maximum and at quotas on pods",
-                fleet_variant.floor,
-                fleet_variant.running
-            ),
-        };
-        // Between two looks the words are the last look's, and these among them.
-        let own =
-            proposal.look.is_some().then(|| proposal.message.strip_prefix(id.to_string().as_str())).flatten();
-        let own = own.map(|own| own.trim_start_matches([':', ' '])).filter(|own| !own.is_empty());
-        let own = own.map_or_else(SmolStr::default, |own| format_smolstr!("; {own}"));
-        format_smolstr!("{id}: saturated ({why}): {stays}{what}{own}")
+        Saturation {
+            evidence,
+            relief,
+            running: Replicas::new(fleet_variant.running),
+            ordered: Replicas::new(fleet_variant.floor),
+            max: Some(Replicas::new(fleet_variant.max)).filter(|max| max.get() < u32::MAX),
+            starting: fleet_variant.coming,
+            unschedulable: variant.coverage.unschedulable,
+            not_ready: variant.coverage.starting,
+            start_up: truncated_u32(fleet_variant.start.get().round()),
+        }
     }
 }
 
 /// A limit leaves `variant` no more than `granted`, of what the net may have ordered at `now`.
-pub(super) fn denied(variant: &mut VariantContext<'_>, granted: Replicas, now: Timestamp) {
+pub(super) fn note_denied(variant: &mut VariantContext<'_>, granted: Replicas, now: Timestamp) {
     if variant.memory.safety_net.grew != Some(now) {
         return;
     }

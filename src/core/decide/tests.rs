@@ -31,13 +31,13 @@ fn a_refused_number_gives_way_to_the_one_before_it() {
         panic!("no number")
     };
     assert_eq!((target.desired.get(), target.reason), (2, Reason::CheckFailed));
-    assert!(target.message.contains("two steps"), "{}", target.message);
+    assert!(target.explanation.to_string().contains("two steps"), "{}", target.explanation);
     let id = GroupId::new("default", "m");
     assert_eq!(
         outcome.memory.groups[&id].variants, context.memory.groups[&id].variants,
         "not remembered either"
     );
-    assert!(outcome.report.groups[&id].steps.iter().any(|step| step.stage == Stage::Check));
+    assert!(outcome.report.groups[&id].steps.iter().any(|step| step.stage() == Stage::Check));
     assert_eq!(outcome.report.violations.len(), 1);
 }
 
@@ -55,11 +55,16 @@ fn a_refused_number_without_one_before_it_is_an_error() {
 
 #[test]
 fn a_removal_that_leaves_too_little_is_held_and_nobody_is_asked_to_report_it() {
+    let scene = busy();
+    let mut outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
     let variant = VariantId::new("default", "llama");
     let detail = "running + waiting requests peaked at 210 of the 230 sequences that remain".to_owned();
     let violation = Violation { variant: variant.clone(), rule: Rule::FitsRemaining, detail };
-    let message = messages::refused(&variant, &violation, Some(crate::units::Replicas::new(4)));
-    assert!(message.contains("4 is held: with fewer, running + waiting requests peaked at 210"), "{message}");
+    refuse(&by_id(&scene.snapshot), &scene.memory, &mut outcome, violation);
+    let message = outcome.decisions[&variant].verdict.explanation().to_string();
+    let expected =
+        "with fewer replicas, running + waiting requests peaked at 210 of the 230 sequences that remain";
+    assert!(message.starts_with(expected) && message.ends_with("holding 2 replicas"), "{message}");
     assert!(!message.contains("report"), "{message}");
 }
 

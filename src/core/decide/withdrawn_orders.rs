@@ -3,14 +3,15 @@
 
 use jiff::Timestamp;
 
-use super::context::{ModelContext, Proposal, VariantContext};
-use super::{messages, safety_net};
+use super::context::{ModelContext, VariantContext};
+use super::proposal::Proposal;
 use crate::bound::stability::Wanted;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
-use crate::model::{Analyzer, Role};
+use crate::model::Analyzer;
+use crate::model::Role;
 use crate::quality::{SignalHistory, judged_engines};
-use crate::report::{Stage, Step};
+use crate::report::{AdjustmentReason, Detail, OrdersWithdrawn, Stage, Step};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::{Replicas, Seconds};
 
@@ -34,7 +35,7 @@ const ONE_OF: u32 = 3;
 /// replica is not worth it, and the roles that are `saturated` by evidence of their own need what was ordered.
 pub(super) fn withdraw(
     context: ModelContext<'_>,
-    saturated: &[(Role, safety_net::Evidence)],
+    saturated: &[Role],
     variants: &mut [VariantContext<'_>],
     learned: &mut Learned,
 ) -> Vec<Step> {
@@ -73,9 +74,7 @@ pub(super) fn withdraw(
     if first.is_none_or(|first| may_have_grown(context, variants, first)) {
         return Vec::new();
     }
-    let calm = |variant: &&mut VariantContext<'_>| {
-        !saturated.iter().any(|(role, _)| *role == variant.state.variant.role)
-    };
+    let calm = |variant: &&mut VariantContext<'_>| !saturated.contains(&variant.state.variant.role);
     variants.iter_mut().filter(calm).filter_map(|variant| withdraw_of(context, variant, learned)).collect()
 }
 
@@ -145,7 +144,8 @@ fn withdraw_of(
         // What was ordered by mistake keeps nobody from removing.
         rate.cooldowns.entry(variant.state.variant.role).or_default().added_at = None;
     }
-    Some(Step::new(Stage::Quality, Some(variant.name()), messages::withdrawn(variant, target, from)))
+    let withdrawn = OrdersWithdrawn { ordered: target, restored: from };
+    Some(Step::of_variant(variant.name(), Detail::OrdersWithdrawn(withdrawn)))
 }
 
 /// Holds what is ordered again too soon. The safety net of a saturated fleet comes after this.
@@ -153,23 +153,20 @@ pub(super) fn hold_reorders(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     proposals: &mut [Proposal],
-) -> Vec<Step> {
-    let mut steps = Vec::new();
+    steps: &mut Vec<Step>,
+) {
     for (variant, proposal) in variants.iter().zip(proposals) {
         let withdrawn_at =
             variant.memory.withdrawn_at.filter(|at| Seconds::between(*at, context.now) < REORDER_WINDOW);
-        let held = withdrawn_at.and(variant.memory.target);
-        if withdrawn_at.is_none_or(|at| may_have_grown(context, variants, at)) {
+        let Some(withdrawn_at) = withdrawn_at else { continue };
+        if may_have_grown(context, variants, withdrawn_at) {
             continue;
         }
-        let Some((held, wanted)) = held.zip(proposal.number).filter(|(held, wanted)| wanted > held) else {
-            continue;
-        };
-        let message = messages::waits(variant, held, wanted, REORDER_WINDOW, &proposal.message);
-        steps.push(Step::new(Stage::Bound, Some(variant.name()), message.clone()));
-        *proposal = Proposal { number: Some(held), reason: Reason::Bounded, message, ..proposal.clone() };
+        if let Some(held) = variant.memory.target.filter(|held| proposal.number > Some(*held)) {
+            let why = AdjustmentReason::OrderWithdrawn { window: REORDER_WINDOW.get() };
+            steps.push(proposal.set(variant, Stage::Bound, held, Reason::Bounded, why));
+        }
     }
-    steps
 }
 
 /// What was asked for before the orders of the last minute and a half, and since when these are made.

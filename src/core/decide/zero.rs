@@ -4,34 +4,38 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::context::{ModelContext, Proposal, VariantContext};
-use super::messages;
+use super::context::{ModelContext, VariantContext};
+use super::holds;
+use super::model::ModelDecision;
+use super::proposal::Proposal;
 use crate::analyze::scale_from_zero::WakeCandidate;
 use crate::arithmetic;
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, Learned};
-use crate::model::{Analyzer, Role};
+use crate::model::Analyzer;
+use crate::model::Role;
 use crate::observe::{Activity, activity, scheduler_queue};
 use crate::quality::CoverageState;
-use crate::report::{Stage, Step, Value};
-use crate::snapshot::{SourceHealth, VariantState};
+use crate::report::{Basis, Step, Value, figure};
+use crate::snapshot::VariantState;
 use crate::units::{Replicas, Seconds};
 
-/// A role of which nothing runs and nothing is asked to: it sleeps until the scheduler holds a request for the model.
-pub(super) fn at_zero(
+/// A role of which no replica runs and none is requested: it stays at zero until the scheduler holds a request for the model.
+pub(super) fn wake_up(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     learned: &Learned,
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
-    let mut proposals: Vec<Proposal> = variants.iter().map(|variant| asleep(context, variant)).collect();
+    let mut proposals: Vec<Proposal> =
+        variants.iter().map(|variant| holds::at_zero(context, variant)).collect();
     let Some(queue) = scheduler_queue(context.now, &context.group.scheduler) else {
         if nothing_else_wakes(context, variants) {
-            let sleeping = variants.iter().zip(&mut proposals);
-            sleeping
-                .filter(|(_, proposal)| !proposal.blind && proposal.number == Some(Replicas::ZERO))
-                .for_each(|(variant, proposal)| unwakeable(context, variant, proposal));
+            let at_zero = variants.iter().zip(&mut proposals);
+            at_zero
+                .filter(|(_, proposal)| !proposal.is_blind && proposal.number == Some(Replicas::ZERO))
+                .for_each(|(variant, proposal)| cannot_wake(context, variant, proposal));
         }
         return proposals;
     };
@@ -40,25 +44,18 @@ pub(super) fn at_zero(
     }
     let candidates: Vec<WakeCandidate> =
         variants.iter().map(|variant| sleeper(context, variant, learned)).collect();
-    for chosen in arithmetic::woken(&candidates, context.compat) {
-        let variant = &variants[chosen];
-        let message = messages::from_zero(variant, queue.value);
-        let carried =
-            candidates[chosen].per_replica.map(|carried| Value::new("tokens a replica carries", carried));
-        let values =
-            [Value::new("cost of a replica", variant.state.variant.cost.get())].into_iter().chain(carried);
-        let step = Step::new(Stage::Target, Some(variant.name()), message.clone());
-        steps.push(Step { values: values.collect(), ..step });
-        let number = proposals[chosen].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
-        proposals[chosen] = Proposal {
-            number: Some(number),
-            reason: Reason::ScaleFromZero,
-            message,
-            evidence: queue.at,
-            blind: false,
-            // Waking is an addition like any other, and is asked of the limits.
-            look: Some(CoverageState::Aging.allowed_moves()),
-        };
+    for index in arithmetic::woken(&candidates, context.compat) {
+        let variant = &variants[index];
+        let number = proposals[index].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
+        let basis = Basis::RequestsWaiting { requests: figure(queue.value) };
+        let proposal = Proposal::standing(variant, Some(number), Reason::ScaleFromZero, basis, queue.at);
+        // Waking is an addition like any other, and is asked of the limits.
+        proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
+        let carried = candidates[index].per_replica;
+        let carried = carried.map(|carried| Value::new("tokens a replica carries", carried));
+        let cost = Value::new("cost of a replica", variant.state.variant.cost.get());
+        let step = Step::target(variant.name(), proposals[index].explanation.clone());
+        steps.push(step.with_values(std::iter::once(cost).chain(carried).collect()));
     }
     proposals
 }
@@ -79,74 +76,62 @@ fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Le
 
 /// Neither a minimum nor scaling to zero being off gives one of `variants` a replica.
 fn nothing_else_wakes(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> bool {
-    let sleeps = |one: &VariantState| one.variant.bounds.min == Replicas::ZERO;
-    let one_is_kept = !context.scale_to_zero.enabled && context.group.variants.iter().all(sleeps);
-    !one_is_kept && variants.iter().all(|variant| sleeps(variant.state))
+    let may_be_zero = |state: &VariantState| state.variant.bounds.min == Replicas::ZERO;
+    let one_is_kept = !context.scale_to_zero.enabled && context.group.variants.iter().all(may_be_zero);
+    !one_is_kept && variants.iter().all(|variant| may_be_zero(variant.state))
 }
 
-/// At zero and no request can be seen waiting: the number stays, but nothing renews what it rests on.
-fn unwakeable(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
-    let (evidence, message) = (variant.old_evidence(context.now), messages::unwakeable(variant));
-    *proposal =
-        Proposal { reason: Reason::MetricsMissing, message, evidence, blind: true, ..proposal.clone() };
+/// At zero and no request could be seen waiting: the number stays, but nothing renews what it rests on.
+fn cannot_wake(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
+    let (evidence, basis) = (variant.old_evidence(context.now), Basis::NoWakeUpSignal);
+    let standing = Proposal::standing(variant, proposal.number, Reason::MetricsMissing, basis, evidence);
+    *proposal = Proposal { is_blind: true, analyzed: proposal.analyzed, ..standing };
 }
 
-/// A variant of which nobody asks for a replica. When the source answers completely, that is a measured zero.
-pub(super) fn asleep(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposal {
-    if !matches!(context.group.source, SourceHealth::Complete) {
-        return variant.hold(Reason::Partial, messages::asleep_unsure(variant), context.now);
-    }
-    let on_its_way =
-        variant.memory.target.filter(|target| *target > Replicas::ZERO && variant.patient(context.now));
-    let (number, reason, message) = match on_its_way {
-        Some(target) => (target, Reason::Transition, messages::awaited(variant, target)),
-        None => (Replicas::ZERO, Reason::Steady, messages::asleep(variant)),
-    };
-    Proposal { number: Some(number), reason, message, evidence: context.now, blind: false, look: None }
-}
-
-/// The last word on zero, for all roles of a model together: an idle model loses its replicas, a running one that is
-/// not known to be idle keeps at least one of each variant, and where scaling to zero is off the cheapest keeps one.
-pub(super) fn settle(
-    context: ModelContext<'_>,
-    before: &GroupMemory,
-    variants: &[VariantContext<'_>],
-    proposals: &mut [Proposal],
-) -> Vec<Step> {
-    let mut steps = Vec::new();
-    let may_sleep = context.group.variants.iter().all(|one| one.variant.bounds.min == Replicas::ZERO);
+/// Decides about zero for all roles of a model together: an idle model loses its replicas, a running one that is not known to be
+/// idle keeps at least one of each variant, and where scaling to zero is off the cheapest keeps one.
+pub(super) fn apply_zero(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, variants, proposals, steps, memory, .. } = model;
+    let context = *context;
+    let may_be_zero = context.group.variants.iter().all(|state| state.variant.bounds.min == Replicas::ZERO);
     let enabled = context.scale_to_zero.enabled;
-    let idle = may_sleep && enabled && idle_for_long(context, before);
+    let is_idle = may_be_zero && enabled && idle_for_long(context, memory);
     let covered = covered(context, variants, proposals);
     for (variant, proposal) in variants.iter().zip(proposals.iter_mut()) {
-        let last = variant.active() && proposal.number == Some(Replicas::ZERO);
-        let seen = proposal.look.is_some_and(|allowed_moves| allowed_moves.zero);
-        let settled = seen || variant.committed() == Some(Replicas::ZERO);
-        let covered = settled && covered.contains(&variant.state.variant.role);
-        if !idle && last && !covered && variant.allows(Replicas::ONE) {
-            stay_awake(variant, proposal, &mut steps);
+        let is_last = variant.is_active() && proposal.number == Some(Replicas::ZERO);
+        let is_measured = proposal.analyzed.is_some_and(|allowed_moves| allowed_moves.zero);
+        let is_settled = is_measured || variant.committed() == Some(Replicas::ZERO);
+        let is_covered = is_settled && covered.contains(&variant.state.variant.role);
+        if !is_idle && is_last && !is_covered && variant.allows(Replicas::ONE) {
+            keep_awake(variant, proposal, steps);
         }
     }
-    if !may_sleep || proposals.iter().any(|proposal| proposal.number.is_none()) {
-        return steps;
+    if !may_be_zero || proposals.iter().any(|proposal| proposal.number.is_none()) {
+        return;
     }
     let mut numbers: Vec<Enforced> = variants.iter().zip(proposals.iter()).map(enforced).collect();
-    match enforce(&mut numbers, enabled, idle.then_some(0.0)) {
+    match enforce(&mut numbers, enabled, is_idle.then_some(0.0)) {
         Action::Unchanged => {}
-        Action::ToZero => fall_asleep(context.now, before, variants, proposals, &mut steps),
+        Action::ToZero => scale_to_zero(context.now, memory, variants, proposals, steps),
         Action::KeptOne(kept) if variants[kept].allows(Replicas::ONE) => {
-            let message = messages::kept_one(&variants[kept]);
-            steps.push(Step::new(Stage::Bound, Some(variants[kept].name()), message.clone()));
-            proposals[kept] = Proposal {
-                number: Some(Replicas::ONE),
-                reason: Reason::Bounded,
-                message,
-                ..proposals[kept].clone()
-            };
+            let basis = Basis::LastReplicaKept;
+            replace(&variants[kept], &mut proposals[kept], Replicas::ONE, Reason::Bounded, basis, steps);
         }
         Action::KeptOne(_) => {}
     }
-    steps
+}
+
+/// Replaces a number with all its reasons, which do not matter at zero.
+fn replace(
+    variant: &VariantContext<'_>,
+    proposal: &mut Proposal,
+    number: Replicas,
+    reason: Reason,
+    basis: Basis,
+    steps: &mut Vec<Step>,
+) {
+    proposal.replace(variant, number, reason, basis);
+    steps.push(Step::bound(variant.name(), proposal.explanation.clone()));
 }
 
 /// Roles of which an optimizer may take one variant's last replica, since another keeps some.
@@ -170,36 +155,28 @@ fn enforced((variant, proposal): (&VariantContext<'_>, &Proposal)) -> Enforced {
 }
 
 /// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
-fn stay_awake(variant: &VariantContext<'_>, proposal: &mut Proposal, steps: &mut Vec<Step>) {
+fn keep_awake(variant: &VariantContext<'_>, proposal: &mut Proposal, steps: &mut Vec<Step>) {
     // An analyzer that has just measured a zero means as few as may be; what was decided earlier may have changed.
-    let as_few = proposal.look.is_some_and(|allowed_moves| allowed_moves.down);
-    let measured = !variant.coverage.observations.is_empty() && !as_few;
-    let number = if measured { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
+    let as_few = proposal.analyzed.is_some_and(|allowed_moves| allowed_moves.down);
+    let is_measured = !variant.coverage.observations.is_empty() && !as_few;
+    let number = if is_measured { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
     let number = variant.state.variant.bounds.clamp(number);
-    let message = messages::not_idle(variant, number);
-    steps.push(Step::new(Stage::Bound, Some(variant.name()), message.clone()));
-    let reason = if proposal.blind { proposal.reason } else { Reason::ScaleUp };
-    *proposal = Proposal { number: Some(number), reason, message, ..proposal.clone() };
+    let reason = if proposal.is_blind { proposal.reason } else { Reason::ScaleUp };
+    replace(variant, proposal, number, reason, Basis::NotIdle, steps);
 }
 
-fn fall_asleep(
+fn scale_to_zero(
     now: Timestamp,
-    before: &GroupMemory,
+    memory: &GroupMemory,
     variants: &[VariantContext<'_>],
     proposals: &mut [Proposal],
     steps: &mut Vec<Step>,
 ) {
-    let idle = before.idle_since.map_or(Seconds::ZERO, |since| Seconds::between(since, now));
+    let idle = memory.idle_since.map_or(Seconds::ZERO, |since| Seconds::between(since, now));
     for (variant, proposal) in variants.iter().zip(proposals) {
-        if variant.active() || proposal.number != Some(Replicas::ZERO) {
-            let message = messages::to_zero(variant, idle);
-            steps.push(Step::new(Stage::Bound, Some(variant.name()), message.clone()));
-            *proposal = Proposal {
-                number: Some(Replicas::ZERO),
-                reason: Reason::ScaleToZero,
-                message,
-                ..proposal.clone()
-            };
+        if variant.is_active() || proposal.number != Some(Replicas::ZERO) {
+            let basis = Basis::IdleFor { seconds: figure(idle.get()) };
+            replace(variant, proposal, Replicas::ZERO, Reason::ScaleToZero, basis, steps);
         }
     }
 }

@@ -12,10 +12,9 @@ pub(crate) mod plan_builder;
 pub(crate) mod removal;
 mod request;
 pub mod rescale;
-mod steps;
 pub(crate) mod votes;
 pub mod water_fill;
 
+pub use crate::report::{Addition, OptimizerStep, Vote};
 pub use cheapest_cover::{Choice, Cover, cheapest_cover};
 pub use request::{Candidate, Plan, Request, VariantTarget};
-pub use steps::{Addition, OptimizerStep, Vote};

@@ -2,9 +2,9 @@
 
 use super::OptimizerStep;
 use super::plan_builder::{PlanBuilder, quantity};
-use super::steps::Vote;
 use crate::analyze::finding::{Finding, Totals, VariantCapacity};
 use crate::model::Role;
+use crate::report::Vote;
 use crate::units::{count, to_f64};
 
 /// A number for each role that has one, at the position of the role in [`Role::ALL`]: `as usize` of a fieldless enum is that position.

@@ -1,6 +1,7 @@
 //! The variants of one role of a model, which are decided together: what is measured of them, and which moves that allows.
 
 use jiff::Timestamp;
+use serde::Serialize;
 use smol_str::SmolStr;
 
 use super::analyzer_signals::Declared;
@@ -14,7 +15,8 @@ use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, 
 use crate::units::{Cost, Replicas, Seconds, count, truncated_u32};
 
 /// How completely a set of variants is measured. One row of the observation table each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum CoverageState {
     /// The metric source does not answer.
     Down,

@@ -28,9 +28,6 @@ pub struct Signals {
     values: Vec<f64>,
 }
 
-/// Bytes that a processor reads at a time.
-const LINE: usize = 64;
-
 /// Signals by which the scrape interval is known; every decision reads them: two of an engine and one of a scheduler.
 const PACED: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
 
@@ -281,14 +278,6 @@ impl<'a> Rows<'a> {
     pub(crate) fn moved_of(self, signal: Signal) -> Option<f64> {
         let (first, last) = (self.column(signal)?, self.values.len().checked_sub(self.width())?);
         Some(self.values.get(last + first)? - self.values[first]).filter(|moved| !moved.is_nan())
-    }
-
-    /// Reads about one value of each cache line, and gives what depends on them all.
-    pub(crate) fn touch(self) -> u64 {
-        let times =
-            self.times.iter().step_by(LINE / size_of::<Timestamp>()).map(|at| at.as_second().cast_unsigned());
-        let values = self.values.iter().step_by(LINE / size_of::<f64>()).map(|value| value.to_bits());
-        times.chain(values).fold(0, u64::wrapping_add)
     }
 
     /// The rows at `at` and later.

@@ -67,7 +67,7 @@ fn target(outcome: &Outcome) -> &Target {
 
 fn steps(outcome: &Outcome, stage: Stage) -> Vec<&Step> {
     let group = &outcome.report.groups[&GroupId::new("default", "m")];
-    group.steps.iter().filter(|step| step.stage == stage).collect()
+    group.steps.iter().filter(|step| step.stage() == stage).collect()
 }
 
 /// Four replicas whose policy names `analyzer`, at this KV-cache usage and queue.
@@ -84,10 +84,10 @@ fn tokens_that_are_missing_become_as_many_replicas_as_they_take() {
     let outcome = decided(&world, &serving(&world, 1.0));
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (6, Reason::ScaleUp));
     let analyzed = steps(&outcome, Stage::Analyze);
-    assert!(analyzed[0].values.iter().any(|value| value.name == "missing" && value.value > 127_000.0));
+    assert!(analyzed[0].values().iter().any(|value| value.name == "missing" && value.value > 127_000.0));
     assert_eq!(steps(&outcome, Stage::Optimize).len(), 1, "what was added; a vote of one is its finding");
-    let quality = "role Both: fresh and complete: 4 ready (4 fresh), 0 starting";
-    assert_eq!(steps(&outcome, Stage::Quality)[0].finding, quality);
+    let quality = "role both: fresh and complete: 4 Ready (4 fresh), 0 starting";
+    assert_eq!(steps(&outcome, Stage::Quality)[0].to_string(), quality);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn tokens_that_are_spare_let_replicas_go_and_the_report_says_when_more_would_com
     let world = fleet(Analyzer::Saturation, (0.2, 0.0));
     let outcome = decided(&world, &serving(&world, 1.0));
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (2, Reason::ScaleDown));
-    let turn = &steps(&outcome, Stage::Analyze)[0].turns[0];
+    let turn = &steps(&outcome, Stage::Analyze)[0].thresholds()[0];
     assert_eq!((turn.to, turn.at), (Direction::More, 0.85 * 320_000.0));
 }
 
@@ -116,7 +116,7 @@ fn an_h100_without_the_argument_was_once_sized_by_256_sequences_and_is_by_upstre
             engine.add(Signal::KvCapacity, [Sample { at: at(-1), value: 1e7 }]);
         }
         let outcome = decide(&snapshot, &observe(&snapshot, world.memory.clone()), &world.policy);
-        let values = steps(&outcome, Stage::Analyze)[0].values.clone();
+        let values = steps(&outcome, Stage::Analyze)[0].values().to_vec();
         values.into_iter().find(|value| value.name.starts_with("capacity of a replica")).unwrap().value
     };
     for analyzer in [Analyzer::Saturation, Analyzer::QueueingModel] {
@@ -136,7 +136,7 @@ fn what_is_not_whole_lets_nothing_go_whatever_the_analyzer() {
         let mut world = fleet(analyzer, (0.01, 0.0));
         world.source = SourceHealth::Partial { warnings: vec!["a store is missing".into()] };
         let outcome = decided(&world, &serving(&world, 1.0));
-        assert_eq!(target(&outcome).desired.get(), 4, "{analyzer:?}: {}", target(&outcome).message);
+        assert_eq!(target(&outcome).desired.get(), 4, "{analyzer:?}: {}", target(&outcome).explanation);
     }
 }
 
@@ -181,7 +181,7 @@ fn latencies_that_are_promised_size_the_fleet() {
     let targets = vec![ClassTarget { model: "m".into(), latency }];
     world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
     let outcome = decided(&world, &serving(&world, 2.0));
-    assert!(target(&outcome).desired.get() < 4, "{}", target(&outcome).message);
+    assert!(target(&outcome).desired.get() < 4, "{}", target(&outcome).explanation);
 }
 
 #[test]
@@ -213,8 +213,8 @@ fn a_second_analyzer_may_ask_for_more_and_must_agree_to_less() {
     world.policy.global.default.beside = vec![beside];
     world.policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 200.0, itl_ms: 20.5 });
     let outcome = decided(&world, &serving(&world, 3.0));
-    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).message);
-    assert!(steps(&outcome, Stage::Optimize)[0].finding.contains("saturation misses 0.0 and has "));
+    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).explanation);
+    assert!(steps(&outcome, Stage::Optimize)[0].to_string().contains("saturation needs 0.0 more and has "));
 }
 
 #[test]
@@ -234,7 +234,10 @@ fn a_quota_holds_additions_back_and_is_named() {
     let outcome = number(&world);
     assert_eq!(target(&outcome).desired.get(), 5);
     let bound: Vec<_> = outcome.report.groups.values().flat_map(|group| &group.steps).collect();
-    assert!(bound.iter().any(|step| step.finding.contains("team") || step.binding.is_some()), "{bound:#?}");
+    assert!(
+        bound.iter().any(|step| step.to_string().contains("team") || step.binding().is_some()),
+        "{bound:#?}"
+    );
     world.policy.limits.quotas = vec![quota(2)];
     assert_eq!(target(&number(&world)).desired.get(), 4, "what runs is never taken away");
     world.policy.limits.quotas = Vec::new();
@@ -254,7 +257,7 @@ fn what_others_use_of_the_nodes_is_not_free_but_in_upstreams_eyes() {
     let outcome = decided(&world, &snapshot);
     assert_eq!(target(&outcome).desired.get(), 5);
     let all: Vec<_> = outcome.report.groups.values().flat_map(|group| &group.steps).collect();
-    let said = all.iter().filter_map(|step| step.binding.as_deref()).collect::<Vec<_>>().join("; ");
+    let said = all.iter().filter_map(|step| step.binding()).collect::<Vec<_>>().join("; ");
     assert!(said.contains("3.0 of these by others"), "{said}");
     world.policy.compat = Compat::Upstream;
     assert_eq!(target(&decided(&world, &snapshot)).desired.get(), 6);
@@ -267,7 +270,7 @@ fn a_rise_goes_in_steps_where_the_policy_says_so() {
     world.policy.global.default.stability.down_window = Seconds::whole(300);
     let outcome = decided(&world, &serving(&world, 1.0));
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (5, Reason::Bounded));
-    assert!(steps(&outcome, Stage::Bound)[0].binding.is_some());
+    assert!(steps(&outcome, Stage::Bound)[0].binding().is_some());
 }
 
 #[test]
@@ -276,7 +279,8 @@ fn a_change_that_an_hpa_takes_for_nothing_is_reported() {
     world.policy.global.default.analyzer = Analyzer::Saturation;
     world.policy.global.default.utilisation.up = 0.99;
     let outcome = decided(&world, &serving(&world, 1.0));
-    let (number, message) = (target(&outcome).desired.get(), &target(&outcome).message);
+    let target = target(&outcome);
+    let (number, message) = (target.desired.get(), target.explanation.to_string());
     assert_eq!(number, 21, "{message}");
     assert!(message.contains("tolerance of 10 %"), "{message}");
 }
@@ -314,7 +318,7 @@ fn a_late_scrape_of_a_slow_interval_is_no_idle_fleet() {
         }
     }
     let outcome = decided(&world, &snapshot);
-    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).message);
+    assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).explanation);
 }
 
 #[test]
@@ -323,7 +327,7 @@ fn ranks_of_a_pod_are_not_pods() {
     let mut world = fleet(Analyzer::Saturation, (0.35, 0.0));
     world.engines = 8;
     let outcome = decided(&world, &serving(&world, 1.0));
-    assert_eq!(target(&outcome).desired.get(), 3, "{}", target(&outcome).message);
+    assert_eq!(target(&outcome).desired.get(), 3, "{}", target(&outcome).explanation);
 }
 
 #[test]
@@ -388,7 +392,8 @@ fn a_pod_without_prompt_lengths_or_first_tokens_is_never_counted_as_0() {
             for signals in lost {
                 for pods in [1, 2, 4] {
                     let outcome = decided(&world, &without(&whole, signals, pods));
-                    let (number, message) = (target(&outcome).desired.get(), &target(&outcome).message);
+                    let target = target(&outcome);
+                    let (number, message) = (target.desired.get(), target.explanation.to_string());
                     let case = format!("{analyzer:?}, {rate} req/s, {signals:?} of {pods} pods: {message}");
                     assert!(number >= usual.min(4), "{number} instead of {usual}: {case}");
                     assert!(number <= usual.max(4) + 2, "{number} instead of {usual}: {case}");

@@ -116,7 +116,7 @@ impl Fleet {
 
     fn decision(&self) -> Decision {
         let (desired, reason) = (Replicas::new(self.decided), Reason::ScaleDown);
-        let target = Target { desired, reason, message: "by hand".into(), evidence: NOW };
+        let target = Target { desired, reason, explanation: "by hand".into(), evidence: NOW };
         let (model, verdict) = ("m".into(), Verdict::Target(target));
         Decision { model, accelerator: None, current: None, verdict, gap: None }
     }

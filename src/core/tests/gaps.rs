@@ -168,7 +168,7 @@ impl Fleet {
 fn number(decision: &Decision) -> u32 {
     match &decision.verdict {
         Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     }
 }
 

@@ -174,7 +174,7 @@ proptest! {
         let snapshot = pressed(&snapshot, 9.0, 0.5);
         let outcome = evaluate(&snapshot, &memory, &policy);
         let said: Vec<Relief> =
-            outcome.report.groups.values().flat_map(|group| &group.steps).filter_map(|step| step.saturated).collect();
+            outcome.report.groups.values().flat_map(|group| &group.steps).filter_map(|step| step.relief()).collect();
         for states in roles(&snapshot) {
             let ready = states.iter().flat_map(|state| &state.replicas).filter(|one| one.phase == Phase::Ready);
             let running: u32 = states.iter().map(|state| state.scale.unwrap().base().get()).sum();

@@ -42,7 +42,7 @@ impl Scene {
         };
         let report = &outcome.report.groups[&GroupId::new("default", "m")];
         let gap = report.limit_gaps.get("llama").cloned();
-        let told = report.steps.iter().any(|step| step.finding.contains("is not in force"));
+        let told = report.steps.iter().any(|step| step.to_string().contains("is not in force"));
         assert_eq!(told, gap.is_some());
         (target.desired.get(), gap)
     }
@@ -138,7 +138,7 @@ fn numbers(ready: bool, limited: bool) -> Vec<u32> {
     assert_eq!(outcome.report.violations, []);
     let number = |verdict: &Verdict| match verdict {
         Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     };
     outcome.decisions.values().map(|decision| number(&decision.verdict)).collect()
 }

@@ -34,7 +34,7 @@ fn decided(world: &mut World, snapshot: &Snapshot) -> u32 {
     world.memory = outcome.memory;
     match &outcome.decisions[&World::id()].verdict {
         Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     }
 }
 

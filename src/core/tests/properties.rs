@@ -260,7 +260,7 @@ proptest! {
             if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
                 let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
                 let most = scale.spec.max(promised).max(state.variant.bounds.min).max(Replicas::ONE);
-                prop_assert!(target.desired <= most, "{}", target.message);
+                prop_assert!(target.desired <= most, "{}", target.explanation);
             }
         }
     }

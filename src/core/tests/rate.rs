@@ -247,15 +247,15 @@ fn the_report_says_what_binds_and_when_the_next_change_is_possible() {
     plant.run(6.0, 900);
     let outcome = plant.look();
     let report = &outcome.report.groups[&Plant::group()];
-    let step = report.steps.iter().find(|step| step.stage == Stage::Analyze).unwrap();
-    let value = |name: &str| step.values.iter().find(|value| value.name == name).unwrap().value;
+    let step = report.steps.iter().find(|step| step.stage() == Stage::Analyze).unwrap();
+    let value = |name: &str| step.values().iter().find(|value| value.name == name).unwrap().value;
     assert!((value("arrivals, requests/s") - 6.0).abs() < 0.5);
     assert!((value("capacity, requests/s") / 8.97 - 1.0).abs() < 0.1, "{}", value("capacity, requests/s"));
     let least = value("utilisation allows, requests/s").min(value("reserve allows, requests/s"));
-    let more = step.turns.iter().find(|turn| turn.to == Direction::More).unwrap();
+    let more = step.thresholds().iter().find(|turn| turn.to == Direction::More).unwrap();
     assert!((more.at / least - 1.025).abs() < 1e-9 && more.now < more.at);
-    assert!(step.binding.as_ref().unwrap().contains("allows"), "{:?}", step.binding);
-    assert!(step.turns.iter().any(|turn| turn.to == Direction::Fewer), "{:?}", step.turns);
+    assert!(step.binding().unwrap().contains("supports"), "{step}");
+    assert!(step.thresholds().iter().any(|threshold| threshold.to == Direction::Fewer), "{step:?}");
 }
 
 /// Two variants of the same hardware are one, but for what is rounded.

@@ -46,7 +46,8 @@ fn a_step_of_several_replicas_says_why() {
     let mut world = World::new(12);
     world.load = (0.75, 4.0);
     let Verdict::Target(target) = world.evaluate(0) else { panic!("no number") };
-    assert!(target.message.contains("12 to 14 (past the 10 %"), "{}", target.message);
+    let explanation = target.explanation.to_string();
+    assert!(explanation.contains("within an HPA's tolerance of 10 % → 14 replicas"), "{explanation}");
 }
 
 #[test]
@@ -120,7 +121,7 @@ fn a_model_that_nothing_can_wake_does_not_sleep_and_at_zero_says_so() {
     assert_eq!(world.number(280), 0, "held");
     let Verdict::Unknown(unknown) = world.evaluate(15) else { panic!("held for ever") };
     assert_eq!(unknown.cause, Cause::TooOld);
-    assert!(unknown.message.contains("nothing can wake it"), "{}", unknown.message);
+    assert!(unknown.explanation.to_string().contains("nothing can wake one"), "{}", unknown.explanation);
     world.queued = true;
     assert_eq!(world.number(15), 0);
     // With a minimum the zero is a person's, and the number asks for the minimum as before.
@@ -262,7 +263,7 @@ fn the_replica_that_is_kept_of_a_promise_nobody_followed_was_once_taken_for_a_se
     assert_eq!(outcome.report.violations, []);
     let number = |decision: &Decision| match &decision.verdict {
         Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     };
     let numbers: Vec<u32> = outcome.decisions.values().map(number).collect();
     assert_eq!(numbers, [2, 1], "one step, and one that stays");
@@ -280,7 +281,7 @@ fn what_is_held_of_a_promise_for_what_runs_was_once_taken_for_a_step() {
     let outcome = decide(&snapshot, &memory, &world.policy);
     assert_eq!(outcome.report.violations, []);
     let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
-    assert_eq!(target.desired.get(), 7, "9 × 0.62 = 5.58 of 0.9 × 7 = 6.3: {}", target.message);
+    assert_eq!(target.desired.get(), 7, "9 × 0.62 = 5.58 of 0.9 × 7 = 6.3: {}", target.explanation);
 }
 
 #[test]
@@ -297,8 +298,8 @@ fn replicas_of_a_variant_without_a_number_once_stood_for_those_that_another_lose
     let outcome = decide(&snapshot, &Memory::default(), &world.policy);
     assert_eq!(outcome.report.violations, []);
     let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
-    assert_eq!(target.desired.get(), 2, "{}", target.message);
-    assert!(target.message.contains("held at 2"), "{}", target.message);
+    assert_eq!(target.desired.get(), 2, "{}", target.explanation);
+    assert!(target.explanation.to_string().contains("2 instead of 1"), "{}", target.explanation);
 }
 
 #[test]
@@ -317,7 +318,7 @@ fn the_replica_that_keeps_a_model_awake_is_not_given_to_another_variant() {
     let outcome = decide(&snapshot, &memory, &world.policy);
     let number = |decision: &Decision| match &decision.verdict {
         Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     };
     let numbers: Vec<u32> = outcome.decisions.values().map(number).collect();
     assert_eq!(numbers, [2, 1], "three replicas of 10 each are all that 30 buys");
@@ -354,8 +355,12 @@ fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_a
             panic!("no number at read {read}")
         };
         assert_eq!(outcome.report.violations, []);
-        assert_eq!(target.desired, Replicas::ONE, "at read {read}: {}", target.message);
-        assert!(target.message.contains("of 1 replicas that were ordered 0 run"), "{}", target.message);
+        assert_eq!(target.desired, Replicas::ONE, "at read {read}: {}", target.explanation);
+        assert!(
+            target.explanation.to_string().contains("0 of 1 ordered replicas run"),
+            "{}",
+            target.explanation
+        );
         memory = outcome.memory;
     }
     // It is kept for as long as the queue does not become empty.
@@ -366,5 +371,5 @@ fn an_order_for_a_sleeping_variant_that_did_not_come_was_forgotten_by_one_read_a
     let Verdict::Target(target) = &outcome.decisions[&VariantId::new("default", "asleep")].verdict else {
         panic!("no number")
     };
-    assert_eq!(target.desired, Replicas::ZERO, "{}", target.message);
+    assert_eq!(target.desired, Replicas::ZERO, "{}", target.explanation);
 }

@@ -24,7 +24,7 @@ fn world(analyzer: Analyzer, running: u32) -> World {
 fn target(world: &mut World, later: i64) -> Target {
     match world.evaluate(later) {
         Verdict::Target(target) => target,
-        Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
     }
 }
 
@@ -33,7 +33,7 @@ fn relief(world: &World) -> Option<Relief> {
     let snapshot = world.snapshot();
     let outcome = decide(&snapshot, &observe(&snapshot, world.memory.clone()), &world.policy);
     let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
-    steps.into_iter().find_map(|step| step.saturated)
+    steps.into_iter().find_map(|step| step.relief())
 }
 
 /// The scheduler has held a request in every scrape of the last minute.
@@ -49,16 +49,16 @@ fn the_default_policy_does_not_freeze_a_saturated_fleet_of_which_it_can_learn_no
     // The series of V1 and the running requests, and nothing that the rate policy learns from.
     let mut world = World { policy: Policy::default(), load: SATURATED, ..World::new(4) };
     let grown = target(&mut world, 0);
-    assert_eq!((grown.desired.get(), grown.reason), (6, Reason::ScaleUp), "{}", grown.message);
+    assert_eq!((grown.desired.get(), grown.reason), (6, Reason::ScaleUp), "{}", grown.explanation);
     assert!(
-        grown.message.contains("saturated (in every scrape of the last minute 4 of 4"),
+        grown.explanation.to_string().contains("saturated: in every scrape of the last minute 4 of 4"),
         "{}",
-        grown.message
+        grown.explanation
     );
     assert!(
-        grown.message.contains("rate has nothing to decide by"),
+        grown.explanation.to_string().contains("rate has too little data"),
         "and what the analyzer says: {}",
-        grown.message
+        grown.explanation
     );
 }
 
@@ -85,8 +85,12 @@ fn a_saturated_fleet_waits_for_pods_that_were_ordered_and_says_so() {
     let mut world = world(Analyzer::Rate, 4);
     assert_eq!(world.number(0), 6);
     let waiting = target(&mut world, 30);
-    assert_eq!((waiting.desired.get(), waiting.reason), (6, Reason::Transition), "{}", waiting.message);
-    assert!(waiting.message.contains("waiting for 2 replicas that start"), "{}", waiting.message);
+    assert_eq!((waiting.desired.get(), waiting.reason), (6, Reason::Transition), "{}", waiting.explanation);
+    assert!(
+        waiting.explanation.to_string().contains("waiting for 2 replicas to start"),
+        "{}",
+        waiting.explanation
+    );
     assert_eq!(relief(&world), Some(Relief::Starting));
 }
 
@@ -104,7 +108,11 @@ fn a_saturated_fleet_at_its_maximum_says_so() {
         let mut world = World { max: Some(4), ..world(analyzer, 4) };
         let full = target(&mut world, 0);
         assert_eq!(full.desired.get(), 4, "{analyzer:?}");
-        assert!(full.message.contains("the maximum is 4"), "{analyzer:?}: {}", full.message);
+        assert!(
+            full.explanation.to_string().contains("the maximum is 4"),
+            "{analyzer:?}: {}",
+            full.explanation
+        );
     }
 }
 
@@ -116,7 +124,7 @@ fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
     hold_requests(&mut snapshot);
     let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &percent());
     let Verdict::Target(grown) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
-    assert_eq!(grown.desired.get(), 6, "{}", grown.message);
+    assert_eq!(grown.desired.get(), 6, "{}", grown.explanation);
     assert_eq!(outcome.report.violations, []);
 }
 
@@ -148,8 +156,10 @@ fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_still_a_number_at_the_secon
         let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
         assert_eq!(outcome.report.violations, []);
         match &outcome.decisions[&World::id()].verdict {
-            Verdict::Target(target) => assert_eq!(target.desired.get(), 3, "{read} read: {}", target.message),
-            Verdict::Unknown(unknown) => panic!("{read} read: {}", unknown.message),
+            Verdict::Target(target) => {
+                assert_eq!(target.desired.get(), 3, "{read} read: {}", target.explanation)
+            }
+            Verdict::Unknown(unknown) => panic!("{read} read: {}", unknown.explanation),
         }
         memory = outcome.memory;
     }
@@ -191,7 +201,7 @@ fn what_a_lowered_maximum_takes_from_a_promise_is_not_waited_for() {
         let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
         assert_eq!(outcome.report.violations, []);
         let Verdict::Target(target) = &outcome.decisions[&id].verdict else { panic!("no number") };
-        assert_eq!(target.desired.get(), 2, "{read} read: {}", target.message);
+        assert_eq!(target.desired.get(), 2, "{read} read: {}", target.explanation);
         memory = outcome.memory;
     }
 }
@@ -212,5 +222,5 @@ fn a_variant_scaled_to_zero_is_woken_by_the_safety_net_although_its_status_has_a
     let outcome = decide(&snapshot, &observe(&snapshot, memory), &world.policy);
     assert_eq!(outcome.report.violations, []);
     let Verdict::Target(target) = &outcome.decisions[&id].verdict else { panic!("no number") };
-    assert_eq!(target.desired.get(), 2, "{}", target.message);
+    assert_eq!(target.desired.get(), 2, "{}", target.explanation);
 }

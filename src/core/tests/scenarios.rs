@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use serde::Deserialize;
+use smol_str::ToSmolStr;
 use wva_core::decision::{Cause, Reason, Verdict};
 use wva_core::model::Analyzer;
 use wva_core::report::{Rule, Stage, Step};
@@ -83,11 +84,13 @@ fn found(verdict: &Verdict, expected: &Expected) -> Expected {
             desired: target.desired.get(),
             reason: target.reason,
             evidence: target.evidence,
-            says: says(&target.message),
+            says: says(&target.explanation.to_string()),
         },
-        Verdict::Unknown(unknown) => {
-            Expected::Unknown { cause: unknown.cause, since: unknown.since, says: says(&unknown.message) }
-        }
+        Verdict::Unknown(unknown) => Expected::Unknown {
+            cause: unknown.cause,
+            since: unknown.since,
+            says: says(&unknown.explanation.to_string()),
+        },
     }
 }
 
@@ -183,8 +186,8 @@ fn every_kind_of_limit_and_every_rule_of_stability_has_a_scenario_in_which_it_bi
     for (_, scenario) in all() {
         let report = scenario.decided().report;
         let steps = report.groups.into_values().flat_map(|group| group.steps);
-        let held = |step: &Step| matches!(step.stage, Stage::Limit | Stage::Bound | Stage::Target);
-        let said = steps.filter(held).flat_map(|step| [step.binding, Some(step.finding)]);
+        let held = |step: &Step| matches!(step.stage(), Stage::Limit | Stage::Bound | Stage::Target);
+        let said = steps.filter(held).flat_map(|step| [step.binding(), Some(step.to_smolstr())]);
         binding.extend(said.flatten());
     }
     let kinds = [
@@ -193,10 +196,10 @@ fn every_kind_of_limit_and_every_rule_of_stability_has_a_scenario_in_which_it_bi
         "namespace quota of ",
         "power of ",
         "spend of ",
-        "stabilised over",
-        "has risen less than",
-        "at most 2 at once",
-        "not below 3 at once",
+        "stabilization window of",
+        "cooldown of",
+        "at most 2 in one step",
+        "at least 3 in one step",
         "an HPA with a tolerance",
         "minimum ",
     ];

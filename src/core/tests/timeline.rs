@@ -114,7 +114,7 @@ fn the_source_comes_back_and_the_number_goes_on_from_where_it_was() {
     assert_eq!(world.reason(290), Reason::SourceDown);
     let Verdict::Unknown(unknown) = world.evaluate(20) else { panic!("held for ever") };
     assert_eq!(unknown.cause, Cause::TooOld);
-    assert!(unknown.message.contains("Prometheus refused"), "{}", unknown.message);
+    assert!(unknown.explanation.to_string().contains("Prometheus refused"), "{}", unknown.explanation);
     assert_eq!(unknown.since, at(-2), "since the last sample it rested on");
     world.source = SourceHealth::Complete;
     world.load = (0.75, 4.0);

@@ -50,8 +50,8 @@ impl Scene {
         let outcome = decide(&self.snapshot, &memory, &self.policy);
         assert_eq!(outcome.report.violations, []);
         ["cheap", "dear"].map(|name| match &outcome.decisions[&VariantId::new("default", name)].verdict {
-            Verdict::Target(target) => (target.desired.get(), target.reason, target.message.to_string()),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+            Verdict::Target(target) => (target.desired.get(), target.reason, target.explanation.to_string()),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         })
     }
 }

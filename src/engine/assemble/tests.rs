@@ -271,7 +271,7 @@ fn under_upstreams_rules_the_queueing_model_sees_what_the_scheduler_gave_to_each
         let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
         let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &policy);
         let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
-        let mut values = steps.flat_map(|step| step.values);
+        let mut values = steps.flat_map(|step| step.values().to_vec());
         values.find(|value| value.name == "demand").map(|value| value.value)
     };
     let whole = Series { to: None, ..given("llama-0", 8000, "meta/llama") };

@@ -101,7 +101,7 @@ fn row(item: &Item<'_>, now: Timestamp) -> Row {
         Seconds::between(value.timestamp, now).to_string(),
         value.target.reason.as_str().to_owned(),
         value.id.name.to_string(),
-        value.target.message.to_string(),
+        value.target.explanation.to_string(),
     ];
     let labels = value.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
     let namespace = value.id.namespace.to_string();

@@ -17,7 +17,7 @@ fn decision(accelerator: &str) -> Decision {
     let verdict = Verdict::Target(Target {
         desired: Replicas::new(5),
         reason: DecisionReason::SourceDown,
-        message: "held".into(),
+        explanation: "held".into(),
         evidence: "2026-11-21T10:00:05Z".parse().unwrap(),
     });
     let model = "llama".into();

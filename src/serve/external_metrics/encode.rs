@@ -63,7 +63,7 @@ fn row(item: &Item<'_>, now: Timestamp) -> Row {
         target.reason.as_str().to_owned(),
         item.decision.model.to_string(),
         item.decision.accelerator.as_deref().unwrap_or("<unknown>").to_owned(),
-        target.message.to_string(),
+        target.explanation.to_string(),
     ];
     let labels = item.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     Row { cells, name: item.id.name.to_string(), namespace: item.id.namespace.to_string(), labels }

@@ -161,7 +161,7 @@ pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'
     let message = format!(
         "{} of variant {id} is not known: {} (for {}, since {})",
         query.metric,
-        unknown.message,
+        unknown.explanation,
         Seconds::between(unknown.since, query.context.now),
         WholeSeconds(unknown.since)
     );
@@ -178,7 +178,7 @@ pub(super) fn evidence_too_old(id: &VariantId, target: &Target, query: &MetricQu
         query.context.max_stale,
         target.desired,
         target.reason,
-        target.message
+        target.explanation
     );
     about(id, Reason::ServiceUnavailable, message, query)
 }

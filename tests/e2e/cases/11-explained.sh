@@ -18,7 +18,7 @@ configure "$release_namespace" "$spare
 enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
 bound="team of H100: 0.0 of 2.0 free, 2.0 used"
-eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "3 are needed and 2 can be had: $bound"
+eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "2 instead of 3: $bound"
 eventually 40 "wva explain says so after the next evaluation" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 
@@ -35,7 +35,7 @@ route_api_server_to "$wva_port"
 configure "$release_namespace" "$spare
 enableLimiter: true"
 bound="inventory of H100: 0.0 of 16.0 free, 16.0 used, 14.0 of these by others"
-eventually 60 "the nodes' GPUs bind, most of them used by others" condition_says "3 are needed and 2 can be had: $bound"
+eventually 60 "the nodes' GPUs bind, most of them used by others" condition_says "2 instead of 3: $bound"
 eventually 40 "wva explain says so" explanation_has "bound by $bound"
 assert_eq "the number" "$(value)" 2
 kubectl delete namespace batch --wait=false >/dev/null

@@ -178,11 +178,11 @@ fn decision(model: &str, verdict: Verdict) -> Decision {
 }
 
 fn target(desired: u32, reason: Reason, message: &str, evidence: Timestamp) -> Verdict {
-    Verdict::Target(Target { desired: Replicas::new(desired), reason, message: message.into(), evidence })
+    Verdict::Target(Target { desired: Replicas::new(desired), reason, explanation: message.into(), evidence })
 }
 
 fn too_old(since: Timestamp) -> Verdict {
-    Verdict::Unknown(Unknown { cause: Cause::TooOld, message: "nothing is measured".into(), since })
+    Verdict::Unknown(Unknown { cause: Cause::TooOld, explanation: "nothing is measured".into(), since })
 }
 
 fn time(seconds: i64) -> Timestamp {

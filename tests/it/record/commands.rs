@@ -50,7 +50,7 @@ fn a_snapshot_alone_is_decided_with_the_policy_and_the_memory_that_are_given() {
         let words = ["decide", path(&snapshot), "--memory", path(&memory), "--policy", "-"];
         wva_with(&words, policy).out
     };
-    assert!(decided("").contains("rate has nothing to decide by"), "{}", decided(""));
+    assert!(decided("").contains("rate has too little data"), "{}", decided(""));
     assert!(decided(percent).contains("3 (ScaleUp)"), "{}", decided(percent));
     let calm = decided(
         "global: {default: {analyzer: saturation-percent, saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}",
@@ -134,6 +134,46 @@ fn a_replay_of_what_this_version_did_is_identical() {
     assert_eq!(piped.code, 0, "{}", piped.err);
 }
 
+/// The same lines as an earlier version wrote them: format 1, in which reasons are texts without data.
+fn in_format_1(lines: &[u8]) -> Vec<u8> {
+    fn without_data(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.remove("explanation");
+                fields.values_mut().for_each(without_data);
+            }
+            Value::Array(items) => items.iter_mut().for_each(without_data),
+            _ => {}
+        }
+    }
+    let line = |line: &str| {
+        let mut entry: Value = serde_json::from_str(line).unwrap();
+        let entry = &mut entry["entry"];
+        without_data(entry);
+        entry["format"] = 1.into();
+        let sum = crc32fast::hash(entry.to_string().as_bytes());
+        format!("{{\"entry\":{entry},\"crc32\":\"{sum:08x}\"}}\n")
+    };
+    std::str::from_utf8(lines).unwrap().lines().map(line).collect::<String>().into_bytes()
+}
+
+#[test]
+fn a_recording_in_the_older_format_is_compared_by_numbers_and_reasons() {
+    let folder = Folder::new();
+    let mut evaluations = stream(BUSY, 5);
+    let file = folder.file("same.jsonl", &in_format_1(&lines(&evaluations)));
+    let said = replay(&[path(&file)]);
+    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let expected = "5 evaluations, 5 decisions: identical, as far as can be compared\n\
+                    5 evaluations were recorded in an older format: only numbers and reasons were compared\n";
+    assert_eq!(said.out, expected);
+    decided_otherwise(&mut evaluations, 1, 9);
+    let file = folder.file("other.jsonl", &in_format_1(&lines(&evaluations)));
+    let said = replay(&[path(&file)]);
+    assert_eq!(said.code, 1);
+    assert!(said.out.contains("9 (ScaleUp)") && said.out.contains("1 come out otherwise"), "{}", said.out);
+}
+
 #[test]
 fn a_decision_that_comes_out_otherwise_is_shown_and_fails() {
     let folder = Folder::new();
@@ -197,7 +237,7 @@ fn another_policy_shows_what_it_would_have_decided_and_remembers_for_itself() {
     let said = replay(&[path(&file), "--policy", path(&calm)]);
     assert_eq!(said.code, 0, "{}", said.err);
     let row = said.out.lines().nth(1).unwrap();
-    assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): default/llama"), "{}", said.out);
+    assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): mean spare"), "{}", said.out);
     assert!(said.out.contains("6 come out otherwise"), "its own memory has no step up: {}", said.out);
     let same = folder.file("same.yaml", b"cycle: 15\n");
     let said = replay(&[path(&file), "--policy", path(&same)]);

@@ -77,8 +77,8 @@ fn a_line_of_another_format_or_with_another_content_names_who_wrote_it() {
         Entry::parse(format!("{{\"entry\":{inside},\"crc32\":\"{sum:08x}\"}}\n").as_bytes()).map(|_| ())
     };
     assert_eq!(rewritten("", ""), Ok(()));
-    let newer = rewritten("\"format\":1", "\"format\":2").unwrap_err().to_string();
-    assert!(newer.starts_with("written by wva ") && newer.contains("in format 2"), "{newer}");
+    let newer = rewritten("\"format\":2", "\"format\":3").unwrap_err().to_string();
+    assert!(newer.starts_with("written by wva ") && newer.contains("in format 3"), "{newer}");
     let other = rewritten("\"memory\":", "\"remembered\":").unwrap_err().to_string();
     assert!(other.contains("not understood") && other.contains("memory"), "{other}");
 }

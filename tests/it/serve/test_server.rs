@@ -356,7 +356,7 @@ pub(crate) fn target(desired: u32, current: Option<u32>, evidence: &str) -> Deci
         verdict: Verdict::Target(Target {
             desired: Replicas::new(desired),
             reason: Reason::SourceDown,
-            message: "held: Prometheus does not answer (connection refused)".into(),
+            explanation: "held: Prometheus does not answer (connection refused)".into(),
             evidence: evidence.parse().unwrap(),
         }),
         gap: None,
@@ -365,7 +365,7 @@ pub(crate) fn target(desired: u32, current: Option<u32>, evidence: &str) -> Deci
 
 pub(crate) fn unknown(cause: Cause, message: &str) -> Decision {
     let since = "2026-11-21T09:59:10Z".parse().unwrap();
-    let verdict = Verdict::Unknown(Unknown { cause, message: message.into(), since });
+    let verdict = Verdict::Unknown(Unknown { cause, explanation: message.into(), since });
     Decision { model: "llama".into(), accelerator: None, current: None, verdict, gap: None }
 }
 

@@ -12,7 +12,7 @@ fn decision(desired: u32) -> Decision {
     let target = Target {
         desired: Replicas::new(desired),
         reason: Reason::Steady,
-        message: "x".repeat(2000).into(),
+        explanation: "x".repeat(2000).into(),
         evidence: time(100),
     };
     Decision {
@@ -67,7 +67,7 @@ fn memory(index: u32) -> GroupMemory {
         target_since: Some(time(50)),
         evidence: Some(time(60)),
         reason: Some(Reason::Steady),
-        message: Some("x".repeat(160).into()),
+        explanation: Some("x".repeat(160).into()),
         ..VariantMemory::default()
     };
     let mut group = GroupMemory { cycle_at: Some(time(61)), ..GroupMemory::default() };

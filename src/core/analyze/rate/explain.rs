@@ -2,53 +2,9 @@
 
 use smol_str::{SmolStr, format_smolstr};
 
-use super::fleet::Constraint;
 use super::input::RateInput;
 use super::plan::{ADDITION_MARGIN, RateFinding};
-use crate::report::{Direction, Side, Turn, Value};
-use crate::units::hundredths;
-
-/// What the policy found, in one sentence.
-#[must_use]
-pub fn finding(found: &RateFinding) -> SmolStr {
-    let demand = &found.demand;
-    let coming = if demand.level.slope > 0.0 {
-        format_smolstr!(" and {} in {:.0} s", hundredths(demand.forecast), demand.horizon)
-    } else {
-        SmolStr::default()
-    };
-    let enough = found.removable_below.is_some_and(|below| demand.forecast <= below);
-    let fewer = Some(found.removable_in).filter(|seconds| enough && *seconds > 0.0);
-    let fewer = fewer.map(|seconds| format_smolstr!("; one can go in {seconds:.0} s")).unwrap_or_default();
-    format_smolstr!(
-        "{} requests/s{coming} of {} that {:.0} replicas carry; {}{fewer}",
-        hundredths(demand.level.rate),
-        hundredths(found.fleet.rate),
-        found.fleet.replicas,
-        binding(found),
-    )
-}
-
-/// What leaves the least.
-#[must_use]
-pub fn binding(found: &RateFinding) -> SmolStr {
-    let (bound, allows) = found.binding;
-    let allows = hundredths(allows.max(0.0));
-    match bound {
-        Constraint::Utilisation => format_smolstr!("utilisation allows {allows}"),
-        Constraint::Reserve => {
-            format_smolstr!("a reserve of {} roots allows {allows}", hundredths(found.test.reserve))
-        }
-        Constraint::Surge => {
-            let percent = 100.0 * found.test.surge;
-            format_smolstr!("a reserve of {percent:.0} % for a surge allows {allows}")
-        }
-        Constraint::Backlog => {
-            let (backlog, drain) = (found.test.backlog, found.test.drain);
-            format_smolstr!("a backlog of {backlog:.0} to be worked off in {drain:.0} s allows {allows}")
-        }
-    }
-}
+use crate::report::{Direction, Side, Threshold, Value};
 
 /// The terms of the test, in the order of the formula.
 #[must_use]
@@ -84,8 +40,8 @@ pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
 
 /// At which demand the next replica comes, and at which one can go.
 #[must_use]
-pub fn turns(found: &RateFinding) -> Vec<Turn> {
-    let turn = |to, when, is, at, now| Turn { to, when: SmolStr::new_static(when), is, at, now };
+pub fn turns(found: &RateFinding) -> Vec<Threshold> {
+    let turn = |to, when, is, at, now| Threshold { to, when: SmolStr::new_static(when), is, at, now };
     let more = turn(
         Direction::More,
         SURE,

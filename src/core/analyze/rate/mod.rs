@@ -18,7 +18,7 @@ mod tests;
 pub use capacity::{EngineModel, ReplicaCapacity, RequestSize};
 pub use cooldown::Cooldown;
 pub use demand::{Demand, PodCapacity, requests_at_horizon};
-pub use explain::{binding, finding, turns, values};
+pub use explain::{turns, values};
 pub use fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 pub use input::{RateInput, RateVariant};
 pub use memory::RateMemory;

@@ -1,69 +1,36 @@
 //! The analyzers of capacity: what each finds of a model, and the numbers that an optimizer makes of their findings.
 
-use jiff::Timestamp;
-use smol_str::{SmolStr, ToSmolStr};
+use smol_str::{SmolStr, format_smolstr};
 
+use super::input::{analysis, queue_lost};
+use super::observation::{AnalyzerInput, Estimate, VariantObservation, observe, queued};
 use super::{latency, sequences, stand_in};
-use crate::analyze::finding::Finding;
+use crate::analyze::finding::{Finding, Totals};
 use crate::analyze::saturation_token::{
     SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant,
 };
 use crate::analyze::throughput;
 use crate::arithmetic;
-use crate::decide::classify::newest;
-use crate::decide::context::{ModelContext, Proposal, VariantContext};
-use crate::decide::messages;
-use crate::decide::model_group::PendingModel;
-use crate::decision::Reason;
+use crate::decide::context::{ModelContext, VariantContext, newest_sample};
+use crate::decide::model::OptimizerInput;
 use crate::memory::Learned;
 use crate::model::{Analyzer, Beside, Bounds, Role, Utilisation};
 use crate::name_map::NameIndex;
 use crate::observe::scheduler_queue;
-use crate::optimize::{Candidate, OptimizerStep, Plan, Request};
-use crate::quality::analyzer_signals::{self as reads, Reads};
+use crate::optimize::{Candidate, Request};
+use crate::quality::analyzer_signals as reads;
 use crate::quality::{CoverageState, EngineLoad, is_distrusted_on_most_engines, used_tokens};
-use crate::report::{Direction, Side, Stage, Step, Turn, Value};
+use crate::report::{
+    self, AnalysisStep, CapacityFinding, CapacityTotals, Detail, Direction, Side, Step, Threshold, Value,
+    figure,
+};
 use crate::snapshot::{EngineParameters, Signal, VariantState};
-use crate::units::{Replicas, Requests, Seconds, Tokens, truncated_u32};
+use crate::units::{Replicas, Seconds, Tokens, truncated_u32};
 
 /// Cycles in which an analyzer that says nothing may still speak against a removal. As upstream (WVA v0.9).
 const LIVE_CYCLES: f64 = 3.0;
 
-/// A model that waits for an optimizer.
-pub(crate) struct OptimizerInput {
-    pub(crate) request: Request,
-    /// By role what the observations are worth.
-    states: Vec<(Role, CoverageState)>,
-    findings: SmolStr,
-    evidence: Timestamp,
-    /// Numbers of the variants that need no optimizer; `None` where one is asked.
-    settled: Option<Vec<Option<Replicas>>>,
-    /// The scheduler has shown its queue and does not any more: what it holds is not known.
-    queue_lost: bool,
-}
-
-/// What the analyzers read of one variant.
-pub(crate) struct VariantObservation<'m, 'a> {
-    pub(crate) variant: &'m VariantContext<'a>,
-    /// What its engines were doing, those of pods that are not measured estimated by measured ones.
-    loads: Vec<EngineLoad<'a, ()>>,
-    /// Replicas that do not serve yet, or serve and were not observed yet.
-    pub(crate) pending: Replicas,
-    /// Replicas that serve or will: those asked for, without those that will not come.
-    pub(crate) counted: Replicas,
-}
-
-/// What one analyzer is asked.
-#[derive(Clone, Copy)]
-pub(crate) struct AnalyzerInput<'q, 'm, 'a> {
-    pub(crate) context: ModelContext<'q>,
-    /// The weight of its finding.
-    pub(crate) score: f64,
-    pub(crate) utilisation: Utilisation,
-    pub(crate) observations: &'q [VariantObservation<'m, 'a>],
-}
-
-/// Asks every analyzer of the model's policy about `variants`, of which those of the roles in `states` are observed.
+/// Asks every analyzer of the model's policy about `variants`, of which those of the roles in `states` are measured.
 pub(crate) fn ask(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
@@ -71,58 +38,91 @@ pub(crate) fn ask(
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<OptimizerInput> {
-    let see_all = |estimate| -> Vec<VariantObservation<'_, '_>> {
-        variants.iter().map(|variant| see(context, variant, estimate)).collect()
+    let observe_all = |estimate| -> Vec<VariantObservation<'_, '_>> {
+        variants.iter().map(|variant| observe(context, variant, estimate)).collect()
     };
-    let observations = see_all(Estimate::Alike);
+    let observations = observe_all(Estimate::Alike);
     // For a removal, pods that are not measured are as loaded as the busiest that is.
-    let estimated = states.iter().any(|(_, state)| *state == CoverageState::Estimated);
-    let busiest = estimated.then(|| see_all(Estimate::Busiest));
+    let is_estimated = states.iter().any(|(_, state)| *state == CoverageState::Estimated);
+    let busiest = is_estimated.then(|| observe_all(Estimate::Busiest));
+    let optimizer_input = |candidates, findings, finding, settled| OptimizerInput {
+        request: Request { id: context.id.clone(), priority: context.policy.priority, candidates, findings },
+        states,
+        analysis: analysis(context, finding),
+        evidence: newest_sample(variants, context.now),
+        settled,
+        queue_lost: queue_lost(context),
+    };
     if context.analyzer == Analyzer::Inferno {
-        let wanted = latency::inferno(context, &observations, busiest.as_deref(), learned)?;
-        return Some(OptimizerInput::settled(context, variants, states, wanted));
+        let numbers = latency::inferno(context, &observations, busiest.as_deref(), learned)?;
+        let candidates = variants.iter().map(|variant| candidate(variant.state, variant.scale.base()));
+        let candidates = candidates.collect();
+        return Some(optimizer_input(candidates, Vec::new(), report::Finding::Allocation, Some(numbers)));
     }
-    let first = Beside { analyzer: context.analyzer, score: context.policy.score, utilisation: None };
+    let own = Beside { analyzer: context.analyzer, score: context.policy.score, utilisation: None };
     let beside: &[Beside] = if context.is_stand_in() { &[] } else { &context.policy.beside };
-    let chosen = std::iter::once(&first).chain(beside);
-    let (mut findings, mut said) = (Vec::with_capacity(1 + context.policy.beside.len()), None);
-    for one in chosen {
-        let utilisation = one.utilisation.unwrap_or(context.policy.utilisation);
-        let input = AnalyzerInput { context, score: one.score, utilisation, observations: &observations };
-        let cautious = busiest.as_deref().and_then(|observations| {
-            let mut learned = learned.clone();
-            find(AnalyzerInput { observations, ..input }, one.analyzer, &mut learned)
-        });
-        let Some(finding) = find(input, one.analyzer, learned) else { continue };
-        let finding = cautious.map_or(finding.clone(), |cautious| finding.with_spare_of(&cautious));
-        let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, &observations) };
-        let finding =
-            if context.is_stand_in() { stand_in::beyond(finding, utilisation, learned) } else { finding };
-        let words = messages::found(&finding);
-        steps.push(analyzed(utilisation, &finding, words.clone()));
-        said = Some(said.map_or(words.clone(), |said: SmolStr| smol_str::format_smolstr!("{said}; {words}")));
+    let mut findings = Vec::with_capacity(1 + beside.len());
+    let mut explained = Vec::with_capacity(1 + beside.len());
+    for analyzer in std::iter::once(&own).chain(beside) {
+        let utilisation = analyzer.utilisation.unwrap_or(context.policy.utilisation);
+        let input =
+            AnalyzerInput { context, score: analyzer.score, utilisation, observations: &observations };
+        let Some(finding) = find(input, busiest.as_deref(), analyzer.analyzer, learned) else { continue };
+        let explanation = capacity_finding(&finding);
+        steps.push(analysis_step(utilisation, &finding, explanation.clone()));
+        explained.push(explanation);
         findings.push(finding);
     }
+    if findings.is_empty() {
+        return None;
+    }
     let candidates = variants.iter().map(|variant| able(context, variant)).collect();
-    let request = Request { id: context.id.clone(), priority: context.policy.priority, candidates, findings };
-    Some(OptimizerInput {
-        request,
-        states,
-        findings: messages::standing_in(&context, said?),
-        evidence: newest(variants, context.now),
-        settled: None,
-        queue_lost: queue_lost(context),
-    })
+    Some(optimizer_input(candidates, findings, report::Finding::Capacity { analyzers: explained }, None))
 }
 
-/// A candidate of the optimizers. What more pods of it would wait for too is asked of the next one: it gets none.
+/// What `analyzer` finds, counted in pods; with nothing to spare that is not there with the `busiest` estimate too.
+fn find(
+    input: AnalyzerInput<'_, '_, '_>,
+    busiest: Option<&[VariantObservation<'_, '_>]>,
+    analyzer: Analyzer,
+    learned: &mut Learned,
+) -> Option<Finding> {
+    let AnalyzerInput { context, utilisation, observations, .. } = input;
+    let cautious = busiest.and_then(|observations| {
+        find_alone(AnalyzerInput { observations, ..input }, analyzer, &mut learned.clone())
+    });
+    let finding = find_alone(input, analyzer, learned)?;
+    let finding = match cautious {
+        Some(cautious) => finding.with_spare_of(&cautious),
+        None => finding,
+    };
+    let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, observations) };
+    Some(if context.is_stand_in() { stand_in::beyond(finding, utilisation, learned) } else { finding })
+}
+
+/// A finding as explanations keep it.
+fn capacity_finding(finding: &Finding) -> CapacityFinding {
+    let totals = |role, totals: &Totals| CapacityTotals {
+        role,
+        demand: figure(totals.demand),
+        supply: figure(totals.supply),
+        anticipated: figure(totals.anticipated),
+        required: figure(totals.required),
+        spare: figure(totals.spare),
+    };
+    let of_roles: Vec<_> = finding.roles.iter().map(|(role, of_role)| totals(Some(*role), of_role)).collect();
+    let totals = if of_roles.is_empty() { vec![totals(None, &finding.total)] } else { of_roles };
+    CapacityFinding { analyzer: finding.analyzer, totals }
+}
+
+/// A candidate of the optimizers. What more pods of it would wait for too is asked of the next observation: it gets none.
 fn able(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
-    let own = candidate(variant.state, variant.scale.base());
+    let candidate = candidate(variant.state, variant.scale.base());
     if context.compat.is_upstream() || !variant.is_growth_futile(context.now) {
-        return own;
+        return candidate;
     }
-    let max = own.bounds.max.map_or(own.current, |max| max.min(own.current));
-    Candidate { bounds: Bounds { max: Some(max), ..own.bounds }, ..own }
+    let max = candidate.bounds.max.map_or(candidate.current, |max| max.min(candidate.current));
+    Candidate { bounds: Bounds { max: Some(max), ..candidate.bounds }, ..candidate }
 }
 
 pub(crate) fn candidate(state: &VariantState, current: Replicas) -> Candidate {
@@ -139,63 +139,6 @@ pub(crate) fn candidate(state: &VariantState, current: Replicas) -> Candidate {
     }
 }
 
-/// A group that asks nothing of an optimizer, with what it uses: what runs, and what it was promised.
-pub(crate) fn at_rest(pending: &PendingModel<'_>) -> Request {
-    let used =
-        |variant: &VariantContext<'_>| variant.committed().unwrap_or_default().max(variant.scale.base());
-    Request {
-        id: pending.context.id.clone(),
-        priority: pending.context.policy.priority,
-        candidates: pending.variants.iter().map(|variant| candidate(variant.state, used(variant))).collect(),
-        findings: Vec::new(),
-    }
-}
-
-/// Which measured pod stands for one that is not measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Estimate {
-    /// All of its variant in turn: their mean.
-    Alike,
-    /// The busiest of its variant.
-    Busiest,
-}
-
-/// What a variant's engines were doing, and what those of pods without evidence are taken to have been doing.
-fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<EngineLoad<'a, ()>> {
-    let all = &variant.coverage.loads;
-    let engines = unmeasured.saturating_mul(variant.coverage.engines_per_pod.max(1));
-    let engines = usize::try_from(engines).unwrap_or(usize::MAX);
-    let measured = || all.iter().filter(|load| !load.is_estimated());
-    match estimate {
-        Estimate::Alike => all.iter().chain(all.iter().cycle().take(engines)).copied().collect(),
-        Estimate::Busiest => {
-            let busiest = measured().max_by(|a, b| a.busyness().total_cmp(&b.busyness()));
-            let engines = engines + all.len() - measured().count();
-            measured().chain(busiest.into_iter().cycle().take(engines)).copied().collect()
-        }
-    }
-}
-
-fn see<'m, 'a>(
-    context: ModelContext<'_>,
-    variant: &'m VariantContext<'a>,
-    estimate: Estimate,
-) -> VariantObservation<'m, 'a> {
-    // Who does not show anything yet may just not have been scraped; who did not for long does serve.
-    let silent = variant.coverage.absent.min(variant.coverage.incomplete);
-    let unmeasured = variant.coverage.unmeasured().saturating_sub(variant.coverage.estimated);
-    let hidden = unmeasured.saturating_sub(variant.coverage.absent).saturating_add(silent);
-    let hidden = if context.compat.is_upstream() || variant.coverage.loads.is_empty() { 0 } else { hidden };
-    let loads = loads(variant, hidden, estimate);
-    let unseen = Replicas::new(variant.coverage.absent.saturating_sub(if hidden > 0 { silent } else { 0 }));
-    let starting =
-        if context.compat.is_upstream() { variant.scale.pending() } else { variant.credited(context.now) };
-    let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(variant.scale.base());
-    // What is neither on its way nor serves carries nothing.
-    let lost = variant.scale.pending().saturating_sub(starting);
-    VariantObservation { variant, loads, pending, counted: variant.scale.base().saturating_sub(lost) }
-}
-
 /// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
 fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) -> Finding {
     let by_name = NameIndex::new(observations, |observation| observation.variant.name());
@@ -209,25 +152,11 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
     finding
 }
 
-impl<'a> VariantObservation<'_, 'a> {
-    /// What its engines were doing, as `A` reads it.
-    pub(crate) fn loads<A: Reads>(&self) -> impl Iterator<Item = EngineLoad<'a, A>> {
-        self.loads.iter().map(EngineLoad::for_analyzer)
-    }
-
-    /// Serving processes of a pod, at least 1.
-    pub(crate) fn engines_per_pod(&self) -> u32 {
-        self.variant.coverage.engines_per_pod.max(1)
-    }
-
-    /// `pods` counted as engines, where an analyzer counts these (ours).
-    pub(crate) fn engines(&self, context: ModelContext<'_>, pods: Replicas) -> Replicas {
-        let each = if context.compat.is_upstream() { 1 } else { self.engines_per_pod() };
-        Replicas::new(pods.get().saturating_mul(each))
-    }
-}
-
-fn find(input: AnalyzerInput<'_, '_, '_>, analyzer: Analyzer, learned: &mut Learned) -> Option<Finding> {
+fn find_alone(
+    input: AnalyzerInput<'_, '_, '_>,
+    analyzer: Analyzer,
+    learned: &mut Learned,
+) -> Option<Finding> {
     match analyzer {
         Analyzer::Saturation => Some(tokens(input, learned)),
         Analyzer::Throughput => Some(throughput(input, learned)),
@@ -243,12 +172,15 @@ fn find(input: AnalyzerInput<'_, '_, '_>, analyzer: Analyzer, learned: &mut Lear
 fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     let parameters: Vec<_> =
-        observations.iter().map(|one| sequences::parameters(context, one.variant)).collect();
-    let variants: Vec<_> =
-        observations.iter().zip(&parameters).map(|(one, own)| variant_input(one, own.as_deref())).collect();
+        observations.iter().map(|observation| sequences::parameters(context, observation.variant)).collect();
+    let variants: Vec<_> = observations
+        .iter()
+        .zip(&parameters)
+        .map(|(observation, own)| variant_input(observation, own.as_deref()))
+        .collect();
     let mut replicas = Vec::new();
-    for (one, variant) in observations.iter().zip(&variants) {
-        replicas.extend(one.loads().filter_map(|load| observation(variant, &load)));
+    for (observation, variant) in observations.iter().zip(&variants) {
+        replicas.extend(observation.loads().filter_map(|load| token_observation(variant, &load)));
     }
     let policy = TokenPolicy {
         kv_cache_threshold: context.policy.saturation.kv_cache_threshold,
@@ -268,24 +200,24 @@ fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
 }
 
 fn variant_input<'v>(
-    one: &'v VariantObservation<'_, '_>,
+    observation: &'v VariantObservation<'_, '_>,
     parameters: Option<&'v EngineParameters>,
 ) -> TokenVariant<'v> {
-    let state = one.variant.state;
+    let state = observation.variant.state;
     TokenVariant {
         name: &state.variant.id.name,
         role: state.variant.role,
         accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
         cost: state.variant.cost,
         gpus: state.template.gpus,
-        current: one.counted,
-        pending: one.pending,
+        current: observation.counted,
+        pending: observation.pending,
         parameters,
     }
 }
 
 /// What one engine shows; `None` where its cache or its queue is not known. Of sizes 0 is none: nothing has finished.
-fn observation<'a>(
+fn token_observation<'a>(
     variant: &TokenVariant<'a>,
     load: &EngineLoad<'_, reads::Tokens>,
 ) -> Option<TokenObservation<'a>> {
@@ -303,18 +235,6 @@ fn observation<'a>(
         output: load.generated().unwrap_or(0.0),
         prefix_hits: load.hits().unwrap_or(0.0),
     })
-}
-
-/// The scheduler has shown its queue, and does not any more.
-pub(crate) fn queue_lost(context: ModelContext<'_>) -> bool {
-    let shown = !context.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
-    shown && scheduler_queue(context.now, &context.group.scheduler).is_none()
-}
-
-/// Requests that the scheduler holds for the model; none when that is not known.
-pub(crate) fn queued(context: ModelContext<'_>) -> Requests {
-    let held = scheduler_queue(context.now, &context.group.scheduler);
-    held.and_then(|sample| Requests::new(sample.value).ok()).unwrap_or_default()
 }
 
 /// What the scheduler holds for the model, when that is known.
@@ -344,16 +264,16 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
             generating: load.finishing().unwrap_or(0.0),
         })
     };
-    let variant = |one: &VariantObservation<'_, '_>| throughput::ThroughputVariant {
-        name: one.variant.name().clone(),
-        role: one.variant.state.variant.role,
-        accelerator: one.variant.state.variant.accelerator.clone(),
-        cost: one.variant.state.variant.cost,
-        pending: one.engines(context, one.pending),
-        ready: one.engines(context, one.counted.saturating_sub(one.pending)),
-        replicas: one.loads().filter_map(observed).collect(),
+    let variant = |observation: &VariantObservation<'_, '_>| throughput::ThroughputVariant {
+        name: observation.variant.name().clone(),
+        role: observation.variant.state.variant.role,
+        accelerator: observation.variant.state.variant.accelerator.clone(),
+        cost: observation.variant.state.variant.cost,
+        pending: observation.engines(context, observation.pending),
+        ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
+        replicas: observation.loads().filter_map(observed).collect(),
     };
-    let input = throughput::ThroughputInput {
+    let look = throughput::ThroughputInput {
         now: context.now,
         variants: observations.iter().map(variant).collect(),
         arrival: arrival(context, observations),
@@ -365,7 +285,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
             period: context.cycle,
         },
     };
-    arithmetic::analyze_throughput(&input, &mut learned.throughput, context.compat).finding
+    arithmetic::analyze_throughput(&look, &mut learned.throughput, context.compat).finding
 }
 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
@@ -388,11 +308,11 @@ fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>
     given.or_else(|| if context.compat.is_upstream() { None } else { own() })
 }
 
-fn analyzed(utilisation: Utilisation, finding: &Finding, words: SmolStr) -> Step {
+fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: CapacityFinding) -> Step {
     let total = finding.total;
-    let capacities = finding.variants.iter().map(|one| Value {
-        name: messages::sentence(format_args!("capacity of a replica of {} ({})", one.name, one.reason)),
-        value: one.per_replica,
+    let capacities = finding.variants.iter().map(|capacity| Value {
+        name: format_smolstr!("capacity of a replica of {} ({})", capacity.name, capacity.reason),
+        value: capacity.per_replica,
     });
     let sums = [
         Value::new("demand", total.demand),
@@ -407,123 +327,27 @@ fn analyzed(utilisation: Utilisation, finding: &Finding, words: SmolStr) -> Step
         [named("missing", totals.required), named("spare", totals.spare)]
     });
     // Where roles are told apart, each is decided by its own sums.
-    let turns = if finding.roles.is_empty() {
-        turns(utilisation, finding, None)
+    let thresholds = if finding.roles.is_empty() {
+        thresholds(utilisation, finding, None)
     } else {
-        finding.roles.keys().flat_map(|role| turns(utilisation, finding, Some(*role))).collect()
+        finding.roles.keys().flat_map(|role| thresholds(utilisation, finding, Some(*role))).collect()
     };
-    Step {
+    Step::of_group(Detail::Analysis(AnalysisStep {
+        analysis: report::Finding::Capacity { analyzers: vec![explanation] }.into(),
         values: sums.into_iter().chain(of_roles).chain(capacities).collect(),
-        turns,
-        ..Step::new(Stage::Analyze, None, words)
-    }
+        thresholds,
+    }))
 }
 
-/// At which demand of `role`, or of the model, the finding would be another one.
-fn turns(Utilisation { up, down }: Utilisation, finding: &Finding, role: Option<Role>) -> Vec<Turn> {
+/// At which demand of `role`, or of the model, the finding would be another observation.
+fn thresholds(utilisation: Utilisation, finding: &Finding, role: Option<Role>) -> Vec<Threshold> {
     let now = role.and_then(|role| finding.roles.get(&role)).unwrap_or(&finding.total).demand;
-    let turning = finding.turning_points(role, up, down);
-    let turn = |to, is, at: Option<f64>| at.map(|at| Turn { to, when: messages::demand(role), is, at, now });
-    let more = turn(Direction::More, Side::Above, turning.required_above.filter(|at| now <= *at));
-    let fewer = turn(Direction::Fewer, Side::Below, turning.spare_below.filter(|at| now >= *at));
+    let turning = finding.turning_points(role, utilisation.up, utilisation.down);
+    let when =
+        role.map_or_else(|| SmolStr::new_static("demand"), |role| format_smolstr!("demand of role {role:?}"));
+    let more = turning.required_above.filter(|at| now <= *at);
+    let more = more.map(|at| Threshold { to: Direction::More, when: when.clone(), is: Side::Above, at, now });
+    let fewer = turning.spare_below.filter(|at| now >= *at);
+    let fewer = fewer.map(|at| Threshold { to: Direction::Fewer, when, is: Side::Below, at, now });
     more.into_iter().chain(fewer).collect()
-}
-
-impl OptimizerInput {
-    /// Numbers that are wanted as they are: no optimizer makes others of them.
-    fn settled(
-        context: ModelContext<'_>,
-        variants: &[VariantContext<'_>],
-        states: Vec<(Role, CoverageState)>,
-        wanted: Vec<Option<Replicas>>,
-    ) -> Self {
-        let request = Request {
-            id: context.id.clone(),
-            priority: context.policy.priority,
-            candidates: variants
-                .iter()
-                .map(|variant| candidate(variant.state, variant.scale.base()))
-                .collect(),
-            findings: Vec::new(),
-        };
-        let findings =
-            SmolStr::new_static("inferno: the cheapest allocation that keeps its class's latencies");
-        let evidence = newest(variants, context.now);
-        Self { request, states, findings, evidence, settled: Some(wanted), queue_lost: queue_lost(context) }
-    }
-
-    /// No analyzer knows what a replica carries.
-    pub(crate) fn is_silent(&self) -> bool {
-        let silent = self.request.findings.iter().all(Finding::is_silent);
-        self.settled.as_ref().map_or(silent, |numbers| numbers.iter().all(Option::is_none))
-    }
-
-    /// Puts the numbers of `plan` into the proposals of the variants that are observed.
-    pub(crate) fn take(
-        &self,
-        plan: &Plan,
-        variants: &[VariantContext<'_>],
-        proposals: &mut [Proposal],
-        steps: &mut Vec<Step>,
-    ) {
-        let said = |step: &OptimizerStep| messages::sentence(format_args!("{step}"));
-        steps.extend(plan.steps.iter().map(|step| Step::new(Stage::Optimize, None, said(step))));
-        let grows = plan.targets.iter().any(|planned| planned.target > planned.current);
-        let places = variants.iter().zip(proposals).zip(&plan.targets).enumerate();
-        for (at, ((variant, proposal), planned)) in places {
-            let (target, bound) = match &self.settled {
-                None => (planned.target, planned.binding.as_ref()),
-                Some(settled) => match settled.get(at).copied().flatten() {
-                    Some(number) => (number, None),
-                    None => continue,
-                },
-            };
-            let role = variant.state.variant.role;
-            let Some((_, state)) = self.states.iter().find(|(of, _)| *of == role) else { continue };
-            if !variant.active() && target == Replicas::ZERO {
-                continue;
-            }
-            let binding = bound.map(ToSmolStr::to_smolstr);
-            *proposal = self.proposal(variant, *state, target);
-            if !grows && proposal.reason == Reason::Steady && self.is_short() && self.is_full(at) {
-                proposal.message = messages::no_room(variant, &self.findings);
-                proposal.reason = Reason::Bounded;
-            }
-            if let Some(binding) = &binding {
-                proposal.message = messages::held_back(&proposal.message, binding);
-                proposal.reason =
-                    if proposal.reason == Reason::Steady { Reason::Bounded } else { proposal.reason };
-            }
-            let step = Step::new(Stage::Target, Some(variant.name()), proposal.message.clone());
-            steps.push(Step { binding, ..step });
-        }
-    }
-
-    /// More is missing than there is.
-    fn is_short(&self) -> bool {
-        self.request.findings.iter().any(|finding| finding.total.required > 0.0)
-    }
-
-    /// The candidate at this place can get no more.
-    fn is_full(&self, at: usize) -> bool {
-        let own = self.request.candidates.get(at);
-        own.is_some_and(|own| own.bounds.max.is_some_and(|max| max <= own.current))
-    }
-
-    fn proposal(&self, variant: &VariantContext<'_>, state: CoverageState, wanted: Replicas) -> Proposal {
-        let base = variant.scale.base();
-        let held = variant.committed().unwrap_or(base);
-        let denied = (!state.allowed_moves().down || self.queue_lost) && wanted < held;
-        let holds = denied || (wanted == base && variant.is_withdrawn() && state.is_incomplete());
-        let number = if holds { held } else { wanted };
-        let reason = match number.cmp(&base) {
-            _ if denied || state == CoverageState::Partial => Reason::Partial,
-            std::cmp::Ordering::Greater => Reason::ScaleUp,
-            std::cmp::Ordering::Equal => Reason::Steady,
-            std::cmp::Ordering::Less => Reason::ScaleDown,
-        };
-        let message = messages::analyzed(variant, number, &self.findings);
-        let look = Some(state.allowed_moves());
-        Proposal { number: Some(number), reason, message, evidence: self.evidence, blind: false, look }
-    }
 }

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::capacity::{AnalyzerInput, VariantObservation, queued};
+use super::observation::{AnalyzerInput, VariantObservation, queued};
 use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{ServerProposal, System, data};
@@ -48,7 +48,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
     let runs = |name: &SmolStr| {
         observations
             .iter()
-            .any(|observation| observation.variant.active() && observation.variant.name() == name)
+            .any(|observation| observation.variant.is_active() && observation.variant.name() == name)
     };
     let finding = finding?;
     Some(finding.without_spare_of(|name| runs(name) && !is_recent(context, learned, name)))
@@ -70,9 +70,9 @@ fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) ->
     learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, context.now))
 }
 
-fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> VariantLoad {
-    let variant = &one.variant.state.variant;
-    let batch = max_sequences(context, one.variant);
+fn load(context: ModelContext<'_>, observation: &VariantObservation<'_, '_>) -> VariantLoad {
+    let variant = &observation.variant.state.variant;
+    let batch = max_sequences(context, observation.variant);
     // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
     let arrival = |load: &quality::EngineLoad<'_, Latencies>| {
         load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
@@ -90,9 +90,9 @@ fn load(context: ModelContext<'_>, one: &VariantObservation<'_, '_>) -> VariantL
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: one.engines(context, one.counted.saturating_sub(one.pending)),
-        pending: one.engines(context, one.pending),
-        observations: one.loads().map(observed).collect(),
+        ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
+        pending: observation.engines(context, observation.pending),
+        observations: observation.loads().map(observed).collect(),
     }
 }
 
@@ -107,8 +107,8 @@ pub(crate) fn inferno(
     let Some(busiest) = busiest else { return solve(context, observations, learned) };
     let cautious = solve(context, busiest, &mut learned.clone())?;
     let wanted = solve(context, observations, learned)?;
-    let numbers = observations.iter().zip(wanted).zip(cautious).map(|((one, wanted), cautious)| {
-        let base = one.variant.scale.base();
+    let numbers = observations.iter().zip(wanted).zip(cautious).map(|((observation, wanted), cautious)| {
+        let base = observation.variant.scale.base();
         wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
     });
     Some(numbers.collect())
@@ -120,8 +120,9 @@ fn solve(
     observations: &[VariantObservation<'_, '_>],
     learned: &mut Learned,
 ) -> Option<Vec<Option<Replicas>>> {
-    let targets =
-        |class: &ServiceClass| class.targets.iter().find(|one| one.model == context.id.model).cloned();
+    let targets = |class: &ServiceClass| {
+        class.targets.iter().find(|targets| targets.model == context.id.model).cloned()
+    };
     // Of several classes with this model the most demanding user decides: the one of the highest priority.
     let promised = context.classes.iter().filter(|class| targets(class).is_some());
     let class = promised.min_by_key(|class| class.priority)?;
@@ -139,26 +140,27 @@ fn solve(
         / f64::from(count(loads.iter().filter(answers).count().max(1)));
     let class = data::ServiceLevel::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
-    for (one, load) in observations.iter().zip(&loads) {
+    for (observation, load) in observations.iter().zip(&loads) {
         if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(context, load)) {
-            add(context, &mut system, one, load, (parameters.service, share));
+            add(context, &mut system, observation, load, (parameters.service, share));
         }
     }
     let allocations = system.solve();
     let wanted = arithmetic::server_proposals(&system, &allocations, context.compat);
-    let number = |(one, load): (&VariantObservation<'_, '_>, &VariantLoad)| match wanted.get(&load.name) {
-        Some(ServerProposal::Replicas(number)) if context.compat.is_upstream() => Some(*number),
-        Some(ServerProposal::Replicas(number)) => {
-            Some(Replicas::new(number.get().div_ceil(one.engines_per_pod())))
-        }
-        Some(ServerProposal::Hold) | None => None,
-    };
+    let number =
+        |(observation, load): (&VariantObservation<'_, '_>, &VariantLoad)| match wanted.get(&load.name) {
+            Some(ServerProposal::Replicas(number)) if context.compat.is_upstream() => Some(*number),
+            Some(ServerProposal::Replicas(number)) => {
+                Some(Replicas::new(number.get().div_ceil(observation.engines_per_pod())))
+            }
+            Some(ServerProposal::Hold) | None => None,
+        };
     let asked =
         |load: &VariantLoad| load.observations.iter().any(|load| load.arrival.is_some_and(|rate| rate > 0.0));
-    let number = |(one, load): (&VariantObservation<'_, '_>, &VariantLoad)| {
-        let wanted = number((one, load))?;
+    let number = |(observation, load): (&VariantObservation<'_, '_>, &VariantLoad)| {
+        let wanted = number((observation, load))?;
         let old = !context.compat.is_upstream() && asked(load) && !is_recent(context, learned, &load.name);
-        Some(if old { wanted.max(one.variant.scale.base()) } else { wanted })
+        Some(if old { wanted.max(observation.variant.scale.base()) } else { wanted })
     };
     Some(observations.iter().zip(&loads).map(number).collect())
 }
@@ -177,14 +179,14 @@ fn told(context: ModelContext<'_>, load: &VariantLoad) -> bool {
 fn add(
     context: ModelContext<'_>,
     system: &mut System,
-    one: &VariantObservation<'_, '_>,
+    observation: &VariantObservation<'_, '_>,
     load: &VariantLoad,
     (service, queued): (Service, f64),
 ) {
-    let (state, running) = (one.variant.state, one.variant.scale.base());
+    let (state, running) = (observation.variant.state, observation.variant.scale.base());
     let unit = load.accelerator.as_ref().and_then(|name| context.unit_costs.get(name));
     let cost = unit.map_or(load.cost, |unit| unit.cost).get() as f32;
-    let max_batch = match max_sequences(context, one.variant) {
+    let max_batch = match max_sequences(context, observation.variant) {
         0 => DEFAULT_BATCH,
         known => known,
     };

@@ -1,16 +1,18 @@
 //! The rate policy, asked from what a decision knows. It looks at every evaluation: it has clocks of its own for moving.
 
+use std::cmp::Ordering;
+
 use smol_str::SmolStr;
 
-use super::capacity::queue_lost;
+use super::input::{RoleInput, blocker, queue_lost, removes_nothing};
 use crate::analyze::rate::{
-    EngineModel, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity, RequestSize, analyze,
-    binding, finding, turns, values,
+    Constraint, EngineModel, RateFinding, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity,
+    RequestSize, analyze, turns, values,
 };
-use crate::decide::classify::newest;
-use crate::decide::context::{ModelContext, Proposal, VariantContext};
+use crate::decide::context::{ModelContext, VariantContext, newest_sample};
+use crate::decide::holds;
+use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decide::removal_guard::RemovalGuard;
-use crate::decide::{messages, zero};
 use crate::decision::Reason;
 use crate::learn::{ModelKnowledge, RoleKnowledge, VariantKnowledge, start_up_times};
 use crate::memory::Learned;
@@ -21,7 +23,10 @@ use crate::quality::analyzer_signals as reads;
 use crate::quality::{
     CoverageState, EngineLoad, OVERDUE_FACTOR, PodOutlook, is_growth_futile, judged_engines,
 };
-use crate::report::{Stage, Step};
+use crate::report::{
+    Analysis, AnalysisStep, Basis, Caveat, Detail, Finding, Forecast, RateConstraint, RateExplanation, Step,
+    figure,
+};
 use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count};
@@ -30,62 +35,60 @@ use crate::units::{Replicas, Seconds, count};
 const ARRIVALS_MAX_AGE: f64 = 120.0;
 
 /// A variant that a limit has denied something is asked again after this time, seconds.
-const RETRY: f64 = 60.0;
+const DENIED_WINDOW: f64 = 60.0;
 
-/// Looks at `variants`, of which at least one is seen; `None` while nothing is known of what arrives, or of what a replica carries.
-pub(crate) fn look_and_move(
-    context: ModelContext<'_>,
-    (role, state): (Role, CoverageState),
-    variants: &[VariantContext<'_>],
+/// What the policy decides about `variants`, all of one role of which at least one is measured; `None` while demand or the capacity
+/// of a replica is not known.
+pub(crate) fn propose(
+    input: &RoleInput<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
 ) -> Option<Vec<Proposal>> {
+    let RoleInput { context, variants, .. } = *input;
     let removal = RemovalGuard::new(context, variants);
-    let (answer, finding) = ask(context, (role, state), &removal, learned, steps)?;
-    let finding = removal.told(&finding);
-    let view = View { context, state, answer: &answer, finding: &finding };
-    let proposals = variants
-        .iter()
-        .zip(&answer.targets)
-        .map(|(variant, target)| view.proposal(variants, variant, *target));
-    let proposals: Vec<Proposal> = proposals.collect();
-    for (variant, proposal) in variants.iter().zip(&proposals) {
-        steps.push(Step::new(Stage::Target, Some(variant.name()), proposal.message.clone()));
-    }
+    let (answer, analysis) = analyze_role(input, &removal, learned, steps)?;
+    let analysis = Analysis { removal_limit: removal.refused(), ..analysis };
+    let decided = variants.iter().zip(&answer.targets);
+    let proposals: Vec<Proposal> =
+        decided.map(|(variant, target)| proposal(input, &answer, &analysis, variant, *target)).collect();
+    let of_variants = variants.iter().zip(&proposals);
+    steps.extend(
+        of_variants.map(|(variant, proposal)| Step::target(variant.name(), proposal.explanation.clone())),
+    );
     Some(proposals)
 }
 
-/// While nothing serves, the requests that the gateway holds may ask for more than `proposals` do.
+/// While nothing serves, the requests that the gateway holds may need more than `proposals` have.
 pub(crate) fn raise(
-    context: ModelContext<'_>,
-    (role, state): (Role, CoverageState),
-    variants: &[VariantContext<'_>],
+    input: &RoleInput<'_, '_>,
     learned: &mut Learned,
-    (proposals, steps): (&mut [Proposal], &mut Vec<Step>),
+    proposals: &mut [Proposal],
+    steps: &mut Vec<Step>,
 ) {
+    let RoleInput { context, state, variants, .. } = *input;
     let held = scheduler_queue(context.now, &context.group.scheduler);
     let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
     let removal = RemovalGuard::new(context, variants);
-    let Some((answer, finding)) = ask(context, (role, state), &removal, learned, steps) else { return };
+    let Some((answer, analysis)) = analyze_role(input, &removal, learned, steps) else { return };
     for ((variant, proposal), target) in variants.iter().zip(proposals).zip(answer.targets) {
         if proposal.number.is_some_and(|number| target > number) {
-            let message = messages::analyzed(variant, target, &finding);
-            steps.push(Step::new(Stage::Target, Some(variant.name()), message.clone()));
             let reason = if state == CoverageState::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
-            let (number, look) = (Some(target), Some(CoverageState::Aging.allowed_moves()));
-            *proposal = Proposal { number, reason, message, evidence: queue.at, blind: false, look };
+            let allowed_moves = CoverageState::Aging.allowed_moves();
+            let (number, evidence, analysis) = (target, queue.at, &analysis);
+            let analyzed = Analyzed { number, reason, evidence, allowed_moves, analysis, caveat: None };
+            *proposal = Proposal::analyzed(variant, analyzed);
+            steps.push(Step::target(variant.name(), proposal.explanation.clone()));
         }
     }
 }
 
-fn ask(
-    context: ModelContext<'_>,
-    (role, state): (Role, CoverageState),
+fn analyze_role(
+    input: &RoleInput<'_, '_>,
     removal: &RemovalGuard<'_, '_>,
     learned: &mut Learned,
     steps: &mut Vec<Step>,
-) -> Option<(RatePlan, SmolStr)> {
-    let variants = removal.variants();
+) -> Option<(RatePlan, Analysis)> {
+    let RoleInput { context, role, state, variants } = *input;
     let memory = learned.rate.get_or_insert_with(|| {
         let mut memory = RateMemory::default();
         memory.observe(context.group, context.evidence, context.now);
@@ -102,7 +105,7 @@ fn ask(
     pass_on(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
     let held = scheduler_queue(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
     let in_pods = |signal| variants.iter().map(|variant| in_pods(variant, signal)).sum::<f64>();
-    let input = RateInput {
+    let rate_input = RateInput {
         now: Moment::from(context.now),
         role,
         variants: inputs,
@@ -114,15 +117,40 @@ fn ask(
         policy: &context.policy.rate,
     };
     let cooldown = cooldowns.entry(role).or_default();
-    let answer = analyze(&input, known, cooldown, &|targets| removal.fits(targets))?;
-    let said = finding(&answer.found);
-    steps.push(Step {
-        values: values(&input, &answer.found),
-        binding: Some(binding(&answer.found)),
-        turns: turns(&answer.found),
-        ..Step::new(Stage::Analyze, None, messages::of_role(role, &said))
-    });
-    Some((answer, said))
+    let answer = analyze(&rate_input, known, cooldown, &|targets| removal.fits(targets))?;
+    let analysis = Analysis::from(Finding::Rate(finding(role, &answer.found)));
+    steps.push(Step::of_group(Detail::Analysis(AnalysisStep {
+        analysis: analysis.clone(),
+        values: values(&rate_input, &answer.found),
+        thresholds: turns(&answer.found),
+    })));
+    Some((answer, analysis))
+}
+
+/// What the policy found, as explanations keep it.
+fn finding(role: Role, found: &RateFinding) -> RateExplanation {
+    let demand = &found.demand;
+    let forecast = Forecast { rate: figure(demand.forecast), seconds: figure(demand.horizon) };
+    let is_enough = found.removable_below.is_some_and(|below| demand.forecast <= below);
+    let (bound, supports) = found.binding;
+    RateExplanation {
+        role,
+        demand: figure(demand.level.rate),
+        forecast: (demand.level.slope > 0.0).then_some(forecast),
+        capacity: figure(found.fleet.rate),
+        replicas: figure(found.fleet.replicas),
+        constraint: match bound {
+            Constraint::Utilisation => RateConstraint::Utilisation,
+            Constraint::Reserve => RateConstraint::ChanceReserve { roots: figure(found.test.reserve) },
+            Constraint::Surge => RateConstraint::SurgeReserve { share: figure(found.test.surge) },
+            Constraint::Backlog => {
+                let (requests, seconds) = (figure(found.test.backlog), figure(found.test.drain));
+                RateConstraint::Backlog { requests, seconds }
+            }
+        },
+        supports: figure(supports.max(0.0)),
+        removal_in: Some(figure(found.removable_in)).filter(|seconds| is_enough && *seconds > 0.0),
+    }
 }
 
 /// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
@@ -138,13 +166,13 @@ fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &ModelKnow
     };
     // Where nothing arrives, any replica carries it.
     let idle = bins.iter().all(|bin| bin.count().arrivals <= 0.0);
-    idle || (known.shape.may_lower(now) && variants.iter().filter(|variant| variant.active()).all(learned))
+    idle || (known.shape.may_lower(now) && variants.iter().filter(|variant| variant.is_active()).all(learned))
 }
 
 /// How much more than is estimated may arrive, as a factor of at least 1: each pod that is not measured may be as loaded as the
 /// busiest that is, where the estimate takes it for the mean.
 fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
-    let active = || variants.iter().filter(|variant| variant.active());
+    let active = || variants.iter().filter(|variant| variant.is_active());
     let unmeasured = f64::from(active().map(|variant| variant.coverage.unmeasured()).sum::<u32>());
     if unmeasured <= 0.0 {
         return 1.0;
@@ -169,10 +197,14 @@ fn pass_on(
     variants: &mut [RateVariant],
     denied: impl Fn(&SmolStr) -> Option<Moment>,
 ) {
-    let lately = |one: &RateVariant| denied(&one.name).is_some_and(|at| at.until(context.now.into()) < RETRY);
-    let able = |one: &RateVariant| !one.is_full && one.bounds.max.is_none_or(|max| one.committed < max);
-    if variants.iter().any(|one| able(one) && !lately(one)) {
-        variants.iter_mut().for_each(|one| one.is_full |= lately(one));
+    let lately = |variant: &RateVariant| {
+        denied(&variant.name).is_some_and(|at| at.until(context.now.into()) < DENIED_WINDOW)
+    };
+    let able = |variant: &RateVariant| {
+        !variant.is_full && variant.bounds.max.is_none_or(|max| variant.committed < max)
+    };
+    if variants.iter().any(|variant| able(variant) && !lately(variant)) {
+        variants.iter_mut().for_each(|variant| variant.is_full |= lately(variant));
     }
 }
 
@@ -239,73 +271,55 @@ fn rate_variant(
         is_full: unmade > Replicas::ZERO || is_growth_futile(state, whole_start, patience, context.now),
         ready_in: pods,
         start_up: whole_start,
-        capacity: replica.map(|one| one.times(processes)),
+        capacity: replica.map(|replica| replica.times(processes)),
     }
 }
 
-/// A look that can be put into proposals.
-struct View<'v> {
-    context: ModelContext<'v>,
-    state: CoverageState,
-    answer: &'v RatePlan,
-    finding: &'v str,
-}
-
-impl View<'_> {
-    fn proposal(
-        &self,
-        variants: &[VariantContext<'_>],
-        variant: &VariantContext<'_>,
-        target: Replicas,
-    ) -> Proposal {
-        if !variant.active() && target == Replicas::ZERO {
-            return zero::asleep(self.context, variant);
-        }
-        let (base, held) = (variant.scale.base(), variant.committed().unwrap_or(variant.scale.spec));
-        let (reason, message) = match target.cmp(&held) {
-            _ if self.state == CoverageState::Partial => {
-                let incomplete = messages::incomplete(variant, &self.context.group.source, self.finding);
-                let grows = messages::analyzed(variant, target, self.finding);
-                (Reason::Partial, if target > held { grows } else { incomplete })
-            }
-            std::cmp::Ordering::Greater if self.state == CoverageState::Estimated => {
-                (Reason::Partial, messages::analyzed(variant, target, self.finding))
-            }
-            std::cmp::Ordering::Greater => {
-                (Reason::ScaleUp, messages::analyzed(variant, target, self.finding))
-            }
-            std::cmp::Ordering::Less => {
-                (Reason::ScaleDown, messages::analyzed(variant, target, self.finding))
-            }
-            std::cmp::Ordering::Equal if self.answer.found.is_short => {
-                (Reason::Bounded, messages::no_room(variant, self.finding))
-            }
-            std::cmp::Ordering::Equal if target != base => {
-                (Reason::Transition, messages::on_its_way(variant, target, self.finding))
-            }
-            std::cmp::Ordering::Equal if self.state == CoverageState::Estimated => {
-                (Reason::Partial, messages::estimated(variant, self.finding))
-            }
-            std::cmp::Ordering::Equal => (Reason::Steady, messages::steady(variant, self.finding)),
-        };
-        let (evidence, look) = (newest(variants, self.context.now), Some(self.state.allowed_moves()));
-        Proposal { number: Some(target), reason, message, evidence, blind: false, look }
-    }
-}
-
-/// Nothing is known yet of what arrives or of what a replica carries: what was promised stands.
-pub(crate) fn unknown(
-    context: ModelContext<'_>,
-    state: CoverageState,
+/// What becomes of the answer for one variant.
+fn proposal(
+    input: &RoleInput<'_, '_>,
+    answer: &RatePlan,
+    analysis: &Analysis,
     variant: &VariantContext<'_>,
+    target: Replicas,
 ) -> Proposal {
-    if !variant.active() {
-        return zero::asleep(context, variant);
+    let RoleInput { context, state, variants, .. } = *input;
+    if !variant.is_active() && target == Replicas::ZERO {
+        return holds::at_zero(context, variant);
+    }
+    let held = variant.committed().unwrap_or(variant.scale.spec);
+    let (reason, caveat) = match target.cmp(&held) {
+        Ordering::Greater if state.is_incomplete() => (Reason::Partial, None),
+        _ if state == CoverageState::Partial => {
+            (Reason::Partial, Some(removes_nothing(&context.group.source)))
+        }
+        Ordering::Greater => (Reason::ScaleUp, None),
+        Ordering::Less => (Reason::ScaleDown, None),
+        Ordering::Equal if answer.found.is_short => {
+            (Reason::Bounded, Some(Caveat::Blocked { by: blocker(variant) }))
+        }
+        Ordering::Equal if target != variant.scale.base() => {
+            (Reason::Transition, Some(Caveat::AwaitingReplicas { desired: target }))
+        }
+        Ordering::Equal if state == CoverageState::Estimated => {
+            (Reason::Partial, Some(Caveat::EstimatedPods))
+        }
+        Ordering::Equal => (Reason::Steady, None),
+    };
+    let (evidence, allowed_moves) = (newest_sample(variants, context.now), state.allowed_moves());
+    let analyzed = Analyzed { number: target, reason, evidence, allowed_moves, analysis, caveat };
+    Proposal::analyzed(variant, analyzed)
+}
+
+/// Demand or the capacity of a replica is not known yet: the published number stands.
+pub(crate) fn unknown(input: &RoleInput<'_, '_>, variant: &VariantContext<'_>) -> Proposal {
+    let RoleInput { context, state, .. } = *input;
+    if !variant.is_active() {
+        return holds::at_zero(context, variant);
     }
     let number = variant.committed().unwrap_or(variant.scale.spec);
     let evidence = variant.coverage.newest.unwrap_or(context.now);
     let reason = if state == CoverageState::Partial { Reason::Partial } else { Reason::Steady };
-    let message = messages::learning(variant);
-    let look = Some(state.allowed_moves());
-    Proposal { number: Some(number), reason, message, evidence, blind: false, look }
+    let standing = Proposal::standing(variant, Some(number), reason, Basis::Learning, evidence);
+    Proposal { analyzed: Some(state.allowed_moves()), ..standing }
 }

@@ -1,35 +1,24 @@
 //! The analyzer's look at a role, and its one step. Starts from upstream's August rules
 //! (`upstream::saturation_percent::targets`) and mends four things: a shrink on its way does not forbid growth, a
-//! change has [`crate::decide::TRANSITION_TIMEOUT`] and not for ever, a step that meets a bound goes to the next variant, and
+//! change has 5 min and not for ever, a step that meets a bound goes to the next variant, and
 //! a step goes past an HPA's tolerance, which would swallow one replica of ten or more.
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
+use super::input::{RoleInput, analysis, blocker, removes_nothing};
+use super::movement::{Movement, movement};
 use crate::analyze::saturation_percent::{PercentAnalysis, analyze};
-use crate::decide::classify::{newest, unseen_among_seen};
-use crate::decide::context::{ModelContext, Proposal, VariantContext};
-use crate::decide::{messages, zero};
+use crate::decide::context::{ModelContext, VariantContext, newest_sample};
+use crate::decide::holds;
+use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
 use crate::model::SaturationPolicy;
 use crate::quality::{AllowedMoves, CoverageState, EnginePeaks};
-use crate::report::{Direction, Side, Stage, Step, Turn, Value};
+use crate::report::{
+    Analysis, AnalysisStep, Basis, Caveat, Detail, Direction, Finding, Side, Step, Threshold, Value, figure,
+};
 use crate::units::{Replicas, count};
-
-/// What of a variant's last change is still open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Movement {
-    /// Nothing.
-    Settled,
-    /// Replicas are on their way.
-    Growing,
-    /// Replicas are about to go.
-    Shrinking,
-    /// Replicas should have come by now and have not.
-    Overdue,
-    /// Replicas wait for a node, or what was ordered twice never became ready: more of them would wait too.
-    Unschedulable,
-}
 
 /// A variant as the step sees it.
 struct StepCandidate<'m, 'a> {
@@ -50,41 +39,51 @@ enum StepDirection {
     Steady,
 }
 
-/// The analyzer's look at `variants`, of which at least one is seen.
-pub(crate) fn look_and_step(
-    context: ModelContext<'_>,
-    state: CoverageState,
-    variants: &[VariantContext<'_>],
-    steps: &mut Vec<Step>,
-) -> Vec<Proposal> {
-    let active = variants.iter().filter(|variant| variant.active());
+/// Decides about the variants of one role.
+pub(crate) fn propose(input: &RoleInput<'_, '_>, steps: &mut Vec<Step>) -> Vec<Proposal> {
+    let RoleInput { context, state, variants, .. } = *input;
+    let active = variants.iter().filter(|variant| variant.is_active());
     let observations = active.flat_map(|variant| &variant.coverage.observations);
-    let mut analysis = analyze(observations.clone(), &context.policy.saturation);
-    let removal = cautious(context, state, variants, &analysis);
-    analysis.scale_down_safe &= removal.scale_down_safe;
-    let finding = messages::standing_in(&context, messages::finding(&analysis, &context.policy.saturation));
-    steps.push(analyzed(&analysis, &context.policy.saturation, finding.clone()));
+    let mut found = analyze(observations, &context.policy.saturation);
+    let removal = cautious(context, state, variants, &found);
+    found.scale_down_safe &= removal.scale_down_safe;
+    let analysis = analysis(context, finding(&found, &context.policy.saturation));
+    steps.push(analysis_step(&found, &context.policy.saturation, analysis.clone()));
     let allowed_moves = state.allowed_moves();
-    let direction = direction(&analysis, allowed_moves);
+    let direction = direction(&found, allowed_moves);
     let candidates = candidates(context, variants);
-    let evidence = newest(variants, context.now);
-    if let Some(mover) = blocking(&candidates, direction) {
-        let waiting = messages::transition(mover.variant);
-        steps.push(Step::new(Stage::Target, Some(mover.variant.name()), waiting.clone()));
-        return variants.iter().map(|variant| wait(context, evidence, &waiting, variant)).collect();
+    let evidence = newest_sample(variants, context.now);
+    if let Some(blocking) = blocking(&candidates, direction) {
+        let proposals: Vec<Proposal> =
+            variants.iter().map(|variant| wait(context, evidence, blocking.variant, variant)).collect();
+        let explanation = proposals[blocking.index].explanation.clone();
+        steps.push(Step::target(blocking.variant.name(), explanation));
+        return proposals;
     }
     let (chosen, unsafe_step) = match direction {
         StepDirection::Up => (grow(&candidates), None),
         StepDirection::Down => safely(shrink(&candidates), variants, &removal, context),
         StepDirection::DownDenied | StepDirection::Steady => (None, None),
     };
-    let look =
-        Look { context, state, allowed_moves, direction, chosen, unsafe_step, finding: &finding, evidence };
-    let proposals: Vec<Proposal> = candidates.iter().map(|candidate| look.proposal(candidate)).collect();
+    let analysis = &analysis;
+    let decision =
+        StepDecision { context, state, allowed_moves, direction, chosen, unsafe_step, analysis, evidence };
+    let proposals: Vec<Proposal> = candidates.iter().map(|candidate| decision.proposal(candidate)).collect();
     for (variant, proposal) in variants.iter().zip(&proposals) {
-        steps.push(Step::new(Stage::Target, Some(variant.name()), proposal.message.clone()));
+        steps.push(Step::target(variant.name(), proposal.explanation.clone()));
     }
     proposals
+}
+
+fn finding(found: &PercentAnalysis, policy: &SaturationPolicy) -> Finding {
+    Finding::SaturationPercent {
+        spare_kv: figure(found.avg_spare_kv),
+        kv_trigger: policy.kv_spare_trigger,
+        spare_queue: figure(found.avg_spare_queue),
+        queue_trigger: policy.queue_spare_trigger,
+        non_saturated: found.non_saturated,
+        total: found.total,
+    }
 }
 
 /// What a removal is judged by: pods that are not measured count as loaded like the busiest that is.
@@ -94,17 +93,23 @@ fn cautious(
     variants: &[VariantContext<'_>],
     measured: &PercentAnalysis,
 ) -> PercentAnalysis {
-    let unmeasured: u32 =
-        variants.iter().filter(|variant| variant.active()).map(|variant| variant.coverage.unmeasured()).sum();
+    let unmeasured: u32 = variants
+        .iter()
+        .filter(|variant| variant.is_active())
+        .map(|variant| variant.coverage.unmeasured())
+        .sum();
     if state != CoverageState::Estimated || unmeasured == 0 {
         return measured.clone();
     }
     let observations = || {
-        variants.iter().filter(|variant| variant.active()).flat_map(|variant| &variant.coverage.observations)
+        variants
+            .iter()
+            .filter(|variant| variant.is_active())
+            .flat_map(|variant| &variant.coverage.observations)
     };
     let policy = &context.policy.saturation;
-    let load = |one: &EnginePeaks<'_>| {
-        (one.kv / policy.kv_cache_threshold).max(f64::from(one.queue) / policy.queue_length_threshold)
+    let load = |peaks: &EnginePeaks<'_>| {
+        (peaks.kv / policy.kv_cache_threshold).max(f64::from(peaks.queue) / policy.queue_length_threshold)
     };
     let busiest = observations().max_by(|a, b| load(a).total_cmp(&load(b)));
     let engines = variants.iter().map(|variant| variant.coverage.engines_per_pod.max(1)).max().unwrap_or(1);
@@ -112,27 +117,28 @@ fn cautious(
     analyze(observations().chain(busiest.into_iter().cycle().take(copies)), policy)
 }
 
-/// The analyzer's numbers, and the spare capacities at which it would want something else.
-fn analyzed(analysis: &PercentAnalysis, policy: &SaturationPolicy, finding: SmolStr) -> Step {
-    let (kv, queue) = (analysis.avg_spare_kv, analysis.avg_spare_queue);
-    let turn = |to, is, when, at, now| Turn { to, is, when: SmolStr::new_static(when), at, now };
-    let (least_kv, least_queue) = analysis.spare_of_one_fewer(policy);
-    let mut turns = Vec::with_capacity(4);
-    if !analysis.scale_up {
-        turns.push(turn(Direction::More, Side::Below, SPARE_KV, policy.kv_spare_trigger, kv));
-        turns.push(turn(Direction::More, Side::Below, SPARE_QUEUE, policy.queue_spare_trigger, queue));
+/// The analyzer's numbers, and the spare capacities at which it would decide otherwise.
+fn analysis_step(found: &PercentAnalysis, policy: &SaturationPolicy, analysis: Analysis) -> Step {
+    let (kv, queue) = (found.avg_spare_kv, found.avg_spare_queue);
+    let threshold = |to, is, when, at, now| Threshold { to, is, when: SmolStr::new_static(when), at, now };
+    let (least_kv, least_queue) = found.spare_of_one_fewer(policy);
+    let mut thresholds = Vec::with_capacity(4);
+    if !found.scale_up {
+        thresholds.push(threshold(Direction::More, Side::Below, SPARE_KV, policy.kv_spare_trigger, kv));
+        let trigger = policy.queue_spare_trigger;
+        thresholds.push(threshold(Direction::More, Side::Below, SPARE_QUEUE, trigger, queue));
     }
-    if !analysis.scale_down_safe && analysis.non_saturated > 1 {
-        turns.push(turn(Direction::Fewer, Side::Above, SPARE_KV, least_kv, kv));
-        turns.push(turn(Direction::Fewer, Side::Above, SPARE_QUEUE, least_queue, queue));
+    if !found.scale_down_safe && found.non_saturated > 1 {
+        thresholds.push(threshold(Direction::Fewer, Side::Above, SPARE_KV, least_kv, kv));
+        thresholds.push(threshold(Direction::Fewer, Side::Above, SPARE_QUEUE, least_queue, queue));
     }
     let values = vec![
-        Value::new("replicas", f64::from(analysis.total)),
-        Value::new("replicas below saturation", f64::from(analysis.non_saturated)),
+        Value::new("replicas", f64::from(found.total)),
+        Value::new("replicas below saturation", f64::from(found.non_saturated)),
         Value::new(SPARE_KV, kv),
         Value::new(SPARE_QUEUE, queue),
     ];
-    Step { values, turns, ..Step::new(Stage::Analyze, None, finding) }
+    Step::of_group(Detail::Analysis(AnalysisStep { analysis, values, thresholds }))
 }
 
 const SPARE_KV: &str = "mean spare KV cache";
@@ -152,35 +158,10 @@ fn candidates<'m, 'a>(
     variants: &'m [VariantContext<'a>],
 ) -> Vec<StepCandidate<'m, 'a>> {
     let candidate = |(index, variant): (usize, &'m VariantContext<'a>)| {
-        let is_measured = variant.active() && !variant.coverage.observations.is_empty();
+        let is_measured = variant.is_active() && !variant.coverage.observations.is_empty();
         StepCandidate { index, variant, movement: movement(variant, context.now), is_measured }
     };
     variants.iter().enumerate().map(candidate).collect()
-}
-
-pub(crate) fn movement(variant: &VariantContext<'_>, now: Timestamp) -> Movement {
-    let base = variant.scale.base();
-    // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
-    // And what the bounds have taken from a promise will not come.
-    let bounds = variant.state.variant.bounds;
-    let target =
-        variant.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
-    let target = target.unwrap_or(base);
-    let pending = variant.scale.pending();
-    let credited = variant.credited(now);
-    if !variant.active() {
-        Movement::Settled
-    } else if credited > Replicas::ZERO || (target > base && variant.patient(now)) {
-        Movement::Growing
-    } else if variant.is_growth_futile(now) {
-        Movement::Unschedulable
-    } else if target > base || pending > Replicas::ZERO {
-        Movement::Overdue
-    } else if target < base && variant.patient(now) {
-        Movement::Shrinking
-    } else {
-        Movement::Settled
-    }
 }
 
 /// The variant everybody waits for. A shrink on its way is no reason not to grow: it may be the mistake.
@@ -205,7 +186,7 @@ fn grow(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
         !matches!(candidate.movement, Movement::Overdue | Movement::Unschedulable)
     };
     let running = || candidates.iter().filter(|candidate| candidate.is_measured).filter(able);
-    let asleep = || candidates.iter().filter(|candidate| !candidate.variant.active()).filter(able);
+    let asleep = || candidates.iter().filter(|candidate| !candidate.variant.is_active()).filter(able);
     let overdue = || running().filter(|candidate| candidate.movement == Movement::Overdue);
     cheapest(running().filter(settled)).or_else(|| cheapest(asleep())).or_else(|| cheapest(overdue()))
 }
@@ -265,32 +246,31 @@ fn fewer(variant: &VariantContext<'_>) -> Replicas {
     wanted.max(variant.state.variant.bounds.min)
 }
 
-/// In a transition everything stays as it was committed.
+/// In a transition everything stays as it was published; all variants of the role wait for the one that is `blocking`.
 fn wait(
     context: ModelContext<'_>,
     evidence: Timestamp,
-    waiting: &SmolStr,
+    blocking: &VariantContext<'_>,
     variant: &VariantContext<'_>,
 ) -> Proposal {
-    if !variant.active() {
-        return zero::asleep(context, variant);
+    if !variant.is_active() {
+        return holds::at_zero(context, variant);
     }
     if variant.committed().is_none() && variant.coverage.observations.is_empty() {
-        return unseen_among_seen(context, evidence, variant);
+        return holds::unmeasured_among_measured(context, evidence, variant);
     }
-    let number = Some(variant.committed().unwrap_or(variant.scale.base()));
-    Proposal {
-        number,
-        reason: Reason::Transition,
-        message: waiting.clone(),
-        evidence,
-        blind: false,
-        look: None,
-    }
+    let number = variant.committed().unwrap_or(variant.scale.base());
+    let name = (blocking.name() != variant.name()).then(|| blocking.name().clone());
+    let running = blocking.scale.base();
+    let basis = match blocking.committed() {
+        Some(desired) if desired != running => Basis::AwaitingReplicas { variant: name, desired, running },
+        _ => Basis::AwaitingReady { variant: name, pending: blocking.scale.pending(), running },
+    };
+    Proposal::standing(variant, Some(number), Reason::Transition, basis, evidence)
 }
 
-/// A finished look, ready to be put into proposals.
-struct Look<'l, 'a> {
+/// What was decided about the role.
+struct StepDecision<'l, 'a> {
     context: ModelContext<'a>,
     state: CoverageState,
     allowed_moves: AllowedMoves,
@@ -298,73 +278,76 @@ struct Look<'l, 'a> {
     chosen: Option<usize>,
     /// Would have lost replicas, but its step is too large to be safe.
     unsafe_step: Option<usize>,
-    finding: &'l str,
+    analysis: &'l Analysis,
     evidence: Timestamp,
 }
 
-impl Look<'_, '_> {
+impl StepDecision<'_, '_> {
     fn proposal(&self, candidate: &StepCandidate<'_, '_>) -> Proposal {
         let variant = candidate.variant;
         if self.chosen == Some(candidate.index) {
             return self.stepped(variant);
         }
-        if !variant.active() {
-            return zero::asleep(self.context, variant);
+        if !variant.is_active() {
+            return holds::at_zero(self.context, variant);
         }
         if !candidate.is_measured {
-            return unseen_among_seen(self.context, self.evidence, variant);
+            return holds::unmeasured_among_measured(self.context, self.evidence, variant);
         }
-        let number = self.never_lower_unseen(variant, variant.scale.base());
-        let (reason, message) = self.why_not(candidate);
-        self.looked(number, reason, message)
+        let number = self.never_lower_unmeasured(variant, variant.scale.base());
+        let (reason, caveat) = self.why_not(candidate);
+        self.analyzed(variant, number, reason, caveat)
     }
 
     fn stepped(&self, variant: &VariantContext<'_>) -> Proposal {
+        let is_incomplete = self.state.is_incomplete();
         let (wanted, reason) = match self.direction {
             StepDirection::Down => (fewer(variant), Reason::ScaleDown),
-            _ if self.state.is_incomplete() => (more(variant), Reason::Partial),
+            _ if is_incomplete => (more(variant), Reason::Partial),
             _ => (more(variant), Reason::ScaleUp),
         };
-        let number = self.never_lower_unseen(variant, wanted);
-        let message = messages::stepped(variant, number, self.finding, self.state);
-        self.looked(number, reason, message)
+        let number = self.never_lower_unmeasured(variant, wanted);
+        self.analyzed(variant, number, reason, is_incomplete.then_some(Caveat::PartiallyMeasured))
     }
 
-    fn looked(&self, number: Replicas, reason: Reason, message: SmolStr) -> Proposal {
-        let (evidence, look) = (self.evidence, Some(self.allowed_moves));
-        Proposal { number: Some(number), reason, message, evidence, blind: false, look }
+    fn analyzed(
+        &self,
+        variant: &VariantContext<'_>,
+        number: Replicas,
+        reason: Reason,
+        caveat: Option<Caveat>,
+    ) -> Proposal {
+        let StepDecision { evidence, allowed_moves, analysis, .. } = *self;
+        Proposal::analyzed(variant, Analyzed { number, reason, evidence, allowed_moves, analysis, caveat })
     }
 
-    /// What is not fully measured may not go below what was promised.
-    fn never_lower_unseen(&self, variant: &VariantContext<'_>, wanted: Replicas) -> Replicas {
-        let promised = variant.committed().unwrap_or(wanted);
+    /// What is not fully measured may not go below what was published.
+    fn never_lower_unmeasured(&self, variant: &VariantContext<'_>, wanted: Replicas) -> Replicas {
+        let published = variant.committed().unwrap_or(wanted);
         if self.allowed_moves.down {
             wanted
         } else if wanted == variant.scale.base() && variant.is_withdrawn() {
-            promised
+            published
         } else {
-            wanted.max(promised)
+            wanted.max(published)
         }
     }
 
-    fn why_not(&self, candidate: &StepCandidate<'_, '_>) -> (Reason, SmolStr) {
+    /// Why a variant is not the one that takes the step.
+    fn why_not(&self, candidate: &StepCandidate<'_, '_>) -> (Reason, Option<Caveat>) {
         let variant = candidate.variant;
-        let partial = self.state == CoverageState::Partial;
+        let is_partial = self.state == CoverageState::Partial;
         match self.direction {
             StepDirection::Up if self.chosen.is_none() => {
-                (Reason::Bounded, messages::no_room(variant, self.finding))
+                (Reason::Bounded, Some(Caveat::Blocked { by: blocker(variant) }))
             }
             StepDirection::Down if self.unsafe_step == Some(candidate.index) => {
-                (Reason::Steady, messages::unsafe_step(variant, fewer(variant), self.finding))
+                (Reason::Steady, Some(Caveat::StepTooLarge { to: fewer(variant) }))
             }
-            StepDirection::DownDenied if !partial => (Reason::Stale, messages::denied(variant, self.finding)),
-            _ if partial => {
-                (Reason::Partial, messages::incomplete(variant, &self.context.group.source, self.finding))
-            }
-            _ if self.state == CoverageState::Estimated => {
-                (Reason::Partial, messages::estimated(variant, self.finding))
-            }
-            _ => (Reason::Steady, messages::steady(variant, self.finding)),
+            StepDirection::DownDenied if !is_partial => (Reason::Stale, Some(Caveat::NotFresh)),
+            _ if is_partial => (Reason::Partial, Some(removes_nothing(&self.context.group.source))),
+            _ if self.state == CoverageState::Estimated => (Reason::Partial, Some(Caveat::EstimatedPods)),
+            _ => (Reason::Steady, None),
         }
     }
 }

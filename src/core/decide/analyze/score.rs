@@ -1,50 +1,60 @@
-//! The policies of the seed documents: each variant on its own, by the mean score of its engines, a step at a time.
+//! The score policies (`threshold` and `weighted`): each variant on its own, by the mean score of its engines, a step at a time.
 
 use smol_str::SmolStr;
 
-use super::saturation_percent::{Movement, movement};
+use super::input::RoleInput;
+use super::movement::{Movement, movement};
 use crate::analyze::score::{Scored, step};
 use crate::analyze::weighted::{BestSpeeds, hardware_key, speed};
 use crate::analyze::{threshold, weighted};
-use crate::decide::classify::{newest, unseen_among_seen};
-use crate::decide::context::{ModelContext, Proposal, VariantContext};
-use crate::decide::{messages, zero};
+use crate::decide::context::{ModelContext, VariantContext, newest_sample};
+use crate::decide::holds;
+use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
 use crate::model::{Analyzer, Steps};
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
-use crate::report::{Direction, Side, Stage, Step, Turn, Value};
-use crate::units::{Replicas, truncated_u32};
+use crate::report::{
+    Analysis, AnalysisStep, Detail, Direction, Finding, Side, Step, Threshold, Value, figure,
+};
+use crate::units::{Replicas, count, truncated_u32};
 
-/// Looks at each of `variants`, of which at least one is seen.
-pub(crate) fn look_and_step(
-    context: ModelContext<'_>,
-    state: CoverageState,
-    variants: &[VariantContext<'_>],
+/// Decides about each variant of one role.
+pub(crate) fn propose(
+    input: &RoleInput<'_, '_>,
     bests: &mut BestSpeeds,
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
-    let evidence = newest(variants, context.now);
+    let RoleInput { context, state, variants, .. } = *input;
+    let evidence = newest_sample(variants, context.now);
     if context.policy.analyzer == Analyzer::Weighted {
-        variants.iter().filter(|variant| variant.active()).for_each(|variant| learn(context, variant, bests));
+        variants
+            .iter()
+            .filter(|variant| variant.is_active())
+            .for_each(|variant| learn(context, variant, bests));
     }
     let mut proposal = |variant: &VariantContext<'_>| {
-        if !variant.active() {
-            return zero::asleep(context, variant);
+        if !variant.is_active() {
+            return holds::at_zero(context, variant);
         }
         let loads = &variant.coverage.loads;
         if loads.is_empty() {
-            return unseen_among_seen(context, evidence, variant);
+            return holds::unmeasured_among_measured(context, evidence, variant);
         }
         let scored = score(context, variant, loads, &|key| bests.get(key, context.now));
         let scored = cautious(context, state, variant, scored);
         let scored = against_old_bests(context, state, variant, scored, bests);
-        let finding = messages::scored(&scored);
-        steps.push(analyzed(variant, &scored, finding.clone()));
-        let (number, reason) = settle(context, state.allowed_moves(), variant, scored.wanted);
-        let message = messages::analyzed(variant, number, &finding);
-        let look = Some(state.allowed_moves());
-        Proposal { number: Some(number), reason, message, evidence, blind: false, look }
+        let analysis = Analysis::from(Finding::Score {
+            mean: figure(scored.mean.unwrap_or(0.0)),
+            engines: count(scored.each.len()),
+        });
+        steps.push(analysis_step(variant, &scored, analysis.clone()));
+        let allowed_moves = state.allowed_moves();
+        let (number, reason) = settle(context, allowed_moves, variant, scored.wanted);
+        Proposal::analyzed(
+            variant,
+            Analyzed { number, reason, evidence, allowed_moves, analysis: &analysis, caveat: None },
+        )
     };
     variants.iter().map(&mut proposal).collect()
 }
@@ -176,19 +186,20 @@ fn settle(
     (wanted, reason)
 }
 
-fn analyzed(variant: &VariantContext<'_>, scored: &Scored, finding: SmolStr) -> Step {
+fn analysis_step(variant: &VariantContext<'_>, scored: &Scored, analysis: Analysis) -> Step {
     let mean = scored.mean.unwrap_or(0.0);
-    let turn = |to, is, at: Option<f64>| {
-        at.map(|at| Turn { to, when: SmolStr::new_static(MEAN), is, at, now: mean })
+    let threshold = |to, is, at: Option<f64>| {
+        at.map(|at| Threshold { to, when: SmolStr::new_static(MEAN), is, at, now: mean })
     };
-    let more = turn(Direction::More, Side::Above, scored.more_above.filter(|at| mean <= *at));
-    let fewer = turn(Direction::Fewer, Side::Below, scored.fewer_below.filter(|at| mean >= *at));
-    let each = scored.each.iter().map(|score| Value::new("score of an engine", *score));
-    Step {
-        values: std::iter::once(Value::new(MEAN, mean)).chain(each).collect(),
-        turns: more.into_iter().chain(fewer).collect(),
-        ..Step::new(Stage::Analyze, Some(variant.name()), finding)
-    }
+    let more = threshold(Direction::More, Side::Above, scored.more_above.filter(|at| mean <= *at));
+    let fewer = threshold(Direction::Fewer, Side::Below, scored.fewer_below.filter(|at| mean >= *at));
+    let scores = scored.each.iter().map(|score| Value::new("score of an engine", *score));
+    let step = AnalysisStep {
+        analysis,
+        values: std::iter::once(Value::new(MEAN, mean)).chain(scores).collect(),
+        thresholds: more.into_iter().chain(fewer).collect(),
+    };
+    Step::of_variant(variant.name(), Detail::Analysis(step))
 }
 
 const MEAN: &str = "mean score";

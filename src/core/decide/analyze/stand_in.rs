@@ -4,6 +4,7 @@ use smol_str::SmolStr;
 
 use crate::analyze::finding::{Finding, Totals};
 use crate::decide::context::{ModelContext, VariantContext};
+use crate::decide::model::ModelDecision;
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
 use crate::model::{Analyzer, Role, Utilisation};
@@ -46,7 +47,7 @@ pub(crate) fn choose<'a>(
     let (indispensable, measures_caches) =
         (context.analyzer.indispensable(), context.analyzer.measures_caches());
     let unmeasured = |variants: &[VariantContext<'a>]| {
-        let active = || variants.iter().filter(|variant| variant.active());
+        let active = || variants.iter().filter(|variant| variant.is_active());
         let mut loads = active().flat_map(|variant| &variant.coverage.loads);
         active().any(|variant| !variant.coverage.observations.is_empty())
             && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.has_usage()))
@@ -164,7 +165,7 @@ pub(crate) fn ask_all(context: ModelContext<'_>, learned: &mut Learned) {
 
 /// No Ready pod of `variants` shows all that is `needed`, and some have served for long enough to be scraped.
 fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
-    let active = || variants.iter().filter(|variant| variant.active());
+    let active = || variants.iter().filter(|variant| variant.is_active());
     active().any(|variant| variant.coverage.incomplete > 0)
         && !active().flat_map(|variant| &variant.coverage.loads).any(|load| load.has(needed))
 }
@@ -192,7 +193,7 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
 }
 
 /// Who stands in for the model's analyzer between two looks, as was found at the last one.
-pub(crate) fn between_looks<'l>(
+pub(crate) fn between_cycles<'l>(
     context: ModelContext<'_>,
     looks: &[(Role, bool)],
     learned: &'l Learned,
@@ -211,13 +212,10 @@ fn has_not_learned(context: ModelContext<'_>, role: Role, learned: Option<&Learn
     known.is_some_and(|known| Seconds::between(known.since, context.now) >= LEARNING)
 }
 
-/// What is not known of the pods of `variant`, one of `variants`, and the likely cause.
-pub(crate) fn gap(
-    context: ModelContext<'_>,
-    variants: &[VariantContext<'_>],
-    variant: &VariantContext<'_>,
-    (stand_in, learned): (Option<Analyzer>, Option<&Learned>),
-) -> Option<SignalGap> {
+/// What is not known of the pods of `variant`, one of those of `model`, and the likely cause.
+pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
+    let (context, learned) = (model.context, model.memory.learned.as_deref());
+    let stand_in = model.stand_in(role(variant));
     let sight = &variant.coverage;
     let warning = match &context.group.source {
         SourceHealth::Down { .. } => return None,
@@ -234,7 +232,7 @@ pub(crate) fn gap(
     let (cause, pods) = if warning.is_some() {
         (GapCause::PartialSource, sight.incomplete)
     } else if sight.incomplete > 0 {
-        (cause_of_missing(context, variants, variant), sight.incomplete)
+        (cause_of_missing(context, &model.variants, variant), sight.incomplete)
     } else if unlisted > 0 {
         (GapCause::PodsNotListed, unlisted)
     } else if sight.ready > 0 && has_not_learned(context, role(variant), learned) {

@@ -212,8 +212,8 @@ impl Plant {
     /// What would be decided now, and why.
     pub(crate) fn verdict(&self) -> (u32, Reason, String) {
         match &self.look().decisions[&Self::id()].verdict {
-            Verdict::Target(target) => (target.desired.get(), target.reason, target.message.to_string()),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+            Verdict::Target(target) => (target.desired.get(), target.reason, target.explanation.to_string()),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         }
     }
 

@@ -138,14 +138,14 @@ impl World {
     pub(crate) fn number(&mut self, later: i64) -> u32 {
         match self.evaluate(later) {
             Verdict::Target(target) => target.desired.get(),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         }
     }
 
     pub(crate) fn reason(&mut self, later: i64) -> Reason {
         match self.evaluate(later) {
             Verdict::Target(target) => target.reason,
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         }
     }
 }

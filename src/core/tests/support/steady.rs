@@ -75,7 +75,7 @@ impl Steady {
         self.world.memory = outcome.memory;
         match &outcome.decisions[&World::id()].verdict {
             Verdict::Target(target) => target.desired.get(),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.message),
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         }
     }
 }

@@ -1,12 +1,9 @@
 //! What an optimizer did, as data for the report.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::limit::Binding;
 use crate::model::{Analyzer, Role};
-use crate::units::tenths;
 use smol_str::SmolStr;
 
 /// One step of an optimizer.
@@ -117,64 +114,6 @@ pub struct Addition {
     pub replicas: i64,
 }
 
-impl fmt::Display for OptimizerStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Votes { role, votes } => {
-                write!(f, "role {role:?}:")?;
-                votes.iter().enumerate().try_for_each(|(index, vote)| {
-                    let comma = if index == 0 { "" } else { "," };
-                    let analyzer = vote.analyzer.as_str();
-                    let missing = tenths(vote.missing);
-                    let spare = tenths(vote.spare);
-                    write!(f, "{comma} {analyzer} misses {missing} and has {spare} to spare")
-                })
-            }
-            Self::Covered { role, share, added, cost, is_cheapest } => {
-                let how = if *is_cheapest { "" } else { ", not proven to be the cheapest" };
-                write!(f, "role {role:?}: {:.0} % of the need covered by {}", share * 100.0, Listed(added))?;
-                write!(f, " at a cost of {cost:.2}{how}")
-            }
-            Self::Round { remaining, mean, target } => {
-                write!(f, "may fill {target:.1} of {remaining:.1} (mean of all models {mean:.1})")
-            }
-            Self::Added { share, added } => {
-                write!(f, "{:.0} % of the need of every role covered by {}", share * 100.0, Listed(added))
-            }
-            Self::Limited { variant, proposed, fit, binding } => {
-                write!(f, "{variant}: {fit} of {proposed} more fit: {binding}")
-            }
-            Self::Blocked { role } => {
-                write!(f, "role {role:?}: no variant can take a replica, so nothing is added")
-            }
-            Self::Kept { role } => write!(f, "role {role:?}: nothing is removed, since not everyone agrees"),
-            Self::Removed { variant, allowed, removed } => {
-                write!(f, "{variant}: {removed} fewer, {allowed} by what is spare")
-            }
-            Self::Rescaled { budget, demand, floor, cap, gpus, is_over_budget } => {
-                let over = if *is_over_budget { ", although the minima alone exceed that" } else { "" };
-                write!(f, "rescaled to {gpus} of {budget} GPUs{over}")?;
-                write!(f, " ({floor} to {cap}, for a demand of {demand:.1})")
-            }
-        }
-    }
-}
-
-/// Additions in words.
-struct Listed<'a>(&'a [Addition]);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("nothing");
-        }
-        self.0.iter().enumerate().try_for_each(|(index, addition)| {
-            let and = if index == 0 { "" } else { " and " };
-            write!(f, "{and}{} of {}", addition.replicas, addition.variant)
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,12 +128,9 @@ mod tests {
     #[test]
     fn what_was_added_is_told_by_variant() {
         let grew = |all| OptimizerStep::Added { share: 0.25, added: added(all) }.to_string();
-        assert_eq!(grew(&[]), "25 % of the need of every role covered by nothing");
-        assert_eq!(grew(&[("a", 2)]), "25 % of the need of every role covered by 2 of a");
-        assert_eq!(
-            grew(&[("a", 2), ("b", 1)]),
-            "25 % of the need of every role covered by 2 of a and 1 of b"
-        );
+        assert_eq!(grew(&[]), "0 replicas cover 25 % of the need of every role");
+        assert_eq!(grew(&[("a", 2)]), "2 of a cover 25 % of the need of every role");
+        assert_eq!(grew(&[("a", 2), ("b", 1)]), "2 of a and 1 of b cover 25 % of the need of every role");
     }
 
     #[test]
@@ -203,7 +139,7 @@ mod tests {
             let (role, added) = (Role::Decode, added(&[("a", 2)]));
             OptimizerStep::Covered { role, share: 0.5, added, cost: 7.0, is_cheapest }.to_string()
         };
-        let said = "role Decode: 50 % of the need covered by 2 of a at a cost of 7.00";
+        let said = "role decode: 2 of a cover 50 % of the need at a cost of 7.00";
         assert_eq!(covered(true), said);
         assert_eq!(covered(false), format!("{said}, not proven to be the cheapest"));
     }
@@ -231,12 +167,12 @@ mod tests {
         ]
         .map(|step| step.to_string());
         let expected = [
-            "role Both: saturation misses 10.0 and has 0.0 to spare, throughput misses 0.0 and has 2.5 to spare",
+            "role both: saturation needs 10.0 more and has 0.0 spare, throughput needs 0.0 more and has 2.5 spare",
             "may fill 6.0 of 10.0 (mean of all models 4.0)",
             "a: 2 of 5 more fit: power of cluster: 1.0 of 9.0 free, 8.0 used",
-            "role Both: no variant can take a replica, so nothing is added",
-            "role Both: nothing is removed, since not everyone agrees",
-            "a: 2 fewer, 3 by what is spare",
+            "role both: no variant can take a replica, so none is added",
+            "role both: no replica is removed, because not every analyzer has capacity to spare",
+            "a: 2 fewer, where spare capacity allows 3",
         ];
         assert_eq!(said, expected);
     }
@@ -247,9 +183,8 @@ mod tests {
             OptimizerStep::Rescaled { budget: 8, demand: 4000.0, floor: 1, cap: 6, gpus: 5, is_over_budget }
                 .to_string()
         };
-        assert_eq!(rescaled(false), "rescaled to 5 of 8 GPUs (1 to 6, for a demand of 4000.0)");
-        let said =
-            "rescaled to 5 of 8 GPUs, although the minima alone exceed that (1 to 6, for a demand of 4000.0)";
+        assert_eq!(rescaled(false), "rescaled to 5 of 8 GPUs (between 1 and 6, for a demand of 4000.0)");
+        let said = "rescaled to 5 of 8 GPUs, although the minima alone exceed that (between 1 and 6, for a demand of 4000.0)";
         assert_eq!(rescaled(true), said);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use smol_str::{SmolStr, ToSmolStr};
+use smol_str::{SmolStr, format_smolstr};
 
 use crate::limit::{Budget, Limit, Quota};
 use crate::model::{Compat, LimitPolicy, Power};
-use crate::report::{GroupReport, LimitGap, Stage, Step};
+use crate::report::{Detail, GroupReport, LimitGap, Step};
 use crate::snapshot::{ModelGroup, Snapshot};
 use crate::units::Watts;
 
@@ -59,9 +59,10 @@ impl Limits {
         limits
     }
 
-    /// What is in force when the limits cannot be worked out: nothing is added.
-    pub(super) fn denying(compat: Compat) -> Self {
-        let all = vec![Limit::new("limits that cannot be read", Budget::Inventory(BTreeMap::new()))];
+    /// What is in force when the limits cannot be worked out, because of `cause`: nothing is added.
+    pub(super) fn denying(compat: Compat, cause: &str) -> Self {
+        let name = format_smolstr!("limits that cannot be worked out ({cause}; please report this)");
+        let all = vec![Limit::new(name, Budget::Inventory(BTreeMap::new()))];
         Self { all, spellings: BTreeMap::new(), open: false, inventory: false, unlabelled: None, compat }
     }
 
@@ -99,7 +100,8 @@ impl Limits {
     fn quota(&mut self, configured: &crate::model::Quota) -> Limit {
         use crate::model::Quota::{Cluster, Namespace};
         // The tighter of two spellings; a negative quota is no bound.
-        let tighter = |one: i64, other: i64| if one < 0 || (0..one).contains(&other) { other } else { one };
+        let tighter =
+            |left: i64, right: i64| if left < 0 || (0..left).contains(&right) { right } else { left };
         let named =
             |name: &SmolStr, usual| if name.is_empty() { SmolStr::new_static(usual) } else { name.clone() };
         let (name, quota) = match configured {
@@ -119,14 +121,14 @@ impl Limits {
     }
 
     /// Says of which variants of `group` the inventory is no limit although the policy asks for it.
-    pub(super) fn tell_gaps(&self, group: &ModelGroup, report: &mut GroupReport) {
+    pub(super) fn report_gaps(&self, group: &ModelGroup, report: &mut GroupReport) {
         if !self.open {
             return;
         }
         for state in &group.variants {
             let Some(gap) = self.gap(state.variant.accelerator.as_ref()) else { continue };
             let name = &state.variant.id.name;
-            report.steps.push(Step::new(Stage::Limit, Some(name), gap.to_smolstr()));
+            report.steps.push(Step::of_variant(name, Detail::LimitNotEnforced(gap.clone())));
             report.limit_gaps.insert(name.clone(), gap);
         }
     }

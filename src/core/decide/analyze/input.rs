@@ -1,0 +1,54 @@
+//! What an analyzer is given of one role, and what all of them say of it.
+
+use crate::decide::context::{ModelContext, VariantContext};
+use crate::model::Role;
+use crate::observe::scheduler_queue;
+use crate::quality::CoverageState;
+use crate::report::{Analysis, Blocker, Caveat, Finding, StandIn};
+use crate::snapshot::{Signal, SourceHealth};
+
+/// The variants of one role, of which at least one is measured.
+#[derive(Clone, Copy)]
+pub(crate) struct RoleInput<'i, 'a> {
+    pub(crate) context: ModelContext<'i>,
+    pub(crate) role: Role,
+    /// What the observations are worth.
+    pub(crate) state: CoverageState,
+    pub(crate) variants: &'i [VariantContext<'a>],
+}
+
+/// The scheduler has shown its queue, and does not any more.
+pub(crate) fn queue_lost(context: ModelContext<'_>) -> bool {
+    let has_shown = !context.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
+    has_shown && scheduler_queue(context.now, &context.group.scheduler).is_none()
+}
+
+/// `finding`, and which analyzer it is of where that is not the model's own.
+pub(crate) fn analysis(context: ModelContext<'_>, finding: Finding) -> Analysis {
+    let stand_in = StandIn { own: context.policy.analyzer, analyzer: context.analyzer };
+    Analysis { stand_in: context.is_stand_in().then_some(stand_in), ..Analysis::from(finding) }
+}
+
+/// Why nothing is removed where some Ready pods are not measured.
+pub(crate) fn removes_nothing(source: &SourceHealth) -> Caveat {
+    match source {
+        SourceHealth::Partial { warnings } => {
+            Caveat::IncompleteAnswer { warnings: warnings.join("; ").into() }
+        }
+        SourceHealth::Complete | SourceHealth::Down { .. } => Caveat::UnmeasuredPods,
+    }
+}
+
+/// What keeps a variant from growing.
+pub(crate) fn blocker(variant: &VariantContext<'_>) -> Blocker {
+    let (base, coverage) = (variant.scale.base(), &variant.coverage);
+    let number = variant.committed().unwrap_or(base).max(base);
+    if coverage.unschedulable > 0 {
+        return Blocker::NoNode { pods: coverage.unschedulable };
+    }
+    match variant.state.variant.bounds.max.filter(|max| number >= *max) {
+        Some(max) => Blocker::Maximum { max },
+        None if coverage.starting > 0 => Blocker::NotReady { pods: coverage.starting },
+        None => Blocker::Unknown,
+    }
+}

@@ -1,0 +1,106 @@
+//! What shared limits leave of the numbers: only additions are held back.
+
+use super::context::VariantContext;
+use super::model::ModelDecision;
+use super::proposal::Proposal;
+use super::safety_net;
+use crate::decision::Reason;
+use crate::limit::{Grant, GrantRequest};
+use crate::model::VariantId;
+use crate::optimize::{Candidate, Request};
+use crate::report::{AdjustmentReason, Detail, Relief, Stage, Value};
+use crate::units::Replicas;
+
+/// What the variants of a model ask of the limits.
+pub(super) fn wants(model: &ModelDecision<'_>) -> Vec<GrantRequest> {
+    let proposed = model.variants.iter().zip(&model.proposals);
+    proposed.map(|(variant, proposal)| want(model, variant, proposal)).collect()
+}
+
+/// What has been promised was granted then: only an analyzer that saw everything may take it back. The one replica that the scale
+/// target requests already is not asked for again, whether its pod exists yet or not, and it counts as used even where it is not
+/// needed: only when every model has its number is it known whether the model may go to zero.
+fn want(model: &ModelDecision<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> GrantRequest {
+    let (state, running) = (variant.state, variant.scale.base());
+    let proposed = state.variant.bounds.clamp(proposal.number.unwrap_or(running));
+    let requested = Replicas::new(u32::from(variant.is_active() && variant.allows(Replicas::ONE)));
+    let current = match proposal.analyzed {
+        Some(allowed_moves) if allowed_moves.down => running,
+        Some(_) => variant.committed().map_or(running, |promised| promised.min(proposed).max(running)),
+        None => proposed.max(running),
+    };
+    GrantRequest {
+        id: variant.id().clone(),
+        current: current.max(requested),
+        proposed,
+        bounds: state.variant.bounds,
+        priority: model.context.policy.priority,
+        spare: 0.0,
+        cost: state.variant.cost,
+        accelerator: state.variant.accelerator.clone(),
+        gpus: state.template.gpus,
+        watts: None,
+    }
+}
+
+/// What a model that is not decided about uses, as it is.
+pub(super) fn unchanged(request: Request) -> Vec<GrantRequest> {
+    let Request { id, priority, candidates, .. } = request;
+    let want = |candidate: Candidate| GrantRequest {
+        id: VariantId::new(id.namespace.clone(), candidate.name),
+        current: candidate.current,
+        proposed: candidate.current,
+        bounds: candidate.bounds,
+        priority,
+        spare: 0.0,
+        cost: candidate.cost,
+        accelerator: candidate.accelerator,
+        gpus: candidate.gpus,
+        watts: candidate.watts,
+    };
+    candidates.into_iter().map(want).collect()
+}
+
+/// Lowers the numbers of a model to what was granted.
+pub(super) fn apply_grants(model: &mut ModelDecision<'_>, grants: &[Grant]) {
+    for (index, granted) in grants.iter().enumerate() {
+        let is_less = model.proposals[index].number.is_some_and(|number| granted.granted < number);
+        if is_less && granted.is_limited {
+            deny(model, index, granted);
+        }
+    }
+}
+
+/// A limit leaves the variant at `index` less than was proposed: the rate policy asks another variant next time, and so does the
+/// safety net.
+fn deny(model: &mut ModelDecision<'_>, index: usize, granted: &Grant) {
+    let now = model.context.now;
+    let role = model.variants[index].state.variant.role;
+    let relief = model.is_saturated(role).then_some(Relief::AtLimit);
+    let ModelDecision { variants, proposals, steps, memory, .. } = model;
+    let variant = &mut variants[index];
+    let rate = memory.learned.as_mut().and_then(|learned| learned.rate.as_mut());
+    if let Some(rate) = rate {
+        rate.knowledge.variants.or_default(variant.name()).denied = Some(now.into());
+    }
+    safety_net::note_denied(variant, granted.granted, now);
+    let why = AdjustmentReason::Limit { binding: granted.binding.clone() };
+    let mut step = proposals[index].set(variant, Stage::Limit, granted.granted, Reason::Bounded, why);
+    if let Detail::Adjustment(adjustment) = &mut step.detail {
+        adjustment.relief = relief;
+        adjustment.values = values(granted);
+    }
+    steps.push(step);
+}
+
+fn values(granted: &Grant) -> Vec<Value> {
+    let Some(binding) = &granted.binding else { return Vec::new() };
+    let elsewhere = Some(binding.elsewhere).filter(|elsewhere| *elsewhere > 0.0);
+    let values = [
+        Value::new("wanted", f64::from(granted.proposed.get())),
+        Value::new("budget", binding.budget),
+        Value::new("used", binding.used),
+        Value::new("free", binding.free),
+    ];
+    values.into_iter().chain(elsewhere.map(|elsewhere| Value::new("used by others", elsewhere))).collect()
+}

@@ -1,0 +1,75 @@
+//! One model while it is decided: what every stage reads and changes.
+
+use jiff::Timestamp;
+
+use super::context::{ModelContext, VariantContext};
+use super::proposal::Proposal;
+use crate::analyze::finding::Finding;
+use crate::memory::GroupMemory;
+use crate::model::{Analyzer, Role};
+use crate::optimize::Request;
+use crate::quality::{CoverageState, SaturatedPods};
+use crate::report::{Analysis, Step};
+use crate::units::Replicas;
+
+/// One model while it is decided.
+pub(super) struct ModelDecision<'a> {
+    pub(super) context: ModelContext<'a>,
+    /// Sorted by role: each role is decided on its own.
+    pub(super) variants: Vec<VariantContext<'a>>,
+    /// One for each variant, in the same order.
+    pub(super) proposals: Vec<Proposal>,
+    /// What an optimizer is asked, where findings have to become numbers.
+    pub(super) optimizer_input: Option<OptimizerInput>,
+    pub(super) steps: Vec<Step>,
+    /// The roles that are saturated.
+    pub(super) saturated: Vec<(Role, SaturatedBy)>,
+    /// The roles whose analyzer cannot be measured, and which one decides instead.
+    pub(super) stand_ins: Vec<(Role, Analyzer)>,
+    /// What will be remembered, until publication without the variants.
+    pub(super) memory: GroupMemory,
+    /// What was remembered before.
+    pub(super) before: Option<&'a GroupMemory>,
+}
+
+/// What an optimizer is asked about a model.
+pub(super) struct OptimizerInput {
+    pub(super) request: Request,
+    /// By role what the observations are worth.
+    pub(super) states: Vec<(Role, CoverageState)>,
+    pub(super) analysis: Analysis,
+    /// The newest sample that the findings rest on.
+    pub(super) evidence: Timestamp,
+    /// Numbers of the variants that need no optimizer; `None` where one is asked.
+    pub(super) settled: Option<Vec<Option<Replicas>>>,
+    /// The scheduler has shown its queue and does not any more: what it holds is not known.
+    pub(super) queue_lost: bool,
+}
+
+impl OptimizerInput {
+    /// No analyzer knows what a replica carries.
+    pub(super) fn is_silent(&self) -> bool {
+        let is_silent = self.request.findings.iter().all(Finding::is_silent);
+        self.settled.as_ref().map_or(is_silent, |numbers| numbers.iter().all(Option::is_none))
+    }
+}
+
+/// How it is known that a fleet is saturated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SaturatedBy {
+    /// By its pods.
+    Pods(SaturatedPods),
+    /// The scheduler's queue has not been empty.
+    Queue,
+}
+
+impl ModelDecision<'_> {
+    /// The analyzer that decides about `role` instead of the model's own.
+    pub(super) fn stand_in(&self, role: Role) -> Option<Analyzer> {
+        self.stand_ins.iter().find(|(of, _)| *of == role).map(|(_, analyzer)| *analyzer)
+    }
+
+    pub(super) fn is_saturated(&self, role: Role) -> bool {
+        self.saturated.iter().any(|(of, _)| *of == role)
+    }
+}

@@ -1,0 +1,139 @@
+//! The decision about one model: what is published of each variant, and what is remembered.
+
+use smol_str::SmolStr;
+
+use super::analyze::stand_in;
+use super::classify::variant_memory;
+use super::context::{ModelContext, VariantContext};
+use super::model::ModelDecision;
+use super::proposal::Proposal;
+use super::withdrawn_orders;
+use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
+use crate::memory::{GroupMemory, VariantMemory};
+use crate::model::VariantId;
+use crate::normalize::remembered;
+use crate::report::{Basis, Detail, Explanation, GroupReport, Step, Withheld, figure};
+use crate::snapshot::VariantState;
+use crate::units::Seconds;
+
+/// What the decision about one model leaves.
+pub(super) struct ModelOutcome {
+    pub(super) decisions: Vec<(VariantId, Decision)>,
+    pub(super) report: GroupReport,
+    pub(super) memory: GroupMemory,
+}
+
+/// The outcome of `model`. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
+pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool) -> ModelOutcome {
+    let gaps: Vec<_> = model.variants.iter().map(|variant| stand_in::gap(&model, variant)).collect();
+    let ModelDecision { context, variants, proposals, steps, memory, before, .. } = model;
+    let mut outcome = ModelOutcome {
+        decisions: Vec::with_capacity(variants.len()),
+        report: GroupReport { steps, ..GroupReport::default() },
+        memory,
+    };
+    for ((variant, proposal), gap) in variants.into_iter().zip(proposals).zip(gaps) {
+        let (verdict, memory) = verdict(context, &variant, proposal);
+        let decision = Decision { gap, ..decision(variant.state, verdict) };
+        outcome.decisions.push((variant.id().clone(), decision));
+        outcome.memory.variants.insert(variant.name().clone(), memory);
+    }
+    for state in context.group.variants.iter().filter(|state| state.scale.is_none()) {
+        let memory = variant_memory(context, before, &state.variant.id.name).into_owned();
+        publish_without_target(context, state, memory, &mut outcome);
+    }
+    for (name, memory) in before.into_iter().flat_map(|before| before.variants.iter()) {
+        if outcome.memory.variants.get(name).is_none() && keep(name) {
+            outcome.memory.variants.insert(name.clone(), remembered(memory, context.now).into_owned());
+        }
+    }
+    outcome
+}
+
+pub(super) fn decision(state: &VariantState, verdict: Verdict) -> Decision {
+    Decision {
+        model: state.variant.model.clone(),
+        accelerator: state.variant.accelerator.clone(),
+        current: state.scale.map(|scale| scale.current),
+        verdict,
+        gap: None,
+    }
+}
+
+/// The verdict, and what is remembered of it. A number whose evidence is too old is not published but remembered, so that it can
+/// go on when evidence returns.
+fn verdict(
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
+    proposal: Proposal,
+) -> (Verdict, VariantMemory) {
+    let (now, before) = (context.now, &variant.memory);
+    let blind_since = proposal.is_blind.then(|| before.blind_since.unwrap_or(now));
+    let unlisted_since = (variant.unlisted() > 0).then(|| before.unlisted_since.unwrap_or(now));
+    let Some(desired) = proposal.number else {
+        let since = before.blind_since.unwrap_or(now);
+        let memory =
+            VariantMemory { blind_since: Some(since), unlisted_since, ..VariantMemory::clone(before) };
+        let explanation = withheld(proposal.explanation, Withheld::NothingKnown);
+        return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, explanation, since }), memory);
+    };
+    let is_moved = before.target != Some(desired);
+    // What no autoscaler followed was given up; an analyzer that orders it again has it waited for again.
+    let is_renewed = proposal.analyzed.is_some() && !variant.is_active() && !variant.is_waiting(now);
+    let evidence = proposal.evidence.min(now);
+    let sampled = (!proposal.is_blind).then_some(evidence);
+    let own = || (Some(proposal.reason), Some(proposal.explanation.clone()));
+    let (reason, explanation) =
+        if proposal.is_blind { (before.reason, before.explanation.clone()) } else { own() };
+    let memory = VariantMemory {
+        target: Some(desired),
+        target_since: if is_moved || is_renewed { Some(now) } else { before.target_since.or(Some(now)) },
+        evidence: before.evidence.max(sampled),
+        reason,
+        explanation,
+        blind_since,
+        unlisted_since,
+        wanted: before.wanted.clone(),
+        safety_net: before.safety_net,
+        starts: before.starts.clone(),
+        ordered_from: withdrawn_orders::ordered_from(before, desired, context),
+        withdrawn_at: before.withdrawn_at,
+        most_running: before.most_running,
+    };
+    let age = Seconds::between(evidence, now);
+    if age > context.max_stale {
+        let (age, limit) = (figure(age.get()), figure(context.max_stale.get()));
+        let explanation = withheld(proposal.explanation, Withheld::EvidenceTooOld { age, limit });
+        return (Verdict::Unknown(Unknown { cause: Cause::TooOld, explanation, since: evidence }), memory);
+    }
+    let Proposal { reason, explanation, .. } = proposal;
+    (Verdict::Target(Target { desired, reason, explanation, evidence }), memory)
+}
+
+fn withheld(mut explanation: Explanation, why: Withheld) -> Explanation {
+    explanation.to_mut().withheld = Some(why);
+    explanation
+}
+
+/// A variant whose scale target does not exist: no number, but its memory stays for when it comes back.
+fn publish_without_target(
+    context: ModelContext<'_>,
+    state: &VariantState,
+    mut memory: VariantMemory,
+    outcome: &mut ModelOutcome,
+) {
+    let since = *memory.blind_since.get_or_insert(context.now);
+    let verdict = target_not_found(state, since);
+    outcome.decisions.push((state.variant.id.clone(), decision(state, verdict)));
+    outcome.memory.variants.insert(state.variant.id.name.clone(), memory);
+    let target = state.variant.target.to_string().into();
+    let step = Step::of_variant(&state.variant.id.name, Detail::TargetNotFound(target));
+    outcome.report.steps.push(step);
+}
+
+pub(super) fn target_not_found(state: &VariantState, since: jiff::Timestamp) -> Verdict {
+    let target = state.variant.target.to_string().into();
+    let namespace = state.variant.id.namespace.clone();
+    let explanation = Explanation::without_number(Basis::TargetNotFound { target, namespace });
+    Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, explanation, since })
+}

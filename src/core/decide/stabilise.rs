@@ -1,0 +1,44 @@
+//! What keeps numbers from moving too fast: the policy's rules of stability, orders that were withdrawn, what runs and must fit
+//! into what a removal leaves; and above all these the safety net of a saturated fleet.
+
+use super::context::{ModelContext, VariantContext};
+use super::model::ModelDecision;
+use super::proposal::Proposal;
+use super::{removal_guard, safety_net, withdrawn_orders};
+use crate::bound::stability::From;
+use crate::decision::Reason;
+use crate::model::Stability;
+use crate::report::{AdjustmentReason, Stage, Step};
+
+/// Puts what analyzers have just decided under these rules, in this order: each may hold what the ones before it let pass, and the
+/// safety net comes last, because it only raises.
+pub(super) fn stabilise(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, variants, proposals, steps, .. } = model;
+    apply_stability(*context, variants, proposals, steps);
+    withdrawn_orders::hold_reorders(*context, variants, proposals, steps);
+    removal_guard::hold(*context, variants, proposals, steps);
+    if !model.saturated.is_empty() {
+        safety_net::relieve(model);
+    }
+}
+
+fn apply_stability(
+    context: ModelContext<'_>,
+    variants: &mut [VariantContext<'_>],
+    proposals: &mut [Proposal],
+    steps: &mut Vec<Step>,
+) {
+    let stability = &context.policy.stability;
+    if *stability == Stability::default() {
+        return;
+    }
+    for (variant, proposal) in variants.iter_mut().zip(proposals) {
+        let Some(number) = proposal.number.filter(|_| proposal.analyzed.is_some()) else { continue };
+        let from = From { published: variant.committed(), running: variant.scale.base() };
+        let settled = variant.memory.to_mut().wanted.settle(context.now, number, from, stability);
+        if let Some(rule) = settled.binding {
+            let why = AdjustmentReason::Stability { rule };
+            steps.push(proposal.set(variant, Stage::Bound, settled.number, Reason::Bounded, why));
+        }
+    }
+}

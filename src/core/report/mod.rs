@@ -1,0 +1,480 @@
+//! Why a decision is what it is, as data: what went into each step, what came out, what bound it, and what would change it.
+
+mod adjustment;
+mod explanation;
+mod finding;
+mod optimizer;
+mod render;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, Serializer};
+use smol_str::{SmolStr, ToSmolStr};
+
+pub use self::adjustment::*;
+pub(crate) use self::explanation::figure;
+pub use self::explanation::{Basis, Blocker, Caveat, Explanation, Reasoning, Withheld};
+pub use self::finding::*;
+pub use self::optimizer::{Addition, OptimizerStep, Vote};
+pub use crate::isolate::Failed;
+use crate::limit::Binding;
+use crate::model::{GroupId, Role, VariantId};
+use crate::quality::CoverageState;
+use crate::units::Replicas;
+
+/// The explanation of a decision as data: one entry a model group, one part a step.
+#[must_use]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Report {
+    /// By model group.
+    pub groups: BTreeMap<GroupId, GroupReport>,
+    /// What of the memory could not be used, one sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dropped: Vec<SmolStr>,
+    /// What the checker refused; those numbers are held.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub violations: Vec<Violation>,
+    /// Models that broke, in this decision or before and not tried since; their numbers are held.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<ModelFailure>,
+}
+
+/// A model that broke.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFailure {
+    /// Which.
+    pub group: GroupId,
+    /// How, and when it is tried again.
+    #[serde(flatten)]
+    pub failed: Failed,
+}
+
+/// A decision that broke a rule, and was withheld.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// Whose decision.
+    pub variant: VariantId,
+    /// Which rule.
+    pub rule: Rule,
+    /// What was decided and what is allowed.
+    pub detail: String,
+}
+
+/// What no decision may break.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum Rule {
+    /// Exactly one decision for every variant, and for nothing else.
+    OneDecision,
+    /// Within its minimum and maximum.
+    WithinBounds,
+    /// Blindness never shrinks.
+    NoBlindDecrease,
+    /// Zero only with a minimum of 0, and when idle for the retention period or at zero already.
+    ZeroOnlyWhenIdle,
+    /// At most one step a role and look.
+    OneStep,
+    /// What runs fits into nine tenths of what a removal leaves.
+    FitsRemaining,
+}
+
+/// The steps of one group's decision, in order.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct GroupReport {
+    /// Each step in words and numbers.
+    pub steps: Vec<Step>,
+    /// By variant name: the limit on GPUs that the policy asks for is not in force, and why. What is added goes through.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub limit_gaps: BTreeMap<SmolStr, LimitGap>,
+}
+
+/// Why the inventory of GPUs, which the policy asks for as a limit, does not limit a variant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "gap")]
+pub enum LimitGap {
+    /// No GPU of any node is known: the nodes may not be listed, have not been yet, or do not name their accelerators.
+    NoInventory,
+    /// A node has GPUs of an accelerator that it does not name: any variant may run there.
+    UnlabelledNode {
+        /// The first such node, by name.
+        node: SmolStr,
+    },
+    /// No node names this accelerator.
+    NotInInventory {
+        /// As the variant names it.
+        accelerator: SmolStr,
+    },
+}
+
+impl LimitGap {
+    /// As conditions, events and metrics name it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::NoInventory => "NoInventory",
+            Self::UnlabelledNode { .. } => "UnlabelledNode",
+            Self::NotInInventory { .. } => "NotInInventory",
+        }
+    }
+}
+
+/// One step of a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Step {
+    /// The variant it is about; `None` when about the whole group.
+    pub variant: Option<SmolStr>,
+    /// What was concluded.
+    pub detail: Detail,
+}
+
+/// What a step concluded.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Detail {
+    /// What the observations of a role are worth.
+    Coverage(CoverageStep),
+    /// What an analyzer found.
+    Analysis(AnalysisStep),
+    /// What an optimizer did.
+    Optimization(OptimizerStep),
+    /// The number of a variant before limits and bounds.
+    Target(TargetStep),
+    /// What a later stage changed.
+    Adjustment(AdjustmentStep),
+    /// The number of a variant that goes to zero, or may not.
+    Replacement(#[serde(serialize_with = "data_only")] Explanation),
+    /// A limit that the policy asks for is not in force.
+    LimitNotEnforced(LimitGap),
+    /// The scale target does not exist.
+    TargetNotFound(SmolStr),
+    /// Orders whose evidence is contradicted were withdrawn.
+    OrdersWithdrawn(OrdersWithdrawn),
+    /// The decision about the model failed.
+    DecisionFailed(Failed),
+    /// The checker refused a number.
+    RuleBroken(Violation),
+}
+
+/// What the observations of a role are worth: counts of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CoverageStep {
+    /// The role.
+    pub role: Role,
+    /// In one word.
+    pub state: CoverageState,
+    /// Ready.
+    pub ready: u32,
+    /// Ready, with fresh samples.
+    pub fresh: u32,
+    /// Ready, with samples that do not reach back far enough yet.
+    pub aging: u32,
+    /// Ready, with old samples.
+    pub stale: u32,
+    /// Ready, without any series.
+    pub absent: u32,
+    /// Ready, without a series that the analyzer needs.
+    pub lacking: u32,
+    /// Not Ready yet.
+    pub starting: u32,
+    /// Of these, without a node.
+    pub unschedulable: u32,
+    /// With engines that sleep.
+    pub asleep: u32,
+}
+
+/// What an analyzer found, with its inputs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AnalysisStep {
+    /// The finding.
+    pub analysis: Analysis,
+    /// Inputs and formula values, in the order of the formula.
+    pub values: Vec<Value>,
+    /// What would change the answer.
+    pub thresholds: Vec<Threshold>,
+}
+
+/// The number of a variant before limits and bounds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TargetStep {
+    /// Why.
+    #[serde(serialize_with = "data_only")]
+    pub explanation: Explanation,
+    /// The limit that held the optimizer back, if one did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
+    /// Inputs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Value>,
+}
+
+/// What a later stage changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AdjustmentStep {
+    /// The change.
+    pub adjustment: Adjustment,
+    /// Inputs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<Value>,
+    /// What the safety net makes of it, where the fleet is saturated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relief: Option<Relief>,
+}
+
+/// Orders that were withdrawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OrdersWithdrawn {
+    /// The number that was ordered.
+    pub ordered: Replicas,
+    /// The number that stands again.
+    pub restored: Replicas,
+}
+
+fn data_only<S: Serializer>(explanation: &Explanation, serializer: S) -> Result<S::Ok, S::Error> {
+    Reasoning::serialize(explanation, serializer)
+}
+
+impl Step {
+    /// A step about one variant.
+    pub fn of_variant(variant: &SmolStr, detail: Detail) -> Self {
+        Self { variant: Some(variant.clone()), detail }
+    }
+
+    /// A step about a whole group.
+    #[must_use]
+    pub const fn of_group(detail: Detail) -> Self {
+        Self { variant: None, detail }
+    }
+
+    /// The number of a variant before limits and bounds.
+    #[must_use]
+    pub fn target(variant: &SmolStr, explanation: Explanation) -> Self {
+        Self::of_variant(
+            variant,
+            Detail::Target(TargetStep { explanation, binding: None, values: Vec::new() }),
+        )
+    }
+
+    /// A number that replaces that of all stages before.
+    #[must_use]
+    pub fn bound(variant: &SmolStr, explanation: Explanation) -> Self {
+        Self::of_variant(variant, Detail::Replacement(explanation))
+    }
+
+    /// A change by a later stage.
+    #[must_use]
+    pub fn adjustment(variant: &SmolStr, adjustment: Adjustment) -> Self {
+        Self::of_variant(
+            variant,
+            Detail::Adjustment(AdjustmentStep { adjustment, values: Vec::new(), relief: None }),
+        )
+    }
+
+    /// The same with its inputs.
+    #[must_use]
+    pub fn with_values(mut self, inputs: Vec<Value>) -> Self {
+        match &mut self.detail {
+            Detail::Analysis(AnalysisStep { values, .. })
+            | Detail::Target(TargetStep { values, .. })
+            | Detail::Adjustment(AdjustmentStep { values, .. }) => *values = inputs,
+            _ => {}
+        }
+        self
+    }
+
+    /// Which stage.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        match &self.detail {
+            Detail::Coverage(_) | Detail::TargetNotFound(_) | Detail::OrdersWithdrawn(_) => Stage::Quality,
+            Detail::Analysis(_) => Stage::Analyze,
+            Detail::Optimization(_) => Stage::Optimize,
+            Detail::Target(_) => Stage::Target,
+            Detail::Adjustment(step) => step.adjustment.stage,
+            Detail::Replacement(_) => Stage::Bound,
+            Detail::LimitNotEnforced(_) => Stage::Limit,
+            Detail::DecisionFailed(_) | Detail::RuleBroken(_) => Stage::Check,
+        }
+    }
+
+    /// Inputs and formula values, in the order of the formula.
+    #[must_use]
+    pub fn values(&self) -> &[Value] {
+        match &self.detail {
+            Detail::Analysis(step) => &step.values,
+            Detail::Target(step) => &step.values,
+            Detail::Adjustment(step) => &step.values,
+            _ => &[],
+        }
+    }
+
+    /// What would change the answer.
+    #[must_use]
+    pub fn thresholds(&self) -> &[Threshold] {
+        match &self.detail {
+            Detail::Analysis(step) => &step.thresholds,
+            _ => &[],
+        }
+    }
+
+    /// What the safety net makes of a saturated fleet; `None` where the fleet is not saturated.
+    #[must_use]
+    pub const fn relief(&self) -> Option<Relief> {
+        match &self.detail {
+            Detail::Adjustment(AdjustmentStep { adjustment, relief, .. }) => match &adjustment.why {
+                AdjustmentReason::Saturated { state } => Some(state.relief),
+                _ => *relief,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A step as it is written: with its text, for people, and its data.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenStep<'a> {
+    stage: Stage,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    variant: Option<&'a SmolStr>,
+    finding: SmolStr,
+    #[serde(skip_serializing_if = "slice_is_empty")]
+    values: &'a [Value],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binding: Option<SmolStr>,
+    #[serde(rename = "turns", skip_serializing_if = "slice_is_empty")]
+    thresholds: &'a [Threshold],
+    #[serde(rename = "saturated", skip_serializing_if = "Option::is_none")]
+    relief: Option<Relief>,
+    detail: &'a Detail,
+}
+
+fn slice_is_empty<T>(slice: &&[T]) -> bool {
+    slice.is_empty()
+}
+
+impl Serialize for Step {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let written = WrittenStep {
+            stage: self.stage(),
+            variant: self.variant.as_ref(),
+            finding: self.to_smolstr(),
+            values: self.values(),
+            binding: self.binding(),
+            thresholds: self.thresholds(),
+            relief: self.relief(),
+            detail: &self.detail,
+        };
+        written.serialize(serializer)
+    }
+}
+
+/// What becomes of a saturated fleet: whether it grows, and if not, what keeps it from growing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Relief {
+    /// More replicas are ordered, and as many as that at least by the safety net.
+    Growing,
+    /// As many were ordered already, or are now by the analyzer.
+    Ordered,
+    /// Replicas that were ordered are within their start-up time.
+    Starting,
+    /// The maximum is reached.
+    AtMaximum,
+    /// A limit (GPUs, a quota, power, money) leaves no more.
+    AtLimit,
+    /// No node has room for pods that are there already.
+    NoNode,
+    /// What was ordered has not come in its time: an HPA with a lower maximum, a quota on pods, an image that does not start.
+    NotComing,
+}
+
+/// The steps, in the order they are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// What the observations are worth.
+    Quality,
+    /// What an analyzer finds.
+    Analyze,
+    /// How the findings become numbers.
+    Optimize,
+    /// The number of a variant.
+    Target,
+    /// What all models share.
+    Limit,
+    /// Minimum, maximum, stability, zero.
+    Bound,
+    /// The rules no decision may break.
+    Check,
+}
+
+impl Stage {
+    /// Its name, as reports show it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Quality => "quality",
+            Self::Analyze => "analyze",
+            Self::Optimize => "optimize",
+            Self::Target => "target",
+            Self::Limit => "limit",
+            Self::Bound => "bound",
+            Self::Check => "check",
+        }
+    }
+}
+
+/// A number with its name in the formula.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    /// What it is, with its unit where the name alone does not say it.
+    pub name: SmolStr,
+    /// The number.
+    pub value: f64,
+}
+
+impl Value {
+    /// A value of a name that is known when the program is built.
+    #[must_use]
+    pub const fn new(name: &'static str, value: f64) -> Self {
+        Self { name: SmolStr::new_static(name), value }
+    }
+}
+
+/// At which value of a quantity the answer would be another one.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Threshold {
+    /// Which way the number would go.
+    pub to: Direction,
+    /// The quantity.
+    pub when: SmolStr,
+    /// Below or above the threshold.
+    pub is: Side,
+    /// The threshold.
+    pub at: f64,
+    /// What it is now.
+    pub now: f64,
+}
+
+/// Which way a number goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Direction {
+    /// More replicas.
+    More,
+    /// Fewer replicas.
+    Fewer,
+}
+
+/// A side of a threshold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Side {
+    /// Smaller than it.
+    Below,
+    /// Larger than it.
+    Above,
+}

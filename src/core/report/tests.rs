@@ -1,0 +1,186 @@
+//! Texts of reasons, and what comes back from the wire.
+
+use crate::bound::stability::StabilityRule;
+use crate::decision::{Decision, Reason, Target, Verdict};
+use crate::limit::Binding;
+use crate::memory::VariantMemory;
+use crate::model::{Analyzer, Role};
+use crate::units::Replicas;
+
+use super::*;
+
+fn rate(role: Role) -> Analysis {
+    Analysis::from(Finding::Rate(RateExplanation {
+        role,
+        demand: figure(11.4951),
+        forecast: Some(Forecast { rate: figure(14.9), seconds: figure(62.0) }),
+        capacity: 24.0,
+        replicas: 3.0,
+        constraint: RateConstraint::SurgeReserve { share: 0.57 },
+        supports: figure(15.3),
+        removal_in: None,
+    }))
+}
+
+fn explained(running: u32, number: u32, basis: Basis, analysis: Option<Analysis>) -> Reasoning {
+    let (running, number) = (Some(Replicas::new(running)), Some(Replicas::new(number)));
+    Reasoning { running, number, basis, analysis, adjustments: Vec::new(), withheld: None }
+}
+
+fn binding() -> Binding {
+    Binding { limit: "team".into(), key: "H100".into(), budget: 8.0, used: 8.0, elsewhere: 0.0, free: 0.0 }
+}
+
+fn adjusted(stage: Stage, from: u32, to: u32, why: AdjustmentReason) -> Adjustment {
+    Adjustment { stage, from: Some(Replicas::new(from)), to: Replicas::new(to), why }
+}
+
+#[test]
+fn a_number_is_explained_by_demand_capacity_and_what_binds() {
+    let analyzed = Basis::Analyzed { caveat: None };
+    let text = explained(3, 4, analyzed.clone(), Some(rate(Role::Both))).to_string();
+    let expected = "demand 11.5 req/s (forecast 14.9 in 62 s); capacity 24.0 req/s with 3 replicas; surge reserve supports 15.3 req/s → 4 replicas";
+    assert_eq!(text, expected);
+    let mut limited = explained(3, 5, analyzed, Some(rate(Role::Decode)));
+    let why = AdjustmentReason::Limit { binding: Some(binding()) };
+    limited.adjustments.push(adjusted(Stage::Limit, 5, 3, why));
+    limited.number = Some(Replicas::new(3));
+    let expected = "decode: demand 11.5 req/s (forecast 14.9 in 62 s); capacity 24.0 req/s with 3 replicas; surge reserve supports 15.3 req/s; 3 instead of 5: team of H100: 0.0 of 8.0 free, 8.0 used → 3 replicas";
+    assert_eq!(limited.to_string(), expected);
+}
+
+#[test]
+fn what_is_held_says_so_until_it_is_withheld() {
+    let mut held = explained(2, 2, Basis::NoSeries { ready: 1 }, None);
+    let why = "no series from 1 Ready pod: check that they serve /metrics and that the source scrapes them";
+    assert_eq!(held.to_string(), format!("{why}; holding 2 replicas"));
+    held.withheld = Some(Withheld::EvidenceTooOld { age: 301.0, limit: 300.0 });
+    let expected = format!("the newest evidence is 301 s old, more than max-stale (300 s); {why}");
+    assert_eq!(held.to_string(), expected);
+}
+
+#[test]
+fn an_order_that_did_not_come_at_zero_says_that_an_hpa_does_nothing_there() {
+    let mut state = Saturation {
+        evidence: SaturationEvidence::Queue,
+        relief: Relief::NotComing,
+        running: Replicas::ZERO,
+        ordered: Replicas::ONE,
+        max: None,
+        starting: 0,
+        unschedulable: 0,
+        not_ready: 0,
+        start_up: 95,
+    };
+    assert!(state.to_string().contains("an HPA never scales a target that has 0 replicas"), "{state}");
+    (state.running, state.ordered) = (Replicas::ONE, Replicas::new(2));
+    assert!(
+        state
+            .to_string()
+            .ends_with("1 of 2 ordered replicas run: check the HPA's maximum and quotas on pods")
+    );
+}
+
+/// Explanations of every kind of structure.
+fn all() -> Vec<Explanation> {
+    let zero = Replicas::ZERO;
+    let stand_in = StandIn { own: Analyzer::Rate, analyzer: Analyzer::Saturation };
+    let totals = CapacityTotals {
+        role: Some(Role::Prefill),
+        demand: 1.5,
+        supply: 2.0,
+        anticipated: 3.0,
+        required: 0.0,
+        spare: 0.25,
+    };
+    let capacity = CapacityFinding { analyzer: Analyzer::Saturation, totals: vec![totals] };
+    let analysis = Analysis {
+        finding: Finding::Capacity { analyzers: vec![capacity] },
+        stand_in: Some(stand_in),
+        removal_limit: Some(RemovalLimit::KvCache { used: 0.1, remaining: 0.3 }),
+    };
+    let caveat = Some(Caveat::Blocked { by: Blocker::NoNode { pods: 2 } });
+    let mut full = explained(1, 2, Basis::Analyzed { caveat }, Some(analysis));
+    full.adjustments = vec![
+        adjusted(
+            Stage::Bound,
+            4,
+            2,
+            AdjustmentReason::Stability { rule: StabilityRule::Dwell { seconds: 60.0 } },
+        ),
+        adjusted(Stage::Limit, 4, 2, AdjustmentReason::Limit { binding: Some(binding()) }),
+        adjusted(Stage::Bound, 4, 2, AdjustmentReason::HpaTolerance { tolerance: 0.1 }),
+    ];
+    full.withheld = Some(Withheld::NothingKnown);
+    let bases = [
+        Basis::Recorded { text: "as it was".into() },
+        Basis::Idle,
+        Basis::AwaitingReplicas { variant: Some("b".into()), desired: Replicas::ONE, running: zero },
+        Basis::RuleBroken { rule: Rule::OneStep, detail: "two steps".into() },
+        Basis::DecisionFailed { cause: "panic".into(), retry_at: jiff::Timestamp::UNIX_EPOCH },
+    ];
+    let bases = bases.into_iter().map(|basis| explained(0, 1, basis, None).into());
+    bases.chain([Explanation::from(full), Explanation::text("only text")]).collect()
+}
+
+#[test]
+fn explanations_come_back_from_the_wire_as_they_were() {
+    for explanation in all() {
+        let text = explanation.to_string();
+        let target = Target {
+            desired: Replicas::ONE,
+            reason: Reason::Steady,
+            explanation,
+            evidence: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let json = serde_json::to_value(&target).unwrap();
+        assert_eq!(json["message"], text.as_str(), "what earlier versions and people read");
+        assert_eq!(serde_json::from_value::<Target>(json).unwrap(), target);
+        let memory =
+            VariantMemory { explanation: Some(target.explanation.clone()), ..VariantMemory::default() };
+        let json = serde_json::to_string(&memory).unwrap();
+        assert_eq!(serde_json::from_str::<VariantMemory>(&json).unwrap(), memory);
+    }
+}
+
+#[test]
+fn decisions_and_memories_of_earlier_versions_are_read_and_written_as_text() {
+    let target = r#"{"desired":3,"reason":"ScaleUp","message":"2 to 3","evidence":"2026-11-21T12:00:00Z"}"#;
+    let json = format!(r#"{{"model":"m","verdict":{{"target":{target}}}}}"#);
+    let decision: Decision = serde_json::from_str(&json).unwrap();
+    let Verdict::Target(read) = &decision.verdict else { panic!("no number") };
+    assert_eq!((read.desired, read.explanation.clone()), (Replicas::new(3), Explanation::text("2 to 3")));
+    assert_eq!(serde_json::to_string(&decision).unwrap(), json, "so that earlier versions read it");
+    let memory = r#"{"target":3,"reason":"ScaleUp","message":"2 to 3"}"#;
+    let read: VariantMemory = serde_json::from_str(memory).unwrap();
+    assert_eq!(read.explanation, Some(Explanation::text("2 to 3")));
+    assert_eq!(serde_json::to_string(&read).unwrap(), memory);
+    let empty: VariantMemory = serde_json::from_str("{}").unwrap();
+    assert_eq!((empty.explanation.is_none(), serde_json::to_string(&empty).unwrap().as_str()), (true, "{}"));
+}
+
+#[test]
+fn reasons_are_the_same_whatever_their_numbers_are() {
+    let analyzed = |caveat, demand| {
+        let mut reasoning = explained(3, 3, Basis::Analyzed { caveat }, Some(rate(Role::Both)));
+        if let Some(Analysis { finding: Finding::Rate(rate), .. }) = &mut reasoning.analysis {
+            rate.demand = demand;
+        }
+        Explanation::from(reasoning)
+    };
+    assert!(analyzed(None, 1.0).has_same_reasons(&analyzed(None, 2.0)));
+    assert!(!analyzed(None, 1.0).has_same_reasons(&analyzed(Some(Caveat::EstimatedPods), 1.0)));
+    assert!(!analyzed(None, 1.0).has_same_reasons(&Explanation::text("calm")));
+    assert!(Explanation::text("calm").has_same_reasons(&Explanation::text("calm")));
+    assert!(!Explanation::text("calm").has_same_reasons(&Explanation::text("calmer")));
+    let mut limited = analyzed(None, 1.0);
+    let why = AdjustmentReason::Limit { binding: None };
+    limited.to_mut().adjustments.push(adjusted(Stage::Limit, 4, 3, why));
+    assert!(!limited.has_same_reasons(&analyzed(None, 1.0)));
+}
+
+#[test]
+fn figures_are_short_and_finite() {
+    let figures = [1.0 / 3.0, f64::NAN, f64::INFINITY, 1e300, -0.00004].map(figure);
+    assert_eq!(figures.map(f64::to_bits), [0.3333, 0.0, f64::MAX, 1e300, -0.0].map(f64::to_bits));
+}
