@@ -12,9 +12,9 @@ ENV RUSTUP_TOOLCHAIN=1.95.0
 COPY . .
 # --target limits static linking to the program. Build scripts and procedural macros cannot be static.
 RUN target="$(uname -m)-unknown-linux-gnu" \
- && RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --bin wva --target "$target" \
+ && RUSTFLAGS="-C target-feature=+crt-static" cargo build --profile dist --locked --bin wva --target "$target" \
  && mkdir -p /image/etc/ssl/certs \
- && cp "target/$target/release/wva" /image/wva \
+ && cp "target/$target/dist/wva" /image/wva \
  && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
  && echo "nonroot:x:65532:65532:nonroot:/:/sbin/nologin" >/image/etc/passwd \
  && echo "nonroot:x:65532:" >/image/etc/group

@@ -1,6 +1,6 @@
 //! Measures how many times faster than real time the simulator is, including the decisions of the core.
 //!
-//! `cargo run --release -p wva-sim --example speed [REPLICAS] [HOURS]`
+//! `cargo run --profile dist -p wva-sim --example speed [REPLICAS] [HOURS]`
 
 #![allow(clippy::disallowed_methods, reason = "it measures real time")]
 

@@ -1,4 +1,4 @@
-//! Measures the cost of evaluations: `cargo run --release --example evaluation -- --help`. It starts a fake cluster of N variants
+//! Measures the cost of evaluations: `cargo run --profile dist --example evaluation -- --help`. It starts a fake cluster of N variants
 //! with two pods each and a fake Prometheus (`backend`, in a process of its own, so that its memory and time do not count), runs
 //! the real watches, source and engine against them, and prints wall time by step, processor time and resident memory. Not a test:
 //! it asserts nothing.
