@@ -274,9 +274,8 @@ fn is_differing(counts: Option<(f64, f64)>, slack: f64) -> bool {
 /// Counters of the same requests, tokens or seconds that differ by more than what is in progress.
 fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSet {
     use Signal::{
-        GenerationTokens, InterTokenLatencyCount, InterTokenLatencySum, KvUsage,
-        RequestGenerationTokensCount, RequestGenerationTokensSum, Running, SchedulerAttempts,
-        TimeToFirstTokenCount, TimeToFirstTokenSum, Waiting,
+        GenerationTokens, InterTokenLatencyCount, KvUsage, RequestGenerationTokensCount,
+        RequestGenerationTokensSum, Running, SchedulerAttempts, TimeToFirstTokenCount, Waiting,
     };
     // Nearly every rule compares with the running requests.
     let Some(running) = span.range(Running) else { return SignalSet::NONE };
@@ -285,7 +284,6 @@ fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSe
     let started = span.growth(TimeToFirstTokenCount);
     let generated = span.growth(GenerationTokens);
     let gaps = span.growth(InterTokenLatencyCount);
-    let gap_seconds = span.growth(InterTokenLatencySum);
 
     // Requests that the scheduler dispatched have started or wait in the engine.
     let waiting_change = waiting.map_or(0.0, |waiting| waiting.max - waiting.min);
@@ -315,6 +313,21 @@ fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSe
     let is_gap_wrong = span.counts_tokens_live()
         && generated.zip(gaps).is_some_and(|(tokens, gaps)| gaps >= MIN_TOKENS && tokens < 0.8 * gaps);
 
+    let rules: [(bool, &[Signal]); 3] = [
+        (is_dispatch_wrong, &[SchedulerAttempts]),
+        (is_answer_wrong, &[GenerationTokens, RequestGenerationTokensSum]),
+        (is_gap_wrong, &[GenerationTokens, InterTokenLatencyCount]),
+    ];
+    let broken = rules.iter().filter(|(is_broken, _)| *is_broken);
+    let latencies = find_differing_latencies(span, running, waiting);
+    broken.fold(latencies, |all, (_, signals)| all.with(SignalSet::of(signals)))
+}
+
+/// Latency that `running` requests cannot have added up to in the window, or must have exceeded.
+fn find_differing_latencies(span: &Span<'_>, running: GaugeRange, waiting: Option<GaugeRange>) -> SignalSet {
+    use Signal::{InterTokenLatencySum, Running, TimeToFirstTokenSum};
+    let gap_seconds = span.growth(InterTokenLatencySum);
+
     // A request that runs for a second adds at most a second of latency.
     let per_second = |seconds: f64| seconds / span.seconds();
     let max_latency = if running.max <= FEW_RUNNING {
@@ -333,10 +346,7 @@ fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSe
         && running.mean >= MIN_RUNNING
         && latency.is_some_and(|(gaps, first_tokens)| per_second(gaps + first_tokens) < min_latency);
 
-    let rules: [(bool, &[Signal]); 5] = [
-        (is_dispatch_wrong, &[SchedulerAttempts]),
-        (is_answer_wrong, &[GenerationTokens, RequestGenerationTokensSum]),
-        (is_gap_wrong, &[GenerationTokens, InterTokenLatencyCount]),
+    let rules: [(bool, &[Signal]); 2] = [
         (is_latency_too_high, &[InterTokenLatencySum, Running]),
         (is_latency_too_low, &[InterTokenLatencySum, TimeToFirstTokenSum, Running]),
     ];

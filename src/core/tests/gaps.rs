@@ -11,7 +11,7 @@ use wva_core::snapshot::{
     Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
     Template, VariantState,
 };
-use wva_core::units::{Cost, Replicas};
+use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{GroupId, Policy, Snapshot, VariantId, check, decide, observe};
 
 /// Four pods that have served for a quarter of an hour, scraped every 15 s.
@@ -469,8 +469,7 @@ fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let sight = &look.variants[0];
     assert_eq!((sight.ready, sight.asleep, sight.starting), (4, 2, 0));
     assert_eq!(look.state, wva_core::quality::CoverageState::Fresh, "what sleeps hides nothing");
-    let patience = wva_core::units::Seconds::whole(300);
-    assert_eq!(sight.expected_pending(&state, patience, 0, at(0)), Replicas::ZERO);
+    assert_eq!(sight.expected_pending(&state, Seconds::whole(300), 0, at(0)), Replicas::ZERO);
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
     old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);
