@@ -1,3 +1,5 @@
+//! Which of upstream's source trees a function follows, where they differ.
+
 use crate::model::Compat;
 
 /// A source tree of upstream's.
