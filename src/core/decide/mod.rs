@@ -2,16 +2,16 @@
 //!
 //! A model passes these stages, one file each:
 //!
-//! 1. [`classify`]: what its observations are worth, and which analyzer decides;
-//! 2. [`analyze`]: what the analyzers find and propose;
-//! 3. [`optimize`]: findings become numbers;
-//! 4. [`stabilise`]: what keeps numbers from moving too fast, and the safety net;
-//! 5. [`limit`]: what all models share;
-//! 6. [`bound`]: minimum and maximum;
-//! 7. [`zero`]: to zero, at zero and back;
-//! 8. [`publish`]: the decision, and what is remembered.
+//! 1. `classify`: what its observations are worth, and which analyzer decides;
+//! 2. `analyze`: what the analyzers find and propose;
+//! 3. `optimize`: findings become numbers;
+//! 4. `stabilise`: what keeps numbers from moving too fast, and the safety net;
+//! 5. `limit`: what all models share;
+//! 6. `bound`: minimum and maximum;
+//! 7. `zero`: to zero, at zero and back;
+//! 8. `publish`: the decision, and what is remembered.
 //!
-//! Models that share limits pass optimize, stabilise and limit together ([`shared_models`]); all others are independent, so their
+//! Models that share limits pass optimize, stabilise and limit together (`shared_models`); all others are independent, so their
 //! order is irrelevant. What [`crate::check`] refuses is held.
 
 mod analyze;
