@@ -271,7 +271,7 @@ impl Election {
                     holder = holder.map(|holder| holder.identity.as_str()),
                     epoch = holder.map(|holder| holder.epoch),
                     mine = leadership.is_mine(),
-                    "the Lease has another holder"
+                    "the Lease has a new holder"
                 );
             }
             *old = leadership;

@@ -59,7 +59,7 @@ eventually 45 "maximum raised to 3, which the load needs: both follow" both_at 3
 
 kubectl -n llm patch va llama --type merge -p '{"spec":{"scaleTargetRef":{"name":"elsewhere"}}}' >/dev/null
 eventually 20 "the variant targets another Deployment: the condition of the HPA by Deployment says so" \
-  object_hpa_reports follower "the server could not find the metric wva_desired_replicas for deployments.apps llama: it is the spec.scaleTargetRef of no"
+  object_hpa_reports follower "the server could not find the metric wva_desired_replicas for deployments.apps llama: it is not the spec.scaleTargetRef of any"
 eventually 5 "the condition of the other HPA says so too" object_hpa_reports llama "Deployment elsewhere"
 assert_eq "the replicas stay" "$(replicas)" 3
 kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null # also restores the HPA of type External
