@@ -1,5 +1,7 @@
 //! What later stages changed of a number, and why.
 
+use std::mem::discriminant;
+
 use serde::{Deserialize, Serialize};
 
 use super::finding::RemovalLimit;
@@ -65,6 +67,26 @@ pub enum AdjustmentReason {
         /// Its tolerance, 0 to 1.
         tolerance: f64,
     },
+}
+
+impl AdjustmentReason {
+    /// Whether `other` differs from it in figures only: the same limit, rule or state.
+    pub(super) fn differs_in_figures_only(&self, other: &Self) -> bool {
+        let limit = |binding: &Option<Binding>| {
+            binding.as_ref().map(|binding| (binding.limit.clone(), binding.key.clone()))
+        };
+        match (self, other) {
+            (Self::Limit { binding }, Self::Limit { binding: other }) => limit(binding) == limit(other),
+            (Self::Stability { rule }, Self::Stability { rule: other }) => {
+                discriminant(rule) == discriminant(other)
+            }
+            (Self::MustFit { limit }, Self::MustFit { limit: other }) => {
+                discriminant(limit) == discriminant(other)
+            }
+            (Self::Saturated { state }, Self::Saturated { state: other }) => state.relief == other.relief,
+            _ => discriminant(self) == discriminant(other),
+        }
+    }
 }
 
 /// A variant of a saturated fleet.

@@ -109,15 +109,18 @@ impl Explanation {
             Basis::Analyzed { caveat } => caveat.as_ref().map(discriminant),
             _ => None,
         };
-        let adjustments = |reasoning: &Reasoning| -> Vec<_> {
-            reasoning.adjustments.iter().map(|adjustment| discriminant(&adjustment.why)).collect()
-        };
+        let has_same_adjustments = self.adjustments.len() == other.adjustments.len()
+            && self
+                .adjustments
+                .iter()
+                .zip(&other.adjustments)
+                .all(|(adjustment, other)| adjustment.why.differs_in_figures_only(&other.why));
         match (self.only_text(), other.only_text()) {
             (None, None) => {
                 discriminant(&self.basis) == discriminant(&other.basis)
                     && caveat(self) == caveat(other)
                     && analysis(self) == analysis(other)
-                    && adjustments(self) == adjustments(other)
+                    && has_same_adjustments
                     && self.withheld.as_ref().map(discriminant) == other.withheld.as_ref().map(discriminant)
             }
             (own, text) => own == text,
