@@ -40,5 +40,5 @@ allow_explain
 stop wva-0 KILL
 start_wva wva-0 "$wva_port"
 eventually 30 "killed and restarted: the number is the previous one" value_is "==" "$steady"
-eventually 20 "it knows the capacity of a replica" explanation_has "replicas carry"
+eventually 20 "it knows the capacity of a replica" explanation_has "capacity of a replica of llama"
 throughout 60 "so it does not lower the number" value_is ">=" "$steady"
