@@ -8,83 +8,64 @@ use wva_core::hpa::{
 };
 use wva_core::units::Seconds;
 
-use super::UNKNOWN;
-use super::read::{float, integer, list, optional_replicas, replicas, text_of};
+use super::read::{all, float, float_or, integer, list, optional_replicas, replicas, text};
 
-pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
-    match group {
-        "hpa.metric" => hpa_metric(inputs),
-        "hpa.combine" => {
-            let all: Result<Vec<_>, _> = list(&inputs["proposals"])?.iter().map(optional_replicas).collect();
-            Ok(json!(combine(&all?, replicas(&inputs["spec"])?)))
-        }
-        "hpa.sequence" => hpa_sequence(inputs),
-        _ => Err(UNKNOWN.into()),
-    }
-}
-
-fn hpa_metric(inputs: &Value) -> Result<Value, String> {
-    let kind = match text_of(&inputs["kind"])?.as_str() {
+pub(super) fn metric(inputs: &Value) -> Value {
+    let kind = match text(&inputs["kind"]) {
         "AverageValue" => Kind::AverageValue,
         "Value" => Kind::Value,
-        other => return Err(format!("unknown kind {other}")),
+        unknown => panic!("unknown kind {unknown}"),
     };
-    let items: Result<Vec<f64>, _> = list(&inputs["items"])?.iter().map(float).collect();
-    let items: Vec<i64> = items?.into_iter().map(milli).collect();
-    let target = MetricTarget { kind, milli: milli(float(&inputs["target"])?) };
-    let counts = Counts {
-        spec: replicas(&inputs["spec"])?,
-        status: replicas(&inputs["status"])?,
-        ready: replicas(&inputs["ready"])?,
-    };
+    let items: Vec<i64> = all(&inputs["items"], |item| milli(float(item)));
+    let target = MetricTarget { kind, milli: milli(float(&inputs["target"])) };
+    let [spec, status, ready] = ["spec", "status", "ready"].map(|name| replicas(&inputs[name]));
     let usual = Tolerance::default();
-    let down = inputs["tdown"].as_f64().unwrap_or(usual.down);
-    let up = inputs["tup"].as_f64().unwrap_or(usual.up);
-    Ok(json!(propose(&items, target, counts, Tolerance { down, up })))
+    let tolerance =
+        Tolerance { down: float_or(&inputs["tdown"], usual.down), up: float_or(&inputs["tup"], usual.up) };
+    json!(propose(&items, target, Counts { spec, status, ready }, tolerance))
 }
 
-fn hpa_sequence(inputs: &Value) -> Result<Value, String> {
-    let behavior = match &inputs["behavior"] {
-        Value::Null => None,
-        given => {
-            let usual = Behavior::default();
-            Some(Behavior { up: rules(&given["up"], usual.up)?, down: rules(&given["down"], usual.down)? })
-        }
-    };
-    let (min, max) = (replicas(&inputs["min"])?, replicas(&inputs["max"])?);
+pub(super) fn combine_proposals(inputs: &Value) -> Value {
+    let proposals: Vec<_> = all(&inputs["proposals"], optional_replicas);
+    json!(combine(&proposals, replicas(&inputs["spec"])))
+}
+
+pub(super) fn sequence(inputs: &Value) -> Value {
+    let behavior = (!inputs["behavior"].is_null()).then(|| {
+        let (given, usual) = (&inputs["behavior"], Behavior::default());
+        Behavior { up: rules(&given["up"], usual.up), down: rules(&given["down"], usual.down) }
+    });
+    let [min, max, mut spec] = ["min", "max", "start"].map(|name| replicas(&inputs[name]));
     let mut hpa = Hpa::new(Settings { min, max, behavior, at_zero: AtZero::Reads });
-    let mut spec = replicas(&inputs["start"])?;
-    let period = SignedDuration::from_secs(i64::from(integer(&inputs["period"])?));
-    let (mut now, mut got) = (Timestamp::UNIX_EPOCH, Vec::new());
-    for proposal in list(&inputs["proposals"])? {
-        spec = hpa.step(now, spec, optional_replicas(proposal)?);
-        got.push(spec);
+    let period = SignedDuration::from_secs(i64::from(integer(&inputs["period"])));
+    let mut now = Timestamp::UNIX_EPOCH;
+    let step = |proposal: &Value| {
+        spec = hpa.step(now, spec, optional_replicas(proposal));
         now += period;
-    }
-    Ok(json!({ "replicas": got }))
+        spec
+    };
+    json!({ "replicas": list(&inputs["proposals"]).iter().map(step).collect::<Vec<_>>() })
 }
 
-fn rules(given: &Value, usual: Rules) -> Result<Rules, String> {
-    let select = match given["select"].as_str() {
-        None => usual.select,
-        Some("Max") => Select::Max,
-        Some("Min") => Select::Min,
-        Some("Disabled") => Select::Disabled,
-        Some(other) => return Err(format!("unknown select {other}")),
+fn rules(given: &Value, usual: Rules) -> Rules {
+    let policy = |given: &Value| ScalingPolicy {
+        kind: if given["type"] == "Pods" { PolicyKind::Pods } else { PolicyKind::Percent },
+        value: integer(&given["value"]),
+        period: Seconds::whole(integer(&given["period"])),
     };
-    let policy = |one: &Value| -> Result<ScalingPolicy, String> {
-        let kind = if one["type"] == json!("Pods") { PolicyKind::Pods } else { PolicyKind::Percent };
-        Ok(ScalingPolicy {
-            kind,
-            value: integer(&one["value"])?,
-            period: Seconds::whole(integer(&one["period"])?),
-        })
-    };
-    let policies = match &given["policies"] {
-        Value::Null => usual.policies,
-        given => list(given)?.iter().map(policy).collect::<Result<_, _>>()?,
-    };
-    let window =
-        if given["window"].is_null() { usual.window } else { Seconds::whole(integer(&given["window"])?) };
-    Ok(Rules { window, select, policies })
+    Rules {
+        window: if given["window"].is_null() {
+            usual.window
+        } else {
+            Seconds::whole(integer(&given["window"]))
+        },
+        select: match given["select"].as_str() {
+            None => usual.select,
+            Some("Max") => Select::Max,
+            Some("Min") => Select::Min,
+            Some("Disabled") => Select::Disabled,
+            Some(unknown) => panic!("unknown select {unknown}"),
+        },
+        policies: if given["policies"].is_null() { usual.policies } else { all(&given["policies"], policy) },
+    }
 }

@@ -14,104 +14,94 @@ use wva_core::analyze::queueing::model::Service;
 use wva_core::analyze::queueing::sizing::Targets;
 use wva_core::upstream::inferno_greedy::{BestEffort, solve};
 
-use super::UNKNOWN;
-use super::read::{float_or, integer, list, object, or_zero, replicas, single, text_of};
+use super::read::{
+    all, integer, integer_or_zero, object, replicas, replicas_or_zero, single, single_or_zero, text,
+    text_or_empty,
+};
 
-pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
-    match group {
-        "inferno.allocation" => allocation(inputs),
-        "inferno.penalty" => {
-            let to = current(&inputs["to"])?;
-            let (accelerator, replicas, cost) = (to.accelerator, to.replicas, to.cost);
-            let to = Allocation { accelerator, replicas, cost, ..Allocation::default() };
-            Ok(json!(penalty(&current(&inputs["from"])?, &to)))
-        }
-        "inferno.greedy" => greedy(inputs),
-        _ => Err(UNKNOWN.into()),
-    }
+fn current(given: &Value) -> Current {
+    let (replicas, cost) = (replicas_or_zero(&given["replicas"]), single_or_zero(&given["cost"]));
+    Current { accelerator: text_or_empty(&given["acc"]).into(), replicas, cost }
 }
 
-fn current(given: &Value) -> Result<Current, String> {
-    let (replicas, cost) = (or_zero(&given["replicas"])?, float_or(&given["cost"], 0.0)? as f32);
-    Ok(Current { accelerator: given["acc"].as_str().unwrap_or_default().into(), replicas, cost })
+pub(super) fn transition_penalty(inputs: &Value) -> Value {
+    let Current { accelerator, replicas, cost } = current(&inputs["to"]);
+    let to = Allocation { accelerator, replicas, cost, ..Allocation::default() };
+    json!(penalty(&current(&inputs["from"]), &to))
 }
 
-fn allocation(inputs: &Value) -> Result<Value, String> {
+pub(super) fn allocation(inputs: &Value) -> Value {
     let (given, acc, perf, target) = (&inputs["server"], &inputs["acc"], &inputs["perf"], &inputs["target"]);
     let load = &given["load"];
-    let has = ["current", "cur"].into_iter().find(|name| given[*name].is_object());
     let server = Server {
         name: "server".into(),
         class: SmolStr::default(),
         model: "model".into(),
         load: ServerLoad {
-            arrival: single(&load["arrival"])?,
-            input: or_zero(&load["in"])?.get(),
-            output: or_zero(&load["out"])?.get(),
+            arrival: single(&load["arrival"]),
+            input: integer_or_zero(&load["in"]),
+            output: integer_or_zero(&load["out"]),
         },
-        min: or_zero(&given["min"])?,
-        max_batch: or_zero(&given["max_batch"])?.get(),
+        min: replicas_or_zero(&given["min"]),
+        max_batch: integer_or_zero(&given["max_batch"]),
         keep_accelerator: false,
-        current: has.map(|name| current(&given[name])).transpose()?,
+        current: ["current", "cur"]
+            .map(|name| &given[name])
+            .into_iter()
+            .find(|at| at.is_object())
+            .map(current),
     };
-    let name: SmolStr = text_of(&acc["name"])?.into();
+    let name: SmolStr = text(&acc["name"]).into();
     let accelerator = Accelerator {
         name: name.clone(),
         kind: name.clone(),
         multiplicity: 1,
-        cost: single(&acc["cost"])?,
+        cost: single(&acc["cost"]),
         power: PowerProfile::default(),
     };
-    let service = Service::new(single(&perf["alpha"])?, single(&perf["beta"])?, single(&perf["gamma"])?);
+    let [alpha, beta, gamma] = ["alpha", "beta", "gamma"].map(|name| single(&perf[name]));
     let performance = PerformanceProfile {
         model: "model".into(),
         accelerator: name,
-        units: or_zero(&perf["acc_count"])?.get(),
-        max_batch: or_zero(&perf["max_batch"])?.get(),
-        at_tokens: or_zero(&perf["at_tokens"])?.get(),
-        service: service.map_err(|error| error.to_string())?,
+        units: integer_or_zero(&perf["acc_count"]),
+        max_batch: integer_or_zero(&perf["max_batch"]),
+        at_tokens: integer_or_zero(&perf["at_tokens"]),
+        service: Service::new(alpha, beta, gamma).unwrap(),
     };
-    let goal = |name: &str| float_or(&target[name], 0.0).map(|value| value as f32);
-    let targets = Targets { ttft: goal("ttft")?, itl: goal("itl")?, tps: goal("tps")? };
-    let found = allocate(&server, &accelerator, &performance, targets);
-    Ok(found.map_or(Value::Null, |one| {
+    let [ttft, itl, tps] = ["ttft", "itl", "tps"].map(|name| single_or_zero(&target[name]));
+    let found = allocate(&server, &accelerator, &performance, Targets { ttft, itl, tps });
+    found.map_or(Value::Null, |found| {
         json!({
-            "acc": one.accelerator, "replicas": one.replicas, "cost": one.cost, "value": one.value,
-            "itl": one.itl, "ttft": one.ttft, "rho": one.rho, "batch": one.batch, "max_rate": one.max_rate,
+            "acc": found.accelerator, "replicas": found.replicas, "cost": found.cost, "value": found.value, "itl": found.itl,
+            "ttft": found.ttft, "rho": found.rho, "batch": found.batch, "max_rate": found.max_rate,
         })
-    }))
+    })
 }
 
-fn greedy(inputs: &Value) -> Result<Value, String> {
-    let choice = |one: &Value| -> Result<AllocationChoice, String> {
-        let accelerator: SmolStr = one["acc"].as_str().unwrap_or_default().into();
-        let kind = one["type"].as_str().filter(|kind| !kind.is_empty() && !accelerator.is_empty());
-        let (units, replicas) = (u64::from(or_zero(&one["units"])?.get()), replicas(&one["replicas"])?);
-        let (cost, value) = (single(&one["cost"])?, single(&one["value"])?);
-        let kind = kind.map(SmolStr::from);
+pub(super) fn greedy(inputs: &Value) -> Value {
+    let choice = |given: &Value| {
+        let accelerator: SmolStr = text_or_empty(&given["acc"]).into();
+        let kind = given["type"].as_str().filter(|kind| !kind.is_empty() && !accelerator.is_empty());
+        let (kind, units) = (kind.map(SmolStr::from), u64::from(integer_or_zero(&given["units"])));
+        let (cost, value) = (single(&given["cost"]), single(&given["value"]));
+        let replicas = replicas(&given["replicas"]);
         let allocation = Allocation { accelerator, replicas, cost, value, ..Allocation::default() };
-        Ok(AllocationChoice { allocation, kind, units })
+        AllocationChoice { allocation, kind, units }
     };
-    let request = |one: &Value| -> Result<AllocationRequest, String> {
-        Ok(AllocationRequest {
-            server: text_of(&one["name"])?.into(),
-            priority: integer(&one["priority"])?,
-            choices: list(&one["allocs"])?.iter().map(choice).collect::<Result<_, _>>()?,
-        })
+    let request = |given: &Value| AllocationRequest {
+        server: text(&given["name"]).into(),
+        priority: integer(&given["priority"]),
+        choices: all(&given["allocs"], choice),
     };
-    let requests: Vec<_> = list(&inputs["servers"])?.iter().map(request).collect::<Result<_, _>>()?;
-    let available: BTreeMap<SmolStr, u64> = object(&inputs["capacity"])?
-        .iter()
-        .map(|(kind, count)| Ok((kind.into(), u64::from(integer(count)?))))
-        .collect::<Result<_, String>>()?;
-    let policy = BestEffort::from_name(inputs["policy"].as_str().unwrap_or_default());
-    let granted = solve(&requests, &available, policy, inputs["delayed"] == json!(true));
-    let alloc: Map<String, Value> = granted
-        .allocations
-        .into_iter()
-        .map(|(server, one)| {
-            (server.into(), json!({ "acc": one.accelerator, "replicas": one.replicas, "cost": one.cost }))
-        })
-        .collect();
-    Ok(json!({ "alloc": alloc, "left": granted.left }))
+    let requests: Vec<_> = all(&inputs["servers"], request);
+    let capacity = object(&inputs["capacity"]).iter();
+    let available: BTreeMap<SmolStr, u64> =
+        capacity.map(|(kind, count)| (kind.into(), u64::from(integer(count)))).collect();
+    let policy = BestEffort::from_name(text_or_empty(&inputs["policy"]));
+    let solved = solve(&requests, &available, policy, inputs["delayed"] == true);
+    let row = |(server, got): (SmolStr, Allocation)| {
+        (server.into(), json!({ "acc": got.accelerator, "replicas": got.replicas, "cost": got.cost }))
+    };
+    let alloc: Map<String, Value> = solved.allocations.into_iter().map(row).collect();
+    json!({ "alloc": alloc, "left": solved.left })
 }

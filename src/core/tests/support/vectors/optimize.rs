@@ -1,12 +1,12 @@
 //! Replica counts from findings: `optimizer.*`, `rescale.*`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 use smol_str::SmolStr;
 use wva_core::analyze::finding::{Finding, Totals, VariantCapacity};
 use wva_core::limit::FreeGpus;
-use wva_core::model::{Analyzer, Bounds, GroupId, Role};
+use wva_core::model::{Analyzer, GroupId};
 use wva_core::optimize::by_score::SharingRound;
 use wva_core::optimize::rescale::Rescale;
 use wva_core::optimize::water_fill::{Share, demand_gpus, split, water_fill};
@@ -15,212 +15,147 @@ use wva_core::units::Replicas;
 use wva_core::upstream::by_score::share_free_gpus;
 use wva_core::upstream::{self, Tree};
 
-use super::UNKNOWN;
-use super::read::{cost, float, integer, list, object, or_zero, text_of};
+use super::read::{
+    all, bounds, cost, counts, float, float_or_zero, integer_or_zero, list, named, replicas_or_zero, role,
+    text, text_or_empty, whole,
+};
 
-pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
-    match group {
-        "optimizer.cost_aware" => cost_aware(inputs),
-        "optimizer.greedy_by_score" => greedy_by_score(inputs),
-        "rescale.optimize" => rescale_optimize(inputs),
-        "rescale.water_fill" => fill(inputs),
-        "rescale.split" => split_roles(inputs),
-        "rescale.demand_gpus" => {
-            let gpus = if inputs["gpus"].is_null() { 1 } else { whole(&inputs["gpus"])?.max(1) };
-            Ok(json!(demand_gpus(float(&inputs["demand"])?, float(&inputs["prc"])?, gpus)))
-        }
-        _ => Err(UNKNOWN.into()),
-    }
+/// The findings of these vectors are of August where they say whether a finding is live.
+fn tree(is_of_august: bool) -> Tree {
+    if is_of_august { Tree::August } else { Tree::June }
 }
 
-fn cost_aware(inputs: &Value) -> Result<Value, String> {
-    let live = inputs["liveness"] == json!(true);
-    let requests = requests(inputs)?;
-    let tree = if live { Tree::August } else { Tree::June };
-    let mut models = Map::new();
-    for request in &requests {
-        let plan = upstream::cost_aware::optimize(request, tree);
-        models.insert(plan.id.model.to_string(), Value::Object(targets(&[plan])));
-    }
-    Ok(Value::Object(models))
+pub(super) fn cost_aware(inputs: &Value) -> Value {
+    let tree = tree(inputs["liveness"] == true);
+    let plans = requests(inputs).into_iter().map(|request| upstream::cost_aware::optimize(&request, tree));
+    let models: Map<String, Value> =
+        plans.map(|plan| (plan.id.model.to_string(), targets(&[plan]))).collect();
+    Value::Object(models)
 }
 
 /// Without free GPUs at all the vectors are of 2026-06; a quota of a namespace exists since 2026-08 only.
-fn greedy_by_score(inputs: &Value) -> Result<Value, String> {
-    let live = inputs["liveness"] == json!(true) || inputs["namespace_available"].is_object();
-    let requests = requests(inputs)?;
-    let (free, tree) = (free(inputs)?, if live { Tree::August } else { Tree::June });
-    let shared = share_free_gpus(&requests, free, &Rescale::default(), tree);
+pub(super) fn greedy_by_score(inputs: &Value) -> Value {
+    let tree = tree(inputs["liveness"] == true || inputs["namespace_available"].is_object());
+    let shared = share_free_gpus(&requests(inputs), free(inputs), &Rescale::default(), tree);
     let round = |round: &SharingRound| json!({ "model": round.id.model, "rem": round.remaining, "mean": round.mean, "target": round.target });
     let trace: Vec<Value> = shared.rounds.iter().map(round).collect();
-    Ok(json!({ "targets": targets(&shared.plans), "trace": trace }))
+    json!({ "targets": targets(&shared.plans), "trace": trace })
 }
 
-fn rescale_optimize(inputs: &Value) -> Result<Value, String> {
+pub(super) fn rescale(inputs: &Value) -> Value {
     let flags = &inputs["flags"];
-    let on = |name: &&String| flags["namespaces"][name.as_str()] == json!(true);
-    let names = flags["namespaces"].as_object().into_iter().flat_map(Map::keys);
+    let namespaces = flags["namespaces"].as_object().into_iter().flatten();
     let rescale = Rescale {
-        cluster: flags["cluster"] == json!(true),
-        namespaces: names.filter(on).map(SmolStr::from).collect(),
+        cluster: flags["cluster"] == true,
+        namespaces: namespaces.filter(|(_, is_on)| **is_on == true).map(|(name, _)| name.into()).collect(),
     };
-    let shared = share_free_gpus(&requests(inputs)?, free(inputs)?, &rescale, Tree::August);
-    Ok(Value::Object(targets(&shared.plans)))
+    targets(&share_free_gpus(&requests(inputs), free(inputs), &rescale, Tree::August).plans)
 }
 
-fn targets(plans: &[Plan]) -> Map<String, Value> {
-    let all = plans.iter().flat_map(|plan| &plan.targets);
-    all.map(|one| (one.name.to_string(), json!(one.target))).collect()
+fn targets(plans: &[Plan]) -> Value {
+    let targets = plans.iter().flat_map(|plan| &plan.targets);
+    json!(targets.map(|target| (target.name.clone(), target.target)).collect::<BTreeMap<_, _>>())
 }
 
-fn free(inputs: &Value) -> Result<FreeGpus, String> {
-    let mut free = FreeGpus { cluster: counts(&inputs["available"])?, namespaces: BTreeMap::new() };
-    for (namespace, types) in inputs["namespace_available"].as_object().into_iter().flatten() {
-        free.namespaces.insert(namespace.into(), counts(types)?);
+fn free(inputs: &Value) -> FreeGpus {
+    let namespaces = inputs["namespace_available"].as_object().into_iter().flatten();
+    FreeGpus {
+        cluster: counts(&inputs["available"]),
+        namespaces: namespaces.map(|(name, types)| (name.into(), counts(types))).collect(),
     }
-    Ok(free)
 }
 
 /// Upstream decides only about models with a saturation result.
-fn requests(inputs: &Value) -> Result<Vec<Request>, String> {
-    let all: Result<Vec<_>, String> = list(&inputs["requests"])?.iter().map(request).collect();
-    Ok(all?.into_iter().flatten().collect())
+fn requests(inputs: &Value) -> Vec<Request> {
+    list(&inputs["requests"]).iter().filter_map(request).collect()
 }
 
-fn request(one: &Value) -> Result<Option<Request>, String> {
-    let mut findings = Vec::new();
-    for entry in list(&one["analyzers"])? {
-        findings.push(finding(entry)?);
-    }
-    let Some(anchor) = findings.iter().position(|one| one.analyzer == Analyzer::Saturation) else {
-        return Ok(None);
-    };
+fn request(given: &Value) -> Option<Request> {
+    let mut findings: Vec<_> = all(&given["analyzers"], finding);
+    let anchor = findings.iter().position(|finding| finding.analyzer == Analyzer::Saturation)?;
     findings.swap(0, anchor);
-    let states = list(&one["states"])?;
-    let mut candidates = Vec::new();
-    for known in &findings[0].variants {
-        let state = states.iter().find(|state| state["name"] == json!(known.name));
-        candidates.push(candidate(known, state.unwrap_or(&Value::Null))?);
-    }
+    let states = list(&given["states"]);
+    let known = findings[0].variants.iter();
+    let mut candidates: Vec<_> = known.map(|known| candidate(known, named(states, &known.name))).collect();
     for state in states {
-        let name = text_of(&state["name"])?;
-        if !candidates.iter().any(|one| one.name == name) {
-            candidates.push(candidate(&capacity(&json!({ "name": name, "cost": 0, "prc": 0 }))?, state)?);
+        let name = text(&state["name"]);
+        if !candidates.iter().any(|candidate| candidate.name == name) {
+            candidates.push(candidate(&capacity(&json!({ "name": name, "cost": 0, "prc": 0 })), state));
         }
     }
-    let id = GroupId::new(text_of(&one["namespace"])?, text_of(&one["model"])?);
-    let priority = one["priority"].as_f64().unwrap_or_default();
-    Ok(Some(Request { id, priority, candidates, findings }))
+    let id = GroupId::new(text(&given["namespace"]), text(&given["model"]));
+    Some(Request { id, priority: float_or_zero(&given["priority"]), candidates, findings })
 }
 
-fn candidate(known: &VariantCapacity, state: &Value) -> Result<Candidate, String> {
-    let max = or_zero(&state["max"])?;
-    Ok(Candidate {
+fn candidate(known: &VariantCapacity, state: &Value) -> Candidate {
+    Candidate {
         name: known.name.clone(),
         role: known.role,
         cost: known.cost,
         accelerator: known.accelerator.clone(),
-        gpus: or_zero(&state["gpus"])?.get(),
+        gpus: integer_or_zero(&state["gpus"]),
         watts: None,
-        current: or_zero(&state["current"])?,
-        bounds: Bounds { min: or_zero(&state["min"])?, max: (max > Replicas::ZERO).then_some(max) },
-    })
-}
-
-fn finding(entry: &Value) -> Result<Finding, String> {
-    let number = |name: &str| entry[name].as_f64().unwrap_or_default();
-    let variants: Result<Vec<_>, _> = list(&entry["variants"])?.iter().map(capacity).collect();
-    let mut roles = BTreeMap::new();
-    for (name, totals) in entry["roles"].as_object().into_iter().flatten() {
-        let number = |name: &str| totals[name].as_f64();
-        let demand = number("demand").or_else(|| number("total_demand")).unwrap_or_default();
-        let (required, spare) = (number("rc").unwrap_or_default(), number("sc").unwrap_or_default());
-        roles.insert(role(name)?, Totals { required, spare, demand, ..Totals::default() });
+        current: replicas_or_zero(&state["current"]),
+        bounds: bounds(state),
     }
-    Ok(Finding {
-        analyzer: if entry["name"] == json!("saturation") {
-            Analyzer::Saturation
-        } else {
-            Analyzer::Throughput
-        },
-        score: number("score"),
-        live: entry["live"] != json!(false),
-        total: Totals {
-            required: number("rc"),
-            spare: number("sc"),
-            demand: number("total_demand"),
-            ..Totals::default()
-        },
-        roles,
-        variants: variants?,
-    })
 }
 
-fn capacity(one: &Value) -> Result<VariantCapacity, String> {
-    Ok(VariantCapacity {
-        name: text_of(&one["name"])?.into(),
-        role: role(one["role"].as_str().unwrap_or_default())?,
-        accelerator: one["accel"].as_str().filter(|name| !name.is_empty()).map(SmolStr::from),
-        cost: cost(&one["cost"])?,
-        replicas: or_zero(&one["replicas"])?,
+fn finding(given: &Value) -> Finding {
+    let sums = |given: &Value, demand: f64| Totals {
+        required: float_or_zero(&given["rc"]),
+        spare: float_or_zero(&given["sc"]),
+        demand,
+        ..Totals::default()
+    };
+    let of_role = |(name, given): (&String, &Value)| {
+        let demand = ["demand", "total_demand"].into_iter().find_map(|name| given[name].as_f64());
+        (role(&json!(name)), sums(given, demand.unwrap_or_default()))
+    };
+    let is_saturation = given["name"] == "saturation";
+    Finding {
+        analyzer: if is_saturation { Analyzer::Saturation } else { Analyzer::Throughput },
+        score: float_or_zero(&given["score"]),
+        live: given["live"] != false,
+        total: sums(given, float_or_zero(&given["total_demand"])),
+        roles: given["roles"].as_object().into_iter().flatten().map(of_role).collect(),
+        variants: all(&given["variants"], capacity),
+    }
+}
+
+fn capacity(given: &Value) -> VariantCapacity {
+    VariantCapacity {
+        name: text(&given["name"]).into(),
+        role: role(&given["role"]),
+        accelerator: Some(text_or_empty(&given["accel"])).filter(|name| !name.is_empty()).map(SmolStr::from),
+        cost: cost(&given["cost"]),
+        replicas: replicas_or_zero(&given["replicas"]),
         pending: Replicas::ZERO,
-        per_replica: float(&one["prc"])?,
+        per_replica: float(&given["prc"]),
         demand: 0.0,
         reason: SmolStr::default(),
-    })
-}
-
-fn role(name: &str) -> Result<Role, String> {
-    match name {
-        "" | "both" => Ok(Role::Both),
-        "prefill" => Ok(Role::Prefill),
-        "decode" => Ok(Role::Decode),
-        other => Err(format!("unknown role {other}")),
     }
 }
 
-fn fill(inputs: &Value) -> Result<Value, String> {
-    let mut shares = Vec::new();
-    for one in list(&inputs["models"])? {
-        let (id, priority, demand) = (text_of(&one["id"])?, float(&one["priority"])?, float(&one["demand"])?);
-        shares.push(Share {
-            id: id.into(),
-            priority,
-            demand,
-            floor: whole(&one["floor"])?,
-            cap: whole(&one["cap"])?,
-        });
-    }
-    let filled = water_fill(&shares, whole(&inputs["budget"])?);
-    Ok(json!({ "targets": filled.targets, "over": filled.is_over_budget }))
+pub(super) fn fill(inputs: &Value) -> Value {
+    let share = |given: &Value| Share {
+        id: text(&given["id"]).into(),
+        priority: float(&given["priority"]),
+        demand: float(&given["demand"]),
+        floor: whole(&given["floor"]),
+        cap: whole(&given["cap"]),
+    };
+    let shares: Vec<_> = all(&inputs["models"], share);
+    let filled = water_fill(&shares, whole(&inputs["budget"]));
+    json!({ "targets": filled.targets, "over": filled.is_over_budget })
 }
 
-fn split_roles(inputs: &Value) -> Result<Value, String> {
-    let roles: Result<Vec<_>, _> =
-        list(&inputs["roles"])?.iter().map(|role| text_of(role).map(SmolStr::from)).collect();
-    let map = |name: &str| counts(&inputs[name]);
-    let (weight, fallback, floor) = (map("weight")?, map("fallback")?, map("floor")?);
-    Ok(json!(split(whole(&inputs["total"])?, &roles?, &weight, &fallback, &floor)))
+pub(super) fn split_roles(inputs: &Value) -> Value {
+    let roles: Vec<SmolStr> = all(&inputs["roles"], |role| text(role).into());
+    let [weight, fallback, floor] = ["weight", "fallback", "floor"].map(|name| counts(&inputs[name]));
+    json!(split(whole(&inputs["total"]), &roles, &weight, &fallback, &floor))
 }
 
-pub(super) fn counts(value: &Value) -> Result<BTreeMap<SmolStr, i64>, String> {
-    if value.is_null() {
-        return Ok(BTreeMap::new());
-    }
-    object(value)?.iter().map(|(name, count)| Ok((name.into(), whole(count)?))).collect()
-}
-
-pub(super) fn whole(value: &Value) -> Result<i64, String> {
-    let float = || value.as_f64().map(wva_core::units::truncated_i64);
-    value.as_i64().or_else(float).ok_or_else(|| format!("{value} is not a whole number"))
-}
-
-/// The names of a list.
-pub(super) fn names(value: &Value) -> Result<BTreeSet<SmolStr>, String> {
-    value.as_array().into_iter().flatten().map(|name| text_of(name).map(SmolStr::from)).collect()
-}
-
-/// GPUs of a replica.
-pub(super) fn gpus(value: &Value) -> Result<u32, String> {
-    if value.is_null() { Ok(0) } else { integer(value) }
+pub(super) fn gpus_of_demand(inputs: &Value) -> Value {
+    let gpus = if inputs["gpus"].is_null() { 1 } else { whole(&inputs["gpus"]).max(1) };
+    json!(demand_gpus(float(&inputs["demand"]), float(&inputs["prc"]), gpus))
 }

@@ -1,6 +1,6 @@
 //! The queueing model and its tuner: `qm.*`.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use wva_core::analyze::queueing::model::{
     Limits, Model, Performance, RequestLengths, Service, ServiceTimes, Unsolvable,
 };
@@ -11,44 +11,39 @@ use wva_core::model::Role;
 use wva_core::units::Cost;
 use wva_core::upstream::queueing as upstream;
 
-use super::UNKNOWN;
-use super::read::{float, float_or, integer, list, or_zero, single, text_of};
+use super::read::{
+    all, float, float_or, float_or_zero, integer, integer_or, integer_or_zero, list, replicas_or_zero,
+    single, single_or_zero, text,
+};
 
-pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
-    match group {
-        "qm.service_time" => {
-            let times = ServiceTimes::new(service(inputs)?, lengths(inputs)?);
-            let n = single(&inputs["n"])?;
-            Ok(json!({ "titer": times.iteration(n), "prefill": times.prefill(n), "decode": times.decode(n) }))
-        }
-        "qm.analyze" => analyze(inputs),
-        "qm.size" => size(inputs),
-        "qm.slo" => slo(inputs),
-        "qm.capacity" => capacity(inputs),
-        "qm.guess" => {
-            let [ttft, itl, input, output] = ["ttft", "itl", "i", "o"].map(|name| float(&inputs[name]));
-            Ok(json!(guess(ttft?, itl?, input?, output?)))
-        }
-        "qm.ekf" => filter(inputs),
-        _ => Err(UNKNOWN.into()),
-    }
+pub(super) fn service_time(inputs: &Value) -> Value {
+    let (times, n) = (ServiceTimes::new(service(inputs), lengths(inputs)), single(&inputs["n"]));
+    json!({ "titer": times.iteration(n), "prefill": times.prefill(n), "decode": times.decode(n) })
 }
 
-fn service(inputs: &Value) -> Result<Service, String> {
-    let [alpha, beta, gamma] = ["alpha", "beta", "gamma"].map(|name| single(&inputs[name]));
-    Service::new(alpha?, beta?, gamma?).map_err(|error| error.to_string())
+pub(super) fn first_guess(inputs: &Value) -> Value {
+    let [ttft, itl, input, output] = ["ttft", "itl", "i", "o"].map(|name| float(&inputs[name]));
+    json!(guess(ttft, itl, input, output))
 }
 
-fn lengths(inputs: &Value) -> Result<RequestLengths, String> {
-    RequestLengths::new(single(&inputs["i"])?, single(&inputs["o"])?).map_err(|error| error.to_string())
+fn service(inputs: &Value) -> Service {
+    service_of(["alpha", "beta", "gamma"].map(|name| &inputs[name]))
 }
 
-fn model(inputs: &Value) -> Result<Result<Model, Unsolvable>, String> {
+fn service_of(parameters: [&Value; 3]) -> Service {
+    let [alpha, beta, gamma] = parameters.map(single);
+    Service::new(alpha, beta, gamma).unwrap()
+}
+
+fn lengths(inputs: &Value) -> RequestLengths {
+    RequestLengths::new(single(&inputs["i"]), single(&inputs["o"])).unwrap()
+}
+
+fn model(inputs: &Value) -> Result<Model, Unsolvable> {
     let usual = Limits::sizing(Limits::DEFAULT_BATCH);
-    let given =
-        |name: &str, usual: u32| if inputs[name].is_null() { Ok(usual) } else { integer(&inputs[name]) };
-    let limits = Limits { batch: given("n", usual.batch)?, queue: given("q", usual.queue)? };
-    Ok(upstream::model(service(inputs)?, lengths(inputs)?, limits))
+    let limits =
+        Limits { batch: integer_or(&inputs["n"], usual.batch), queue: integer_or(&inputs["q"], usual.queue) };
+    upstream::model(service(inputs), lengths(inputs), limits)
 }
 
 fn metrics(at: &Performance) -> Value {
@@ -63,77 +58,69 @@ fn reason(error: &Unsolvable) -> String {
     match error {
         Unsolvable::AboveMaximum { .. } => "rate above maximum".into(),
         Unsolvable::Unreachable(_) => "target below the reachable range".into(),
-        other => other.to_string(),
+        error => error.to_string(),
     }
 }
 
-fn analyze(inputs: &Value) -> Result<Value, String> {
-    let rate = single(&inputs["rate"])?;
-    let mut model = match model(inputs)? {
+pub(super) fn analyze(inputs: &Value) -> Value {
+    let mut model = match model(inputs) {
         Ok(model) => model,
-        Err(error) => return Ok(json!({ "error": reason(&error) })),
+        Err(error) => return json!({ "error": reason(&error) }),
     };
-    Ok(match model.analyze(rate) {
+    match model.analyze(single(&inputs["rate"])) {
         Ok(at) => metrics(&at),
         Err(error) => json!({ "error": reason(&error), "max_rate": model.max_rate() }),
-    })
+    }
 }
 
-fn size(inputs: &Value) -> Result<Value, String> {
-    let target = |name: &str| float_or(&inputs[name], 0.0).map(|value| value as f32);
-    let targets = Targets { ttft: target("ttft")?, itl: target("itl")?, tps: target("tps")? };
-    Ok(match model(inputs)?.and_then(|mut model| model.size(targets)) {
+pub(super) fn size(inputs: &Value) -> Value {
+    let [ttft, itl, tps] = ["ttft", "itl", "tps"].map(|name| single_or_zero(&inputs[name]));
+    match model(inputs).and_then(|mut model| model.size(Targets { ttft, itl, tps })) {
         Ok(size) => json!({
             "rate_ttft": size.rate_ttft, "rate_itl": size.rate_itl, "rate_tps": size.rate_tps,
             "metrics": metrics(&size.at),
         }),
         Err(error) => json!({ "error": reason(&error) }),
-    })
+    }
 }
 
-fn slo(inputs: &Value) -> Result<Value, String> {
+pub(super) fn slo(inputs: &Value) -> Value {
     let targets = if inputs["alpha"].is_null() {
-        let (ttft, itl) = (float_or(&inputs["ttft_s"], 0.0)?, float_or(&inputs["itl_s"], 0.0)?);
+        let (ttft, itl) = (float_or_zero(&inputs["ttft_s"]), float_or_zero(&inputs["itl_s"]));
         fallback(&Means { ttft, itl, ..Means::default() })
     } else {
-        let means = Means { input: float(&inputs["i"])?, output: float(&inputs["o"])?, ..Means::default() };
-        inferred(service(inputs)?, &means, float_or(&inputs["k"], 3.0)?)
+        let means = Means { input: float(&inputs["i"]), output: float(&inputs["o"]), ..Means::default() };
+        inferred(service(inputs), &means, float_or(&inputs["k"], 3.0))
     };
-    Ok(targets.map_or(Value::Null, |targets| json!({ "ttft": targets.ttft, "itl": targets.itl })))
+    targets.map_or(Value::Null, |targets| json!({ "ttft": targets.ttft, "itl": targets.itl }))
 }
 
-fn capacity(inputs: &Value) -> Result<Value, String> {
-    let batch = or_zero(&inputs["batch"])?.get();
-    let observation = |one: &Value| -> Result<LatencyObservation, String> {
-        Ok(LatencyObservation {
-            arrival: one["arrival"].as_f64(),
-            input: float_or(&one["in"], 0.0)?,
-            output: float_or(&one["out"], 0.0)?,
-            ttft: float_or(&one["ttft"], 0.0)?,
-            itl: float_or(&one["itl"], 0.0)?,
-            batch: one["batch"].as_u64().and_then(|own| u32::try_from(own).ok()).unwrap_or(batch),
-        })
+pub(super) fn capacity(inputs: &Value) -> Value {
+    let batch = integer_or_zero(&inputs["batch"]);
+    let observation = |given: &Value| LatencyObservation {
+        arrival: given["arrival"].as_f64(),
+        input: float_or_zero(&given["in"]),
+        output: float_or_zero(&given["out"]),
+        ttft: float_or_zero(&given["ttft"]),
+        itl: float_or_zero(&given["itl"]),
+        batch: given["batch"].as_u64().and_then(|own| u32::try_from(own).ok()).unwrap_or(batch),
     };
-    let observations: Vec<_> =
-        list(&inputs["replicas"])?.iter().map(observation).collect::<Result<_, _>>()?;
-    let (state, pending) = (&inputs["state"], or_zero(&inputs["state"]["pending"])?);
+    let (state, slo) = (&inputs["state"], &inputs["slo"]);
+    let pending = replicas_or_zero(&state["pending"]);
     let load = VariantLoad {
-        name: text_of(&state["name"])?.into(),
+        name: text(&state["name"]).into(),
         role: Role::Both,
         accelerator: None,
         cost: Cost::ZERO,
-        ready: or_zero(&state["current"])?.saturating_sub(pending),
+        ready: replicas_or_zero(&state["current"]).saturating_sub(pending),
         pending,
-        observations,
+        observations: all(&inputs["replicas"], observation),
     };
     let service = match inputs["params"].as_array().map(Vec::as_slice) {
-        Some([alpha, beta, gamma]) => {
-            Some(service(&json!({ "alpha": alpha, "beta": beta, "gamma": gamma }))?)
-        }
+        Some([alpha, beta, gamma]) => Some(service_of([alpha, beta, gamma])),
         _ => None,
     };
-    let slo = &inputs["slo"];
-    let targets = Targets { ttft: single(&slo["ttft"])?, itl: single(&slo["itl"])?, tps: 0.0 };
+    let targets = Targets { ttft: single(&slo["ttft"]), itl: single(&slo["itl"]), tps: 0.0 };
     let lengths = upstream::means(&load.observations).and_then(|means| means.lengths());
     let sized = upstream::size(&load, service, lengths, targets);
     let totals = upstream::totals(&[sized]);
@@ -142,60 +129,59 @@ fn capacity(inputs: &Value) -> Result<Value, String> {
         "capacity": upstream::desired_capacity(&sized), "demand": sized.demand, "util": upstream::desired_utilisation(&sized),
         "rc": totals.required, "sc": totals.spare,
     });
-    if let (Some(desired), Some(fields)) = (upstream::desired(&sized), found.as_object_mut()) {
-        fields.insert("desired".into(), json!(desired));
+    if let Some(desired) = upstream::desired(&sized) {
+        found["desired"] = json!(desired);
     }
-    Ok(found)
+    found
 }
 
-fn filter(inputs: &Value) -> Result<Value, String> {
-    let environment = |one: &Value| -> Result<Option<Environment>, String> {
-        let (rate, batch) = (single(&one["lam"])?, integer(&one["n"])?);
-        let (ttft, itl) = (single(&one["ttft"])?, single(&one["itl"])?);
-        Ok(Environment { rate, lengths: lengths(one)?, batch, ttft, itl }.validated())
+pub(super) fn filter(inputs: &Value) -> Value {
+    let environment = |given: &Value| {
+        let environment = Environment {
+            rate: single(&given["lam"]),
+            lengths: lengths(given),
+            batch: integer(&given["n"]),
+            ttft: single(&given["ttft"]),
+            itl: single(&given["itl"]),
+        };
+        environment.validated()
     };
-    let environments: Vec<_> = list(&inputs["envs"])?.iter().map(environment).collect::<Result<_, _>>()?;
-    let environments: Vec<_> = environments.into_iter().flatten().collect();
-    let Some(first) = environments.first() else { return Ok(Value::Null) };
-    let start = start(&inputs["stored"], first)?;
+    let environments: Vec<_> = list(&inputs["envs"]).iter().filter_map(environment).collect();
+    let Some(first) = environments.first() else { return Value::Null };
+    let start = start(&inputs["stored"], first);
     let mut filter = match Filter::new(&start, first) {
         Ok(filter) => filter,
-        Err(Unsolvable::AboveMaximum { rate, max_rate }) => {
-            return Ok(json!({
-                "x0": start.state, "max_rate": max_rate, "rate": rate, "error": "rate above maximum"
-            }));
+        Err(error) => {
+            let mut failed = json!({ "x0": start.state, "error": reason(&error) });
+            if let Unsolvable::AboveMaximum { rate, max_rate } = error {
+                (failed["rate"], failed["max_rate"]) = (json!(rate), json!(max_rate));
+            }
+            return failed;
         }
-        Err(error) => return Ok(json!({ "x0": start.state, "error": reason(&error) })),
     };
     let diagonal = |[[a, ..], [_, b, _], [.., c]]: [[f64; 3]; 3]| [a, b, c];
     let (q_diag, r_diag) = (diagonal(filter.process), filter.noise);
     let mut steps = Vec::new();
-    for seen in &environments {
-        let step = filter.step(seen);
-        let mut fields = Map::new();
-        fields.insert("x".into(), json!(step.state));
-        fields.insert("predicted".into(), json!(step.predicted));
-        fields.insert("innovation".into(), json!(step.innovation));
-        fields.insert("nis".into(), json!(step.nis));
-        fields.insert("accepted".into(), json!(step.accepted));
-        fields.insert("p_diag".into(), json!(diagonal(filter.covariance)));
-        steps.push(fields);
+    for environment in &environments {
+        let step = filter.step(environment);
+        steps.push(json!({
+            "x": step.state, "predicted": step.predicted, "innovation": step.innovation, "nis": step.nis,
+            "accepted": step.accepted, "p_diag": diagonal(filter.covariance),
+        }));
     }
-    Ok(json!({
+    json!({
         "x0": start.state, "lo": start.low, "hi": start.high, "q_diag": q_diag, "r_diag": r_diag,
         "steps": steps, "P": filter.covariance,
-    }))
+    })
 }
 
-fn start(stored: &Value, first: &Environment) -> Result<Start, String> {
+fn start(stored: &Value, first: &Environment) -> Start {
     if stored.is_null() {
         let [ttft, itl, input, output] =
             [first.ttft, first.itl, first.lengths.input, first.lengths.output].map(f64::from);
-        return Ok(guess(ttft, itl, input, output).map_or_else(Start::unknown, Start::guessed));
+        return guess(ttft, itl, input, output).map_or_else(Start::unknown, Start::guessed);
     }
-    let [alpha, beta, gamma] = [0, 1, 2].map(|index| &stored["x"][index]);
-    let service = service(&json!({ "alpha": alpha, "beta": beta, "gamma": gamma }))?;
-    let covariance: Option<[[f64; 3]; 3]> =
-        serde_json::from_value(stored["P"].clone()).map_err(|error| error.to_string())?;
-    Ok(Start::stored(service, covariance))
+    let service = service_of([0, 1, 2].map(|index| &stored["x"][index]));
+    let covariance: Option<[[f64; 3]; 3]> = serde_json::from_value(stored["P"].clone()).unwrap();
+    Start::stored(service, covariance)
 }

@@ -9,111 +9,103 @@ use wva_core::analyze::throughput::{
     LatencyLine, RequestShape, ThroughputAnalysis, ThroughputInput, ThroughputMemory, ThroughputObservation,
     ThroughputSettings, ThroughputVariant,
 };
-use wva_core::units::{Cost, Requests, Seconds, truncated_i64};
-use wva_core::upstream::throughput::analyze;
+use wva_core::units::{Cost, Seconds, truncated_i64};
+use wva_core::upstream::throughput;
 
-use super::UNKNOWN;
-use super::read::{float, list, number, or_zero, role, text_of};
+use super::read::{
+    all, float, float_or_zero, list, list_or_empty, named, replicas_or_zero, requests, role, text,
+    text_or_empty,
+};
 
-pub(super) fn compute(group: &str, inputs: &Value) -> Result<Value, String> {
-    match group {
-        "throughput.analyze" => throughput_analyze(inputs),
-        "throughput.fit" => {
-            let point = |one: &Value| Ok::<_, String>((float(&one[0])?, float(&one[1])?));
-            let points: Vec<_> = list(&inputs["points"])?.iter().map(point).collect::<Result<_, _>>()?;
-            Ok(LatencyLine::fit(points).map_or(Value::Null, |line| json!([line.slope, line.intercept])))
-        }
-        "throughput.avg_shape" => {
-            let replicas: Vec<_> =
-                list(&inputs["replicas"])?.iter().map(observation).collect::<Result<_, _>>()?;
-            let none = RequestShape { prompt: 0.0, generated: 0.0, hits: 0.0 };
-            let shape = RequestShape::mean(&replicas).unwrap_or(none);
-            Ok(json!([shape.prompt, shape.generated, shape.hits]))
-        }
-        "throughput.local_demand" => {
-            let finding = run(inputs)?.finding;
-            let variants: f64 = finding.variants.iter().map(|one| one.demand).sum();
-            Ok(json!({ "variant_demand": variants, "model_demand": finding.total.demand }))
-        }
-        _ => Err(UNKNOWN.into()),
-    }
+pub(super) fn fit(inputs: &Value) -> Value {
+    let points: Vec<_> = all(&inputs["points"], |point| (float(&point[0]), float(&point[1])));
+    LatencyLine::fit(points).map_or(Value::Null, |line| json!([line.slope, line.intercept]))
 }
 
-fn throughput_analyze(inputs: &Value) -> Result<Value, String> {
-    let ThroughputAnalysis { finding, lines } = run(inputs)?;
-    let variant = |one: &VariantCapacity| {
-        let line = &lines[&one.name];
+pub(super) fn mean_shape(inputs: &Value) -> Value {
+    let replicas: Vec<_> = all(&inputs["replicas"], observation);
+    let none = RequestShape { prompt: 0.0, generated: 0.0, hits: 0.0 };
+    let shape = RequestShape::mean(&replicas).unwrap_or(none);
+    json!([shape.prompt, shape.generated, shape.hits])
+}
+
+pub(super) fn local_demand(inputs: &Value) -> Value {
+    let finding = run(inputs).finding;
+    let variants: f64 = finding.variants.iter().map(|variant| variant.demand).sum();
+    json!({ "variant_demand": variants, "model_demand": finding.total.demand })
+}
+
+pub(super) fn analyze(inputs: &Value) -> Value {
+    let ThroughputAnalysis { finding, lines } = run(inputs);
+    let states = list_or_empty(&inputs["states"]);
+    let variant = |found: &VariantCapacity| {
+        let line = &lines[&found.name];
         json!({
-            "name": one.name, "role": state(inputs, &one.name)["role"].as_str().unwrap_or_default(),
-            "replicas": one.replicas, "pending": one.pending,
-            "prc": one.per_replica, "capacity": one.total(), "demand": one.demand, "reason": one.reason,
+            "name": found.name, "role": text_or_empty(&named(states, &found.name)["role"]),
+            "replicas": found.replicas, "pending": found.pending, "prc": found.per_replica,
+            "capacity": found.total(), "demand": found.demand, "reason": found.reason,
             "a": line.slope, "b": line.intercept,
         })
     };
     let total = finding.total;
     let utilisation = if total.supply > 0.0 { total.demand / total.supply } else { 0.0 };
-    let of_role =
-        |one: &Totals| json!({ "supply": one.supply, "anticipated": one.anticipated, "demand": one.demand });
-    let roles: BTreeMap<_, _> = finding.roles.iter().map(|(role, one)| (role, of_role(one))).collect();
-    Ok(json!({
+    let sums = |sums: &Totals| json!({ "supply": sums.supply, "anticipated": sums.anticipated, "demand": sums.demand });
+    let roles: BTreeMap<_, _> = finding.roles.iter().map(|(role, found)| (role, sums(found))).collect();
+    json!({
         "variants": finding.variants.iter().map(variant).collect::<Vec<_>>(),
         "supply": total.supply, "anticipated": total.anticipated, "demand": total.demand,
         "util": utilisation, "roles": if roles.is_empty() { Value::Null } else { json!(roles) },
-    }))
+    })
 }
 
-fn state<'v>(inputs: &'v Value, name: &str) -> &'v Value {
-    let all = inputs["states"].as_array().map(Vec::as_slice).unwrap_or_default();
-    all.iter().find(|one| one["name"] == name).unwrap_or(&Value::Null)
-}
-
-/// Each warm-up entry is one look at one replica; then comes the look that counts.
-fn run(inputs: &Value) -> Result<ThroughputAnalysis, String> {
+/// Each warm-up entry is a cycle with one replica; then comes the cycle that counts.
+fn run(inputs: &Value) -> ThroughputAnalysis {
     let mut memory = ThroughputMemory::default();
     let mut now = Timestamp::UNIX_EPOCH;
-    for one in inputs["warmup"].as_array().map(Vec::as_slice).unwrap_or_default() {
-        let _ = analyze(&look(inputs, now, std::slice::from_ref(one))?, &mut memory);
+    for replica in list_or_empty(&inputs["warmup"]) {
+        let _ = throughput::analyze(&input(inputs, now, std::slice::from_ref(replica)), &mut memory);
         now += SignedDuration::from_secs(15);
     }
-    Ok(analyze(&look(inputs, now, list(&inputs["replicas"])?)?, &mut memory))
+    throughput::analyze(&input(inputs, now, list(&inputs["replicas"])), &mut memory)
 }
 
-fn look(inputs: &Value, now: Timestamp, replicas: &[Value]) -> Result<ThroughputInput, String> {
+fn input(inputs: &Value, now: Timestamp, replicas: &[Value]) -> ThroughputInput {
     let mut variants: Vec<ThroughputVariant> = Vec::new();
-    for one in replicas {
-        let name = text_of(&one["variant"])?;
-        let seen = observation(one)?;
+    for replica in replicas {
+        let (name, observation) = (text(&replica["variant"]), observation(replica));
         if let Some(known) = variants.iter_mut().find(|known| known.name == name) {
-            known.replicas.push(seen);
+            known.replicas.push(observation);
             continue;
         }
-        let state = state(inputs, &name);
+        let state = named(list_or_empty(&inputs["states"]), name);
+        let pending = replicas_or_zero(&state["pending"]);
         variants.push(ThroughputVariant {
-            role: role(&state["role"])?,
+            role: role(&state["role"]),
             accelerator: None,
             cost: Cost::ZERO,
-            pending: or_zero(&state["pending"])?,
-            ready: or_zero(&state["current"])?.saturating_sub(or_zero(&state["pending"])?),
-            replicas: vec![seen],
+            pending,
+            ready: replicas_or_zero(&state["current"]).saturating_sub(pending),
+            replicas: vec![observation],
             name: name.into(),
         });
     }
     let settings = ThroughputSettings { up: 0.85, down: 0.70, score: 1.0, period: Seconds::whole(15) };
-    let queue = Requests::new(number(&inputs["queue_size"])?.max(0.0)).map_err(|error| error.to_string())?;
-    Ok(ThroughputInput { now, variants, arrival: inputs["arrival"].as_f64(), queue, settings })
+    let queue = requests(float_or_zero(&inputs["queue_size"]).max(0.0));
+    ThroughputInput { now, variants, arrival: inputs["arrival"].as_f64(), queue, settings }
 }
 
-fn observation(one: &Value) -> Result<ThroughputObservation, String> {
-    Ok(ThroughputObservation {
-        stale: one["stale"] == json!(true),
-        kv: number(&one["k"])?,
-        capacity: one["total"].as_i64().or_else(|| one["total"].as_f64().map(truncated_i64)).unwrap_or(0),
-        latency: number(&one["itl"])?,
-        prompt: number(&one["in"])?,
-        generated: number(&one["out"])?,
-        hits: number(&one["hit"])?,
-        arriving: number(&one["arrival"])?,
-        finished: number(&one["req_rate"])?,
-        generating: number(&one["gen_rate"])?,
-    })
+fn observation(given: &Value) -> ThroughputObservation {
+    let number = |name: &str| float_or_zero(&given[name]);
+    ThroughputObservation {
+        stale: given["stale"] == true,
+        kv: number("k"),
+        capacity: given["total"].as_i64().unwrap_or_else(|| truncated_i64(number("total"))),
+        latency: number("itl"),
+        prompt: number("in"),
+        generated: number("out"),
+        hits: number("hit"),
+        arriving: number("arrival"),
+        finished: number("req_rate"),
+        generating: number("gen_rate"),
+    }
 }
