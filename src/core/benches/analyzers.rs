@@ -9,35 +9,26 @@
     reason = "a benchmark may fail like a test; its macros document nothing"
 )]
 
+mod fleet;
+
 use std::cell::LazyCell;
 use std::hint::black_box;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::memory::GroupMemory;
-use wva_core::model::{
-    Analyzer, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
-};
-use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas};
-use wva_core::{
-    GroupId, Memory, Policy, RequiredSignals, Snapshot, VariantId, decide, observe, required_signals,
-};
+use wva_core::model::{Analyzer, ClassTarget, LatencyTargets, ServiceClass};
+use wva_core::snapshot::{ModelGroup, Sample, Signal, Signals};
+use wva_core::{GroupId, Memory, Policy, RequiredSignals, Snapshot, decide, observe, required_signals};
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use fleet::{SCRAPE, START, measure};
 
 const SIZES: [u32; 3] = [1, 100, 10_000];
-const REPLICAS: u32 = 2;
 /// Every namespace serves its own: one class of service is for all.
 const MODEL: &str = "meta-llama/Llama-3.1-8B-Instruct";
-const SCRAPE: SignedDuration = SignedDuration::from_secs(15);
 /// What Prometheus is asked for where a policy looks no further back than peaks, at this distance of scrapes.
 const LEAST: SignedDuration = SignedDuration::from_secs(75);
-const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 /// Gauges, each always the same.
 const GAUGES: [(Signal, f64); 4] = [
@@ -90,11 +81,11 @@ fn signals(
         }
     };
     gauges.iter().for_each(|(signal, value)| add(*signal, &|_| *value));
-    for (signal, each) in counters {
+    for (signal, growth) in counters {
         add(*signal, &|at| {
             let since = at.duration_since(START - SignedDuration::from_hours(1)).as_secs_f64();
             // Not quite evenly, as nothing is.
-            each * (since + (since * 0.7).sin())
+            growth * (since + (since * 0.7).sin())
         });
     }
     signals
@@ -102,43 +93,13 @@ fn signals(
 
 /// Of which nothing was measured yet.
 fn fleet(size: u32) -> Snapshot {
-    let count = Replicas::new(REPLICAS);
-    let replica = |name: &str, pod| Replica {
-        pod: format_smolstr!("{name}-7d9f8c6b5d-x2x4{pod}"),
-        phase: Phase::Ready,
-        created: START - SignedDuration::from_hours(5),
-        ready_since: Some(START - SignedDuration::from_hours(4)),
-        engines: [(SmolStr::new_static("0"), Signals::default())].into(),
-    };
     let group = |index| {
         let id = GroupId::new(format!("team-{index}"), MODEL);
         let name = format_smolstr!("llama-3-1-8b-instruct-{index}");
-        let state = VariantState {
-            variant: Variant {
-                id: VariantId::new(id.namespace.clone(), name.clone()),
-                model: id.model.clone(),
-                target: TargetRef { kind: "Deployment".into(), name: name.clone() },
-                cost: Cost::new(10.0).unwrap(),
-                bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
-                accelerator: Some("H100".into()),
-                role: Role::Both,
-            },
-            scale: Some(Scale { spec: count, current: count, ready: count }),
-            replicas: (0..REPLICAS).map(|pod| replica(&name, pod)).collect(),
-            last_status: Some(count),
-            template: Template::default(),
-        };
-        let scheduler = Signals::default();
-        (id, ModelGroup { source: SourceHealth::Complete, variants: vec![state], scheduler })
+        let variant = fleet::variant(&id, &name, 10.0, &Signals::default());
+        (id, vec![variant], Signals::default())
     };
-    Snapshot {
-        now: START,
-        groups: (0..size).map(group).collect(),
-        invalid: Vec::new(),
-        inventory: None,
-        elsewhere: [].into(),
-        unlabelled: None,
-    }
+    fleet::snapshot(START, (0..size).map(group))
 }
 
 /// `fleet` at `now`, with what the program would know of it under `policy`.
@@ -162,8 +123,7 @@ fn later(fleet: &Snapshot, memory: Memory, now: Timestamp, policy: &Policy) -> M
 }
 
 fn policy(analyzer: Analyzer) -> Policy {
-    let mut policy = Policy::default();
-    policy.global.default.analyzer = analyzer;
+    let mut policy = fleet::policy(analyzer);
     let latency = LatencyTargets { ttft_ms: 500.0, itl_ms: 50.0 };
     policy.global.default.queueing.targets = Some(latency);
     let targets = vec![ClassTarget { model: MODEL.into(), latency }];
@@ -173,24 +133,19 @@ fn policy(analyzer: Analyzer) -> Policy {
 
 fn benchmarks(criterion: &mut Criterion) {
     for analyzer in Analyzer::ALL {
-        let (mut group, policy) = (criterion.benchmark_group(analyzer.as_str()), policy(analyzer));
-        for size in SIZES {
-            // Learned once: what is measured is a cycle like any other. Not at all where a filter leaves it out.
-            let world = LazyCell::new(|| {
-                let fleet = fleet(size);
-                let learn = |memory, cycle| later(&fleet, memory, START + SCRAPE * cycle, &policy);
-                let memory = (0..3).fold(Memory::default(), learn);
-                let snapshot = measured(&fleet, START + SCRAPE * 3, &policy);
-                let memory = observe(&snapshot, memory);
-                (snapshot, memory)
-            });
-            group.throughput(Throughput::Elements(u64::from(size)));
-            group.bench_function(BenchmarkId::from_parameter(size), |bench| {
-                let (snapshot, memory) = &*world;
-                bench.iter_with_large_drop(|| decide(black_box(snapshot), black_box(memory), &policy));
-            });
-        }
-        group.finish();
+        let policy = policy(analyzer);
+        // Learned once: what is measured is a cycle like any other.
+        let world = |size| {
+            let fleet = fleet(size);
+            let learn = |memory, cycle| later(&fleet, memory, START + SCRAPE * cycle, &policy);
+            let memory = (0..3).fold(Memory::default(), learn);
+            let snapshot = measured(&fleet, START + SCRAPE * 3, &policy);
+            let memory = observe(&snapshot, memory);
+            (snapshot, memory)
+        };
+        measure(criterion, analyzer.as_str(), &SIZES, world, |bench, snapshot, memory| {
+            bench.iter_with_large_drop(|| decide(black_box(snapshot), black_box(memory), &policy));
+        });
     }
 }
 
@@ -198,35 +153,30 @@ fn benchmarks(criterion: &mut Criterion) {
 /// minutes of arrivals, of which every model has some that vary.
 fn rate_with_what_it_learns(criterion: &mut Criterion) {
     const FAST: SignedDuration = SignedDuration::from_secs(5);
-    let (mut group, policy) =
-        (criterion.benchmark_group("rate, learned and decided"), policy(Analyzer::Rate));
+    let policy = policy(Analyzer::Rate);
     let learned = LazyCell::new(|| {
         let fleet = fleet(1);
-        (0..130).fold(Memory::default(), |memory, look| later(&fleet, memory, START + FAST * look, &policy))
+        let learn = |memory, cycle| later(&fleet, memory, START + FAST * cycle, &policy);
+        (0..130).fold(Memory::default(), learn)
     });
-    for size in SIZES {
-        let world = LazyCell::new(|| {
-            let snapshot = measured(&fleet(size), START + FAST * 130, &policy);
-            let one = learned.groups.values().next().unwrap();
-            let of = |(id, group): (&GroupId, &ModelGroup)| {
-                (id.clone(), renamed(one, &group.variants[0].variant.id.name))
-            };
-            let memory = Memory { groups: snapshot.groups.iter().map(of).collect(), ..Memory::default() };
-            (snapshot, memory)
-        });
-        group.throughput(Throughput::Elements(u64::from(size)));
-        group.bench_function(BenchmarkId::from_parameter(size), |bench| {
-            let (snapshot, memory) = &*world;
-            let look = |memory| decide(black_box(snapshot), &observe(black_box(snapshot), memory), &policy);
-            bench.iter_batched(|| memory.clone(), look, BatchSize::PerIteration);
-        });
-    }
-    group.finish();
+    let world = |size| {
+        let snapshot = measured(&fleet(size), START + FAST * 130, &policy);
+        let first = learned.groups.values().next().unwrap();
+        let of = |(id, group): (&GroupId, &ModelGroup)| {
+            (id.clone(), renamed(first, &group.variants[0].variant.id.name))
+        };
+        let memory = Memory { groups: snapshot.groups.iter().map(of).collect(), ..Memory::default() };
+        (snapshot, memory)
+    };
+    measure(criterion, "rate, learned and decided", &SIZES, world, |bench, snapshot, memory| {
+        let decided = |memory| decide(black_box(snapshot), &observe(black_box(snapshot), memory), &policy);
+        bench.iter_batched(|| memory.clone(), decided, BatchSize::PerIteration);
+    });
 }
 
 /// The memory of one model as that of another, whose only variant is called `name`.
-fn renamed(one: &GroupMemory, name: &SmolStr) -> GroupMemory {
-    let text = serde_json::to_string(one).unwrap();
+fn renamed(memory: &GroupMemory, name: &SmolStr) -> GroupMemory {
+    let text = serde_json::to_string(memory).unwrap();
     serde_json::from_str(&text.replace("llama-3-1-8b-instruct-0", name)).unwrap()
 }
 

@@ -7,36 +7,28 @@
     reason = "a benchmark may fail like a test; its macros document nothing"
 )]
 
-use std::collections::{BTreeMap, BTreeSet};
+mod fleet;
+
+use std::collections::BTreeSet;
 use std::hint::black_box;
 
-use criterion::{BatchSize, Bencher, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, Bencher, Criterion, criterion_group, criterion_main};
 use jiff::{SignedDuration, Timestamp};
-use smol_str::{SmolStr, format_smolstr};
 use wva_core::check::check;
 use wva_core::decision::{Reason, Verdict};
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
-use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas};
-use wva_core::{Decision, GroupId, Memory, Policy, Snapshot, VariantId, decide, observe};
+use wva_core::model::Analyzer;
+use wva_core::snapshot::{Sample, Signal, Signals};
+use wva_core::{Decision, GroupId, Memory, Policy, Snapshot, decide, observe};
 
-/// As in the program: what is decided is full of names, and a quarter of the time goes into making them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use fleet::{SCRAPE, START, variant};
 
 const SIZES: [u32; 4] = [100, 1_000, 10_000, 100_000];
 
-/// Pods of each variant, and samples of each of their signals: what a window of 75 s holds at a scrape every 15 s.
-const PODS: u32 = 2;
+/// Samples of each signal: what a window of 75 s holds at a scrape every 15 s.
 const SAMPLES: i32 = 5;
-const SCRAPE: SignedDuration = SignedDuration::from_secs(15);
 
 /// Which of the three values of [`SIGNALS`] neither asks for more nor allows fewer.
 const IN_BETWEEN: u32 = 2;
-
-const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
 /// What is asked of an engine under the default policy (`wva_core::required_signals`), and its values in a group that is saturated,
 /// calm or in between.
@@ -51,62 +43,37 @@ fn samples(value: f64, now: Timestamp) -> impl Iterator<Item = Sample> {
     (0..SAMPLES).rev().map(sample)
 }
 
-fn replica(variant: &str, pod: u32, load: usize, now: Timestamp) -> Replica {
+fn signals(load: usize, now: Timestamp) -> Signals {
     let mut signals = Signals::default();
     for (signal, values) in SIGNALS {
         signals.add(signal, samples(values[load], now));
     }
-    let since = START - SignedDuration::from_hours(5);
-    Replica {
-        pod: format_smolstr!("{variant}-7d9f8c6b5d-x2x4{pod}"),
-        phase: Phase::Ready,
-        created: since,
-        ready_since: Some(since + SignedDuration::from_mins(4)),
-        engines: [(SmolStr::new_static("0"), signals)].into(),
-    }
-}
-
-fn variant(group: &GroupId, name: &str, position: u32, load: usize, now: Timestamp) -> VariantState {
-    let count = Replicas::new(PODS);
-    VariantState {
-        variant: Variant {
-            id: VariantId::new(group.namespace.clone(), name),
-            model: group.model.clone(),
-            target: TargetRef { kind: "Deployment".into(), name: name.into() },
-            cost: Cost::new(10.0 + f64::from(position)).unwrap(),
-            bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
-            accelerator: Some("H100".into()),
-            role: Role::Both,
-        },
-        scale: Some(Scale { spec: count, current: count, ready: count }),
-        replicas: (0..PODS).map(|pod| replica(name, pod, load, now)).collect(),
-        last_status: Some(count),
-        template: Template::default(),
-    }
+    signals
 }
 
 /// `size` variants at `now`, in groups of one, two and three; `load` says which values a group shows.
 fn fleet(size: u32, now: Timestamp, load: impl Fn(u32) -> u32) -> Snapshot {
-    let mut groups = BTreeMap::new();
+    let mut groups = Vec::new();
     let mut left = size;
     for index in 0..size {
         let wide = (index % 3 + 1).min(left);
-        left -= wide;
         if wide == 0 {
             break;
         }
-        let load = usize::try_from(load(index)).unwrap();
-        let id = GroupId::new(
-            format!("team-{}", index % 100),
-            format!("meta-llama/Llama-3.1-8B-Instruct-{index}"),
-        );
-        let name = |position| format!("llama-3-1-8b-instruct-{index}-{position}");
-        let variants = (0..wide).map(|position| variant(&id, &name(position), position, load, now)).collect();
+        left -= wide;
+        let (namespace, model) = (index % 100, format!("meta-llama/Llama-3.1-8B-Instruct-{index}"));
+        let id = GroupId::new(format!("team-{namespace}"), model);
+        let signals = signals(usize::try_from(load(index)).unwrap(), now);
+        let of_position = |position| {
+            let name = format!("llama-3-1-8b-instruct-{index}-{position}");
+            variant(&id, &name, 10.0 + f64::from(position), &signals)
+        };
+        let variants = (0..wide).map(of_position).collect();
         let mut scheduler = Signals::default();
         scheduler.add(Signal::SchedulerQueueSize, samples(0.0, now));
-        groups.insert(id, ModelGroup { source: SourceHealth::Complete, variants, scheduler });
+        groups.push((id, variants, scheduler));
     }
-    Snapshot { now, groups, invalid: Vec::new(), inventory: None, elsewhere: [].into(), unlabelled: None }
+    fleet::snapshot(now, groups.into_iter())
 }
 
 /// `snapshot` a cycle later, with the load of `fleet`: as in the program, it shares its names with the one before.
@@ -114,8 +81,8 @@ fn later(mut snapshot: Snapshot, fleet: Snapshot) -> Snapshot {
     snapshot.now = fleet.now;
     for (group, measured) in snapshot.groups.values_mut().zip(fleet.groups.into_values()) {
         group.scheduler = measured.scheduler;
-        for (one, measured) in group.variants.iter_mut().zip(measured.variants) {
-            for (replica, measured) in one.replicas.iter_mut().zip(measured.replicas) {
+        for (state, measured) in group.variants.iter_mut().zip(measured.variants) {
+            for (replica, measured) in state.replicas.iter_mut().zip(measured.replicas) {
                 replica.engines = measured.engines;
             }
         }
@@ -141,22 +108,12 @@ fn reason(decision: &Decision) -> Option<Reason> {
 }
 
 fn measure(criterion: &mut Criterion, name: &str, run: impl Fn(&mut Bencher<'_>, &Snapshot, &Memory)) {
-    let mut group = criterion.benchmark_group(name);
-    for size in SIZES {
-        group.throughput(Throughput::Elements(u64::from(size)));
-        group.bench_function(BenchmarkId::from_parameter(size), |bench| {
-            let (snapshot, memory) = warm(size);
-            run(bench, &snapshot, &memory);
-        });
-    }
-    group.finish();
+    fleet::measure(criterion, name, &SIZES, warm, run);
 }
 
-/// V1, the analyzer with the least arithmetic: what is measured is the house around it.
+/// V1, the analyzer with the least arithmetic: what is measured is everything around it.
 fn policy() -> Policy {
-    let mut policy = Policy::default();
-    policy.global.default.analyzer = Analyzer::SaturationPercent;
-    policy
+    fleet::policy(Analyzer::SaturationPercent)
 }
 
 fn benchmarks(criterion: &mut Criterion) {

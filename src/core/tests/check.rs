@@ -1,26 +1,8 @@
-//! The rule that what runs fits into what remains, asked of decisions that nobody would make: whoever decides holds a removal
-//! before the rule sees it.
+//! The rule that what runs fits into what remains, applied to decisions that no analyzer makes: they hold such a removal
+//! before the rule applies.
 
-use std::collections::BTreeMap;
-
-use jiff::{SignedDuration, Timestamp};
+use crate::support::prelude::*;
 use wva_core::check::check;
-use wva_core::decision::{Decision, Reason, Target, Verdict};
-use wva_core::memory::{GroupMemory, Memory, VariantMemory};
-use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef, Variant};
-use wva_core::report::Rule;
-use wva_core::snapshot::{
-    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
-    Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{GroupId, Policy, Snapshot, VariantId, observe};
-
-const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
-
-fn ago(seconds: i64) -> Timestamp {
-    NOW - SignedDuration::from_secs(seconds)
-}
 
 /// A variant whose Ready pods all show the same.
 #[derive(Clone)]
@@ -63,11 +45,12 @@ const FOUR: Fleet = Fleet {
 };
 
 impl Fleet {
-    fn id(&self) -> VariantId {
-        VariantId::new("default", self.name)
-    }
-
-    fn pod(&self, index: u32, phase: Phase) -> Replica {
+    fn pod(&self, index: u32) -> Replica {
+        let name = format!("{}-{index}", self.name);
+        if index >= self.ready {
+            let pod = ready_pod(name, Signals::default());
+            return Replica { phase: Phase::Starting, ready_since: None, ..pod };
+        }
         let mut signals = Signals::default();
         let gauges = [
             (Signal::Running, Some(self.running)),
@@ -77,87 +60,55 @@ impl Fleet {
             (Signal::TimeToFirstTokenCount, Some(9.0)),
         ];
         for (signal, value) in gauges {
-            let samples = (0..6).filter_map(|back| Some(Sample { at: ago(2 + 15 * back), value: value? }));
-            signals.add(signal, samples);
+            let sample = |back: i64| Some(Sample { at: at(-2 - 15 * back), value: value? });
+            signals.add(signal, (0..6).filter_map(sample));
         }
-        let is_ready = phase == Phase::Ready;
-        Replica {
-            pod: format!("{}-{index}", self.name).into(),
-            phase,
-            created: ago(900),
-            ready_since: is_ready.then(|| ago(800)),
-            engines: is_ready.then(|| ("0".into(), signals)).into_iter().collect(),
-        }
+        ready_pod(name, signals)
     }
 
     fn state(&self) -> VariantState {
-        let all = Replicas::new(self.ready + self.starting);
-        let ready = (0..self.ready).map(|index| self.pod(index, Phase::Ready));
-        let starting = (self.ready..all.get()).map(|index| self.pod(index, Phase::Starting));
+        let pods = (0..self.ready + self.starting).map(|index| self.pod(index)).collect();
+        let mut state = variant_state(self.name, pods);
         let usual = EngineParameters::defaults(self.engine);
         let max_sequences = self.argument.unwrap_or(usual.max_sequences);
-        let engine = EngineParameters { max_sequences, has_max_sequences: self.argument.is_some(), ..usual };
-        VariantState {
-            variant: Variant {
-                id: self.id(),
-                model: "m".into(),
-                target: TargetRef { kind: "Deployment".into(), name: self.name.into() },
-                cost: Cost::new(10.0).unwrap(),
-                bounds: Bounds { min: Replicas::ZERO, max: self.max.map(Replicas::new) },
-                accelerator: Some("H100".into()),
-                role: self.role,
-            },
-            scale: Some(Scale { spec: all, current: all, ready: Replicas::new(self.ready) }),
-            replicas: ready.chain(starting).collect(),
-            last_status: None,
-            template: Template { engine: Some(engine), ..Template::default() },
-        }
+        let has_max_sequences = self.argument.is_some();
+        state.template.engine = Some(EngineParameters { max_sequences, has_max_sequences, ..usual });
+        state.variant.bounds = Bounds { min: Replicas::ZERO, max: self.max.map(Replicas::new) };
+        (state.variant.accelerator, state.variant.role) = (Some("H100".into()), self.role);
+        state
     }
 
     fn decision(&self) -> Decision {
         let (desired, reason) = (Replicas::new(self.decided), Reason::ScaleDown);
-        let target = Target { desired, reason, explanation: "by hand".into(), evidence: NOW };
+        let target = Target { desired, reason, explanation: "by hand".into(), evidence: at(0) };
         let (model, verdict) = ("m".into(), Verdict::Target(target));
         Decision { model, accelerator: None, current: None, verdict, gap: None }
     }
 }
 
-fn id() -> GroupId {
-    GroupId::new("default", "m")
-}
-
 fn snapshot(fleets: &[Fleet]) -> Snapshot {
-    let mut scheduler = Signals::default();
-    scheduler.add(Signal::SchedulerQueueSize, [Sample { at: ago(2), value: 0.0 }]);
-    let variants = fleets.iter().map(Fleet::state).collect();
-    let group = ModelGroup { source: SourceHealth::Complete, variants, scheduler };
-    let groups = [(id(), group)].into();
-    Snapshot { now: NOW, groups, invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None }
+    let mut group = model_group(fleets.iter().map(Fleet::state).collect());
+    group.scheduler.add(Signal::SchedulerQueueSize, [Sample { at: at(-2), value: 0.0 }]);
+    snapshot_of(at(0), group)
 }
 
 fn memory(fleets: &[Fleet]) -> Memory {
-    let own = |fleet: &Fleet| {
-        let target = Some(Replicas::new(fleet.promised));
-        (
-            fleet.name.into(),
-            VariantMemory { target, target_since: Some(ago(600)), ..VariantMemory::default() },
-        )
-    };
-    let variants = fleets.iter().map(own).collect();
-    Memory {
-        groups: [(id(), GroupMemory { variants, ..GroupMemory::default() })].into(),
-        ..Memory::default()
+    let mut group = GroupMemory::default();
+    for fleet in fleets {
+        let (target, target_since) = (Some(Replicas::new(fleet.promised)), Some(at(-600)));
+        let own = VariantMemory { target, target_since, ..VariantMemory::default() };
+        group.variants.insert(fleet.name.into(), own);
     }
+    Memory { groups: [(group_id(), group)].into(), ..Memory::default() }
 }
 
 /// The variants whose removal is refused, and why the first is, by `memory` and `policy`.
 fn refused_by(fleets: &[Fleet], memory: &Memory, policy: &Policy) -> (Vec<String>, String) {
-    let decisions: BTreeMap<VariantId, Decision> =
-        fleets.iter().map(|fleet| (fleet.id(), fleet.decision())).collect();
-    let violations = check(&snapshot(fleets), memory, policy, &decisions);
-    let of_rule = violations.iter().filter(|one| one.rule == Rule::FitsRemaining);
-    let detail = of_rule.clone().next().map(|one| one.detail.clone()).unwrap_or_default();
-    (of_rule.map(|one| one.variant.name.to_string()).collect(), detail)
+    let decisions = fleets.iter().map(|fleet| (id(fleet.name), fleet.decision())).collect();
+    let mut violations = check(&snapshot(fleets), memory, policy, &decisions);
+    violations.retain(|violation| violation.rule == Rule::FitsRemaining);
+    let detail = violations.first().map(|violation| violation.detail.clone()).unwrap_or_default();
+    (violations.iter().map(|violation| violation.variant.name.to_string()).collect(), detail)
 }
 
 fn refused(fleets: &[Fleet]) -> (Vec<String>, String) {
@@ -166,6 +117,17 @@ fn refused(fleets: &[Fleet]) -> (Vec<String>, String) {
 
 fn names(fleets: &[Fleet]) -> Vec<String> {
     refused(fleets).0
+}
+
+/// The same of one fleet, by a policy.
+fn names_by(fleet: &Fleet, policy: &Policy) -> Vec<String> {
+    let fleets = std::slice::from_ref(fleet);
+    refused_by(fleets, &memory(fleets), policy).0
+}
+
+/// The same of one fleet, by what is remembered.
+fn names_with(fleet: &Fleet, memory: &Memory) -> Vec<String> {
+    refused_by(std::slice::from_ref(fleet), memory, &Policy::default()).0
 }
 
 #[test]
@@ -213,7 +175,7 @@ fn one_role_has_no_room_for_what_another_runs() {
 }
 
 #[test]
-fn a_large_replica_that_serves_was_once_given_for_a_small_one_that_does_not_yet() {
+fn a_large_replica_that_serves_does_not_go_for_a_small_one_that_does_not() {
     let large =
         Fleet { name: "large", argument: Some(64), running: 50.0, ready: 2, promised: 2, decided: 1, ..FOUR };
     let small =
@@ -247,13 +209,9 @@ fn what_a_limit_takes_of_a_promise_is_the_limits_and_what_runs_is_not() {
     limited.limits.spend = Some(Cost::new(40.0).unwrap());
     // Nine were promised, and four run.
     let promised = Fleet { running: 30.0, promised: 9, decided: 4, ..FOUR };
-    let by = |fleet: &Fleet, policy: &Policy| {
-        let fleets = [fleet.clone()];
-        refused_by(&fleets, &memory(&fleets), policy).0
-    };
-    assert_eq!(by(&promised, &Policy::default()), ["a"]);
-    assert_eq!(by(&promised, &limited), [""; 0]);
-    assert_eq!(by(&Fleet { decided: 3, ..promised }, &limited), ["a"]);
+    assert_eq!(names_by(&promised, &Policy::default()), ["a"]);
+    assert_eq!(names_by(&promised, &limited), [""; 0]);
+    assert_eq!(names_by(&Fleet { decided: 3, ..promised }, &limited), ["a"]);
 }
 
 #[test]
@@ -263,16 +221,16 @@ fn what_is_measured_idle_may_go() {
     let by = |policy: &Policy, since: Option<i64>| {
         let fleets = [idle.clone()];
         let mut memory = memory(&fleets);
-        memory.groups.values_mut().for_each(|group| group.idle_since = since.map(ago));
+        memory.groups.values_mut().for_each(|group| group.idle_since = since.map(at));
         refused_by(&fleets, &memory, policy).0
     };
-    assert_eq!(by(&policy, Some(600)), ["a"], "it may not sleep");
+    assert_eq!(by(&policy, Some(-600)), ["a"], "it may not sleep");
     policy.global.default.scale_to_zero = Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
-    assert_eq!([by(&policy, None), by(&policy, Some(600))], [vec!["a".to_owned()], vec![]]);
+    assert_eq!([by(&policy, None), by(&policy, Some(-600))], [vec!["a".to_owned()], vec![]]);
 }
 
 #[test]
-fn an_h100_fleet_without_the_argument_once_had_256_sequences_a_pod_and_might_not_shrink() {
+fn an_h100_fleet_without_the_argument_may_shrink() {
     let busy = Fleet { running: 200.0, argument: None, ..FOUR };
     assert_eq!(names(&[Fleet { argument: Some(256), ..busy.clone() }]), ["a"]);
     assert_eq!(names(std::slice::from_ref(&busy)), [""; 0], "nobody knows how many it runs");
@@ -285,26 +243,19 @@ fn an_h100_fleet_without_the_argument_once_had_256_sequences_a_pod_and_might_not
 }
 
 #[test]
-fn what_was_ever_seen_running_counts_where_it_is_more_than_the_argument_and_does_not_flicker() {
-    let full = [Fleet { running: 30.0, ..FOUR }];
-    assert_eq!(names(&full), ["a"]);
-    let busier = [Fleet { running: 64.0, ..FOUR }];
-    let mut remembered = memory(&full);
-    for _ in 0..2 {
-        remembered = observe(&snapshot(&busier), remembered);
-    }
-    let by = |memory: &Memory, fleets: &[Fleet]| refused_by(fleets, memory, &Policy::default()).0;
-    assert_eq!(by(&remembered, &full), [""; 0], "4 × 30 of 3 × 64");
-    let remembered = observe(&snapshot(&full), remembered);
-    assert_eq!(by(&remembered, &full), [""; 0], "minutes later too");
-    let other = [Fleet { argument: Some(31), ..full[0].clone() }];
-    assert_eq!(by(&remembered, &other), ["a"], "pods that are made otherwise run what theirs says");
-    let unknown = [Fleet { argument: None, ..full[0].clone() }];
-    assert_eq!(
-        by(&observe(&snapshot(&unknown), remembered), &unknown),
-        [""; 0],
-        "and that alone is no maximum"
-    );
+fn what_once_ran_counts_where_it_is_more_than_the_argument_and_does_not_flicker() {
+    let full = Fleet { running: 30.0, ..FOUR };
+    assert_eq!(names(std::slice::from_ref(&full)), ["a"]);
+    let busier = snapshot(&[Fleet { running: 64.0, ..FOUR }]);
+    let remembered = (0..2).fold(memory(std::slice::from_ref(&full)), |memory, _| observe(&busier, memory));
+    assert_eq!(names_with(&full, &remembered), [""; 0], "4 × 30 of 3 × 64");
+    let remembered = observe(&snapshot(std::slice::from_ref(&full)), remembered);
+    assert_eq!(names_with(&full, &remembered), [""; 0], "minutes later too");
+    let changed = Fleet { argument: Some(31), ..full.clone() };
+    assert_eq!(names_with(&changed, &remembered), ["a"], "pods that are made otherwise run what theirs says");
+    let unknown = Fleet { argument: None, ..full };
+    let remembered = observe(&snapshot(std::slice::from_ref(&unknown)), remembered);
+    assert_eq!(names_with(&unknown, &remembered), [""; 0], "and that alone is no maximum");
 }
 
 #[test]
@@ -313,7 +264,7 @@ fn nothing_that_was_learned_says_what_fits() {
     let text = r#"{"tokens":{"records":{"a":{"accelerator":"H100","gpus":1,"capacity":9000000,"effective":9000000,
         "learned":"live","updated":"2027-01-15T08:00:00Z"}}},
         "rate":{"knowledge":{"variants":{"a":{"capacity":9e6,"limit":9e3,"most_running":9e3}}}}}"#;
-    let learned: wva_core::memory::Learned = serde_json::from_str(text).unwrap();
+    let learned: Learned = serde_json::from_str(text).unwrap();
     assert!(learned.rate.is_some());
     for fleet in [
         Fleet { running: 24.0, ..FOUR },

@@ -1,18 +1,10 @@
-//! What the model's analyzers do not know of its pods is told with its cause, and somebody decides about additions meanwhile.
+//! What an analyzer does not know of its pods is reported with its cause, and another one decides about additions meanwhile.
 
-use crate::support::fixture::at;
-use wva_core::decision::{Decision, GapCause, SignalGap, Verdict};
-use wva_core::memory::{Learned, Memory};
-use wva_core::model::{
-    Analyzer, Beside, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
-};
-use wva_core::quality::{RemainingCapacity, Shortfall, mark_sleepers};
-use wva_core::snapshot::{
-    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
-    Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{GroupId, Policy, Snapshot, VariantId, check, decide, observe};
+use crate::support::prelude::*;
+use crate::support::steady::scrapes;
+use wva_core::check;
+use wva_core::decision::{GapCause, SignalGap};
+use wva_core::quality::{CoverageState, RemainingCapacity, Shortfall, assess_coverage, mark_sleepers};
 
 /// Four pods that have served for a quarter of an hour, scraped every 15 s.
 struct Fleet {
@@ -35,12 +27,10 @@ struct Fleet {
 }
 
 fn fleet(analyzer: Analyzer) -> Fleet {
-    let mut policy = Policy::default();
-    policy.global.default.analyzer = analyzer;
+    let mut policy = policy_of(analyzer);
     let latency = LatencyTargets { ttft_ms: 1000.0, itl_ms: 100.0 };
     policy.global.default.queueing.targets = Some(latency);
-    let targets = vec![ClassTarget { model: "m".into(), latency }];
-    policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
+    policy.service_classes = premium(latency);
     Fleet {
         policy,
         memory: Memory::default(),
@@ -88,121 +78,78 @@ impl Fleet {
                 let counted = self.frozen_since.map_or(second, |since| second.min(since));
                 if signal.is_counter() { value * rate * (10_000 + counted) as f64 } else { value }
             };
-            let scrapes = (0..21).map(|back| now - 2 - 15 * back);
-            signals.add(signal, scrapes.map(|second| Sample { at: at(second), value: value(second) }));
+            signals.add(signal, scrapes(now).map(|second| Sample { at: at(second), value: value(second) }));
         }
         signals
     }
 
     fn state(&self) -> VariantState {
-        let replica = |index: u32| {
-            let (signals, pods) = &self.lacking;
-            let lacking = if index < *pods { signals.as_slice() } else { &[] };
-            let signals = self.signals(lacking);
-            let engines =
-                [("0".into(), signals)].into_iter().filter(|(_, signals)| !signals.is_empty()).collect();
-            let (pod, ready_since) = (format!("llama-{index}").into(), Some(at(-800)));
-            Replica { pod, phase: Phase::Ready, created: at(-900), ready_since, engines }
+        let (lacking, pods) = &self.lacking;
+        let pod = |index: u32| {
+            let lacking = if index < *pods { lacking.as_slice() } else { &[] };
+            ready_pod(format!("llama-{index}"), self.signals(lacking))
         };
-        let count = Replicas::new(self.pods);
-        VariantState {
-            variant: Variant {
-                id: VariantId::new("default", "llama"),
-                model: "m".into(),
-                target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-                cost: Cost::new(10.0).unwrap(),
-                bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
-                accelerator: None,
-                role: Role::Both,
-            },
-            scale: Some(Scale { spec: count, current: count, ready: count }),
-            replicas: (0..self.pods).map(replica).collect(),
-            last_status: None,
-            template: Template::default(),
-        }
+        let mut state = variant_state("llama", (0..self.pods).map(pod).collect());
+        state.variant.bounds.max = Some(Replicas::new(20));
+        state
     }
 
     fn snapshot(&self) -> Snapshot {
-        let (source, scheduler) = (SourceHealth::Complete, Signals::default());
-        let mut group = ModelGroup { source, variants: vec![self.state()], scheduler };
+        let mut group = model_group(vec![self.state()]);
         (self.bend)(&mut group);
-        Snapshot {
-            now: at(self.now),
-            groups: [(GroupId::new("default", "m"), group)].into(),
-            invalid: vec![],
-            inventory: None,
-            elsewhere: [].into(),
-            unlabelled: None,
-        }
+        snapshot_of(at(self.now), group)
     }
 
     /// One evaluation, `later` seconds after the last one.
     fn decide(&mut self, later: i64) -> Decision {
         self.now += later;
         let snapshot = self.snapshot();
-        let memory = observe(&snapshot, std::mem::take(&mut self.memory));
-        let mut outcome = decide(&snapshot, &memory, &self.policy);
-        assert_eq!((outcome.report.violations, outcome.report.failed), (vec![], vec![]));
+        let mut outcome = evaluate(&snapshot, std::mem::take(&mut self.memory), &self.policy);
         self.memory = outcome.memory;
-        outcome.decisions.remove(&VariantId::new("default", "llama")).unwrap()
+        outcome.decisions.remove(&id("llama")).unwrap()
     }
 
     fn gap(&mut self, later: i64) -> Option<SignalGap> {
         self.decide(later).gap
     }
 
-    /// The numbers of `looks` evaluations, 15 s apart, while the pods are as many as that.
-    fn follow(&mut self, looks: u32) -> Vec<u32> {
-        let look = |_| {
-            let number = number(&self.decide(15));
+    /// The numbers of so many evaluations, 15 s apart, while the pods are as many as that.
+    fn follow(&mut self, evaluations: u32) -> Vec<u32> {
+        let follow = |_| {
+            let number = number_of(&self.decide(15).verdict).unwrap().get();
             if self.lacking.1 == self.pods {
                 self.lacking.1 = number;
             }
             self.pods = number;
             number
         };
-        (0..looks).map(look).collect()
-    }
-}
-
-fn number(decision: &Decision) -> u32 {
-    match &decision.verdict {
-        Verdict::Target(target) => target.desired.get(),
-        Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
+        (0..evaluations).map(follow).collect()
     }
 }
 
 const GAPS: Signal = Signal::InterTokenLatencySum;
 
+/// The second pod says that it sleeps, and nothing else.
+fn send_to_sleep(group: &mut ModelGroup) {
+    let variant = &mut group.variants[0];
+    fall_asleep(variant.replicas[1].engines.get_mut("0").unwrap());
+    mark_sleepers(variant, at(0));
+}
+
+fn lose_a_store(group: &mut ModelGroup) {
+    group.source = SourceHealth::Partial { warnings: vec!["a store is down".into()] };
+}
+
 #[test]
-fn each_cause_of_a_gap_is_told_by_its_own_name() {
+fn each_cause_of_a_gap_is_reported_by_its_own_name() {
     let all: [(GapCause, Fleet); 8] = [
         (GapCause::NotScraped, Fleet { lacking: (Signal::ALL.to_vec(), 1), ..fleet(Analyzer::Rate) }),
         (GapCause::UnknownEngine, fleet(Analyzer::Rate).without(&Signal::ALL)),
         (GapCause::SeriesDropped, fleet(Analyzer::Rate).without(&[GAPS])),
         (GapCause::EngineVersion, Fleet { lacking: (vec![GAPS], 2), ..fleet(Analyzer::Rate) }),
         (GapCause::Contradicted, Fleet { frozen_since: Some(-100), ..fleet(Analyzer::Rate) }),
-        (
-            GapCause::PartialSource,
-            Fleet {
-                bend: |group| {
-                    group.source = SourceHealth::Partial { warnings: vec!["a store is down".into()] }
-                },
-                ..fleet(Analyzer::Rate)
-            },
-        ),
-        (
-            GapCause::Asleep,
-            Fleet {
-                bend: |group| {
-                    let variant = &mut group.variants[0];
-                    let engine = variant.replicas[1].engines.get_mut("0").unwrap();
-                    fall_asleep(engine);
-                    mark_sleepers(variant, at(0));
-                },
-                ..fleet(Analyzer::Rate)
-            },
-        ),
+        (GapCause::PartialSource, Fleet { bend: lose_a_store, ..fleet(Analyzer::Rate) }),
+        (GapCause::Asleep, Fleet { bend: send_to_sleep, ..fleet(Analyzer::Rate) }),
         (GapCause::NotLearned, Fleet { output: 1.0, rate: 20.0, now: -190, ..fleet(Analyzer::Rate) }),
     ];
     for (cause, mut fleet) in all {
@@ -227,7 +174,7 @@ fn fall_asleep(engine: &mut Signals) {
 }
 
 #[test]
-fn pods_that_stay_out_of_the_list_of_pods_were_told_as_measured() {
+fn pods_that_stay_out_of_the_list_of_pods_are_a_gap() {
     let mut fleet = fleet(Analyzer::Rate);
     fleet.bend = |group| group.variants[0].scale.as_mut().unwrap().ready = Replicas::new(6);
     assert_eq!(fleet.gap(0), None, "the list may be a moment behind");
@@ -258,19 +205,14 @@ fn the_best_analyzer_that_can_be_measured_stands_in() {
     for (analyzer, signals, stand_in) in cases {
         let gap = fleet(analyzer).without(signals).gap(0).unwrap();
         assert_eq!(gap.stand_in, stand_in, "{analyzer:?} without {signals:?}");
-        assert_eq!(
-            gap.missing,
-            signals.iter().copied().filter(|one| reads(analyzer, *one)).collect::<Vec<_>>()
-        );
+        let needed = analyzer.needed(Role::Both);
+        let missing: Vec<_> = signals.iter().copied().filter(|signal| needed.has(*signal)).collect();
+        assert_eq!(gap.missing, missing);
     }
 }
 
-fn reads(analyzer: Analyzer, signal: Signal) -> bool {
-    analyzer.needed(Role::Both).has(signal)
-}
-
 #[test]
-fn who_stands_in_adds_and_never_removes() {
+fn a_stand_in_adds_and_never_removes() {
     for signals in [vec![GAPS], vec![GAPS, Signal::KvCapacity]] {
         let calm = |analyzer| Fleet { kv: 0.02, rate: 0.1, ..fleet(analyzer) };
         let numbers = calm(Analyzer::Rate).without(&signals).follow(60);
@@ -281,7 +223,7 @@ fn who_stands_in_adds_and_never_removes() {
 }
 
 #[test]
-fn a_needed_signal_that_never_comes_left_the_analyzer_with_nothing_to_say_and_the_number_held() {
+fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
     for analyzer in Analyzer::ALL {
         for signal in analyzer.needed(Role::Both).iter() {
             // Two waiting requests: much for who reads the queue alone, and no saturated fleet.
@@ -314,7 +256,7 @@ fn a_needed_signal_that_never_comes_left_the_analyzer_with_nothing_to_say_and_th
 }
 
 #[test]
-fn an_analyzer_that_never_learns_although_all_signals_are_there_was_told_as_steady_and_complete() {
+fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
     // Answers of one token have no gaps between tokens.
     let one_token = || Fleet { output: 1.0, rate: 20.0, kv: 0.93, ..fleet(Analyzer::Rate) };
     let mut fleet = one_token();
@@ -340,7 +282,7 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_was_told_as_stea
 }
 
 #[test]
-fn hours_without_pods_once_counted_as_time_in_which_it_could_have_learned() {
+fn hours_without_pods_are_no_time_in_which_it_could_have_learned() {
     let mut fleet = Fleet { output: 1.0, rate: 20.0, ..fleet(Analyzer::Rate) };
     assert_eq!(fleet.gap(15), None);
     fleet.pods = 0;
@@ -359,8 +301,7 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
     let mut idle = Fleet { rate: 0.0, kv: 0.0, now, ..fleet(Analyzer::Rate) }.state();
     group.variants[0].variant.role = Role::Decode;
     idle.variant.role = Role::Prefill;
-    idle.variant.id.name = "idle".into();
-    idle.variant.target.name = "idle".into();
+    (idle.variant.id, idle.variant.target.name) = (id("idle"), "idle".into());
     for (index, replica) in idle.replicas.iter_mut().enumerate() {
         replica.pod = format!("idle-{index}").into();
     }
@@ -369,7 +310,7 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
 }
 
 #[test]
-fn who_stood_in_for_a_busy_role_was_once_not_asked_when_another_role_was_idle() {
+fn the_stand_in_of_a_busy_role_is_asked_although_another_role_is_idle() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
         let mut fleet = Fleet { output: 1.0, rate: 20.0, kv: 0.93, ..fleet(analyzer) };
         fleet.bend = split_from_idle_prefill;
@@ -380,7 +321,7 @@ fn who_stood_in_for_a_busy_role_was_once_not_asked_when_another_role_was_idle() 
 }
 
 #[test]
-fn between_two_looks_it_is_told_who_stood_in_at_the_last_one() {
+fn between_two_cycles_the_stand_in_of_the_last_one_is_reported() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Inferno] {
         let mut fleet = fleet(analyzer).without(&[GAPS]);
         let stand_ins: Vec<_> = (0..12).map(|_| fleet.gap(5).unwrap().stand_in).collect();
@@ -402,7 +343,7 @@ fn what_was_learned_is_read_as_the_previous_version_wrote_it() {
 }
 
 #[test]
-fn what_an_analyzer_beside_the_first_lacks_takes_its_veto_away_no_more() {
+fn an_analyzer_beside_the_first_keeps_its_veto_whatever_it_lacks() {
     let both = || {
         let mut fleet = Fleet { kv: 0.2, rate: 4.0, ..fleet(Analyzer::Saturation) };
         let beside = Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None };
@@ -435,7 +376,7 @@ fn sleeping(sleepers: usize) -> VariantState {
 }
 
 #[test]
-fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
+fn a_removal_does_not_count_on_pods_that_sleep() {
     let (awake, half) = (sleeping(0), sleeping(3));
     assert_eq!(half.scale.unwrap().ready, Replicas::new(3));
     assert_eq!(half.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
@@ -450,26 +391,24 @@ fn a_removal_once_counted_on_pods_that_sleep_and_could_leave_only_these() {
     fleet.bend = |group| group.variants = vec![sleeping(3)];
     let snapshot = fleet.snapshot();
     let mut outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &fleet.policy);
-    let id = VariantId::new("default", "llama");
-    let Verdict::Target(target) = &mut outcome.decisions.get_mut(&id).unwrap().verdict else { panic!() };
+    let Verdict::Target(target) = &mut outcome.decisions.get_mut(&id("llama")).unwrap().verdict else {
+        panic!()
+    };
     assert!(target.desired >= Replicas::new(6));
     target.desired = Replicas::new(5);
     let found = check::check(&snapshot, &outcome.memory, &fleet.policy, &outcome.decisions);
-    assert!(
-        found.iter().any(|violation| violation.rule == wva_core::report::Rule::FitsRemaining),
-        "{found:?}"
-    );
+    assert!(found.iter().any(|violation| violation.rule == Rule::FitsRemaining), "{found:?}");
 }
 
 #[test]
 fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let state = sleeping(2);
     let declared = Analyzer::SaturationPercent.declared(Role::Both);
-    let look = wva_core::quality::assess_coverage(&SourceHealth::Complete, &[&state], declared, at(0));
-    let sight = &look.variants[0];
-    assert_eq!((sight.ready, sight.asleep, sight.starting), (4, 2, 0));
-    assert_eq!(look.state, wva_core::quality::CoverageState::Fresh, "what sleeps hides nothing");
-    assert_eq!(sight.expected_pending(&state, Seconds::whole(300), 0, at(0)), Replicas::ZERO);
+    let coverage = assess_coverage(&SourceHealth::Complete, &[&state], declared, at(0));
+    let variant = &coverage.variants[0];
+    assert_eq!((variant.ready, variant.asleep, variant.starting), (4, 2, 0));
+    assert_eq!(coverage.state, CoverageState::Fresh, "what sleeps hides nothing");
+    assert_eq!(variant.expected_pending(&state, Seconds::whole(300), 0, at(0)), Replicas::ZERO);
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
     old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);

@@ -3,7 +3,6 @@
 
 mod support;
 
-mod aged;
 mod analyzers;
 mod check;
 mod crowd;
@@ -20,8 +19,7 @@ mod regressions;
 mod required_signals;
 mod saturated;
 mod scenarios;
-mod spikes;
+mod steady;
 mod timeline;
-mod unmeasured;
 mod unschedulable;
 mod vectors;

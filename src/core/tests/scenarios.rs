@@ -1,74 +1,17 @@
-//! Golden decisions: each file of `tests/scenarios` is a snapshot, a memory and a policy, and what must be decided. Also that
-//! everything a decision can say, and every kind of policy, has one.
+//! Golden decisions are as promised; and everything a decision can say, and every kind of policy, has one.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::read_to_string;
 use std::iter::successors;
-use std::path::{Path, PathBuf};
 
-use jiff::Timestamp;
-use serde::Deserialize;
 use smol_str::ToSmolStr;
-use wva_core::decision::{Cause, Reason, Verdict};
-use wva_core::model::Analyzer;
-use wva_core::report::{Rule, Stage, Step};
-use wva_core::{Memory, Outcome, Policy, Snapshot, VariantId, decide, observe};
+use wva_core::report::{Stage, Step};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Scenario {
-    /// What the product promises here.
-    promise: String,
-    policy: Policy,
-    memory: Memory,
-    snapshot: Snapshot,
-    expected: BTreeMap<VariantId, Expected>,
-    /// What the checker must refuse.
-    #[serde(default)]
-    violations: Vec<Rule>,
-    /// Words of what must be said of a memory that is not used.
-    #[serde(default)]
-    dropped: Vec<String>,
-}
+use crate::support::prelude::*;
+use crate::support::scenarios::{Expected, Scenario, all};
 
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(untagged, deny_unknown_fields)]
-enum Expected {
-    Number { desired: u32, reason: Reason, evidence: Timestamp, says: String },
-    Unknown { cause: Cause, since: Timestamp, says: String },
-}
-
-impl Scenario {
-    fn decided(&self) -> Outcome {
-        let memory = observe(&self.snapshot, self.memory.clone());
-        let outcome = decide(&self.snapshot, &memory, &self.policy);
-        assert_eq!(outcome.report.failed, []);
-        outcome
-    }
-
-    /// Who decides about the first model.
-    fn analyzer(&self) -> Option<Analyzer> {
-        self.snapshot.groups.keys().next().map(|group| self.policy.of(group).analyzer)
-    }
-
-    fn says(&self, reason: Reason) -> bool {
-        self.expected
-            .values()
-            .any(|one| matches!(one, Expected::Number { reason: own, .. } if *own == reason))
-    }
-}
-
-fn all() -> Vec<(PathBuf, Scenario)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
-    let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = entries.filter(|path| path.is_file()).collect();
-    files.sort();
-    let parsed = |file: PathBuf| {
-        let scenario = serde_json::from_str(&read_to_string(&file).unwrap())
-            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-        (file, scenario)
-    };
-    files.into_iter().map(parsed).collect()
+/// Some variant gets a number for this reason.
+fn says(scenario: &Scenario, reason: Reason) -> bool {
+    let mut expected = scenario.expected.values();
+    expected.any(|expected| matches!(expected, Expected::Number { reason: own, .. } if *own == reason))
 }
 
 /// What was decided, in the form of an expectation; `says` is kept when the message contains it.
@@ -97,8 +40,7 @@ fn found(verdict: &Verdict, expected: &Expected) -> Expected {
 #[test]
 fn every_scenario_is_decided_as_promised() {
     let mut wrong = Vec::new();
-    for (file, scenario) in all() {
-        let name = file.file_stem().unwrap().display();
+    for (name, scenario) in all() {
         let Outcome { decisions, report, .. } = scenario.decided();
         for (id, expected) in &scenario.expected {
             let found = found(&decisions[id].verdict, expected);
@@ -110,8 +52,8 @@ fn every_scenario_is_decided_as_promised() {
         let rules: Vec<Rule> = report.violations.iter().map(|violation| violation.rule).collect();
         assert_eq!(rules, scenario.violations, "{name}: {:?}", report.violations);
         assert_eq!(report.dropped.len(), scenario.dropped.len(), "{name}: {:?}", report.dropped);
-        let told = scenario.dropped.iter().zip(&report.dropped);
-        assert!(told.into_iter().all(|(words, told)| told.contains(words.as_str())), "{:?}", report.dropped);
+        let mut dropped = scenario.dropped.iter().zip(&report.dropped);
+        assert!(dropped.all(|(words, message)| message.contains(words.as_str())), "{:?}", report.dropped);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -144,46 +86,39 @@ fn causes() -> impl Iterator<Item = Cause> {
     })
 }
 
-fn analyzers() -> impl Iterator<Item = Analyzer> {
-    successors(Some(Analyzer::SaturationPercent), |analyzer| match analyzer {
-        Analyzer::SaturationPercent => Some(Analyzer::Saturation),
-        Analyzer::Saturation => Some(Analyzer::Throughput),
-        Analyzer::Throughput => Some(Analyzer::QueueingModel),
-        Analyzer::QueueingModel => Some(Analyzer::Threshold),
-        Analyzer::Threshold => Some(Analyzer::Weighted),
-        Analyzer::Weighted => Some(Analyzer::Inferno),
-        Analyzer::Inferno => Some(Analyzer::Rate),
-        Analyzer::Rate => None,
-    })
-}
-
 #[test]
 fn every_reason_and_every_cause_has_a_scenario() {
     let all = all();
-    let expected = || all.iter().flat_map(|(_, scenario)| scenario.expected.values());
     for reason in reasons() {
-        assert!(all.iter().any(|(_, scenario)| scenario.says(reason)), "no scenario for {reason:?}");
+        assert!(all.values().any(|scenario| says(scenario, reason)), "no scenario for {reason:?}");
     }
-    for wanted in causes() {
-        let has = |one: &Expected| matches!(one, Expected::Unknown { cause, .. } if *cause == wanted);
-        assert!(expected().any(has), "no scenario for {wanted:?}");
+    for cause in causes() {
+        let has =
+            |expected: &Expected| matches!(expected, Expected::Unknown { cause: own, .. } if *own == cause);
+        assert!(
+            all.values().flat_map(|scenario| scenario.expected.values()).any(has),
+            "no scenario for {cause:?}"
+        );
     }
 }
 
 #[test]
 fn every_analyzer_has_a_scenario_in_which_it_moves_a_number() {
     let all = all();
-    for analyzer in analyzers() {
-        let moves = |scenario: &Scenario| scenario.says(Reason::ScaleUp) || scenario.says(Reason::ScaleDown);
-        let moved = all.iter().any(|(_, one)| one.analyzer() == Some(analyzer) && moves(one));
-        assert!(moved, "no scenario in which {analyzer:?} moves a number");
+    for analyzer in Analyzer::ALL {
+        let moves = |scenario: &Scenario| {
+            let first = scenario.snapshot.groups.keys().next();
+            first.is_some_and(|group| scenario.policy.of(group).analyzer == analyzer)
+                && [Reason::ScaleUp, Reason::ScaleDown].into_iter().any(|reason| says(scenario, reason))
+        };
+        assert!(all.values().any(moves), "no scenario in which {analyzer:?} moves a number");
     }
 }
 
 #[test]
 fn every_kind_of_limit_and_every_rule_of_stability_has_a_scenario_in_which_it_binds() {
     let mut binding = BTreeSet::new();
-    for (_, scenario) in all() {
+    for scenario in all().into_values() {
         let report = scenario.decided().report;
         let steps = report.groups.into_values().flat_map(|group| group.steps);
         let held = |step: &Step| matches!(step.stage(), Stage::Limit | Stage::Bound | Stage::Target);

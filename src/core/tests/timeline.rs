@@ -1,19 +1,13 @@
 //! A variant through time: looks, reads, an HPA that follows, sleep and waking.
 
-use crate::support::fixture::{World, at};
-use wva_core::decision::{Cause, Reason, Verdict};
-use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
-use wva_core::memory::Memory;
-use wva_core::model::ScaleToZero;
-use wva_core::report::Rule;
-use wva_core::snapshot::SourceHealth;
-use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{Snapshot, check, decide};
+use crate::support::fixture::TestHpa;
+use crate::support::prelude::*;
+use wva_core::check;
+use wva_core::hpa::Behavior;
 
 #[test]
 fn a_hundred_reads_move_a_number_as_far_as_one() {
-    let mut world = World::new(2);
-    world.load = (0.75, 4.0);
+    let mut world = World::with_load(2, (0.75, 4.0));
     assert_eq!(world.number(0), 3);
     for _ in 0..100 {
         assert_eq!(world.number(0), 3);
@@ -28,37 +22,27 @@ fn a_hundred_reads_move_a_number_as_far_as_one() {
 #[test]
 fn a_real_hpa_follows_up_and_down_and_settles() {
     let mut world = World::new(1);
-    let settings = Settings {
-        min: Replicas::ONE,
-        max: Replicas::new(10),
-        behavior: Some(Behavior::default()),
-        at_zero: AtZero::Reads,
-    };
-    let mut hpa = Hpa::new(settings);
-    let mut seen = Vec::new();
+    let mut hpa = TestHpa::new(10, Behavior::default());
+    let mut replicas = Vec::new();
     for tick in 0..160 {
         // Load for four replicas, then for one.
         let total: f64 = if tick < 40 { 2.0 } else { 0.4 };
         world.load = ((total / f64::from(world.running)).min(1.0), 0.0);
-        let desired = milli(f64::from(world.number(15)));
-        let count = Replicas::new(world.running);
-        let counts = Counts { spec: count, status: count, ready: count };
-        let target = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
-        let proposal = propose(&[desired], target, counts, Tolerance::default());
-        world.running = hpa.step(at(world.now), count, proposal).get();
-        seen.push(world.running);
+        let desired = world.number(15);
+        world.running = hpa.sync(world.now, world.running, desired);
+        replicas.push(world.running);
     }
-    assert_eq!(seen[39], 3, "2.0 / 3 = 0.67 leaves more than 0.10 of 0.80: {seen:?}");
-    assert_eq!(*seen.last().unwrap(), 1, "{seen:?}");
-    assert!(seen.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1), "one step at a time: {seen:?}");
+    assert_eq!(replicas[39], 3, "2.0 / 3 = 0.67 leaves more than 0.10 of 0.80: {replicas:?}");
+    assert_eq!(*replicas.last().unwrap(), 1, "{replicas:?}");
+    assert!(
+        replicas.windows(2).all(|pair| pair[0].abs_diff(pair[1]) <= 1),
+        "one step at a time: {replicas:?}"
+    );
 }
 
 #[test]
 fn an_idle_model_sleeps_and_a_waiting_request_wakes_it() {
-    let mut world = World::new(1);
-    world.min = 0;
-    world.policy.global.default.scale_to_zero =
-        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
+    let mut world = World::that_may_sleep(60);
     assert_eq!(world.number(15), 1);
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     let mut slept_after = 0;
@@ -76,10 +60,7 @@ fn an_idle_model_sleeps_and_a_waiting_request_wakes_it() {
 
 #[test]
 fn a_gap_in_the_measurements_starts_the_idle_clock_again() {
-    let mut world = World::new(1);
-    world.min = 0;
-    world.policy.global.default.scale_to_zero =
-        Some(ScaleToZero { enabled: true, retention: Seconds::whole(600) });
+    let mut world = World::that_may_sleep(600);
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     for _ in 0..30 {
         assert_eq!(world.number(15), 1);
@@ -95,10 +76,7 @@ fn a_gap_in_the_measurements_starts_the_idle_clock_again() {
 
 #[test]
 fn a_restart_that_missed_requests_does_not_trust_the_old_idle_clock() {
-    let mut world = World::new(1);
-    world.min = 0;
-    world.policy.global.default.scale_to_zero =
-        Some(ScaleToZero { enabled: true, retention: Seconds::whole(600) });
+    let mut world = World::that_may_sleep(600);
     (world.load, world.requests) = ((0.0, 0.0), 1.0);
     let _ = world.evaluate(0);
     // One hour without us, in which requests came and went.
@@ -137,12 +115,9 @@ fn the_checker_refuses_what_breaks_a_rule() {
     let mut world = World::new(3);
     assert_eq!(world.number(0), 3);
     world.now += 15;
-    assert_eq!(broken_rule(&world, 3), None);
-    assert_eq!(broken_rule(&world, 4), None);
-    assert_eq!(broken_rule(&world, 2), None);
-    assert_eq!(broken_rule(&world, 5), Some(Rule::OneStep));
-    assert_eq!(broken_rule(&world, 1), Some(Rule::OneStep));
-    assert_eq!(broken_rule(&world, 0), Some(Rule::WithinBounds));
+    let broken = [3, 4, 2, 5, 1, 0].map(|desired| broken_rule(&world, desired));
+    let one_step = Some(Rule::OneStep);
+    assert_eq!(broken, [None, None, None, one_step, one_step, Some(Rule::WithinBounds)]);
     world.min = 0;
     assert_eq!(broken_rule(&world, 0), Some(Rule::ZeroOnlyWhenIdle));
     world.now -= 10;
@@ -153,12 +128,12 @@ fn the_checker_refuses_what_breaks_a_rule() {
     world.source = SourceHealth::Partial { warnings: vec!["cut".into()] };
     assert_eq!(broken_rule(&world, 2), Some(Rule::NoBlindDecrease));
     let snapshot = world.snapshot();
-    let missing = check::check(&snapshot, &world.memory, &world.policy, &std::collections::BTreeMap::new());
+    let missing = check::check(&snapshot, &world.memory, &world.policy, &BTreeMap::new());
     assert_eq!(missing.first().map(|violation| violation.rule), Some(Rule::OneDecision));
 }
 
 #[test]
-fn a_limit_may_take_back_of_a_promise_what_does_not_run_yet_in_more_than_one_step() {
+fn a_limit_takes_back_in_several_steps_what_was_promised_and_does_not_run() {
     let mut world = World::new(6);
     assert_eq!(world.number(0), 5);
     (world.now, world.running) = (world.now + 15, 1);
@@ -174,29 +149,19 @@ fn memory_is_forgotten_with_its_variant_and_survives_a_restart() {
     assert_eq!(world.number(0), 2);
     let text = serde_json::to_string(&world.memory).unwrap();
     assert_eq!(serde_json::from_str::<Memory>(&text).unwrap(), world.memory);
-    let nothing = Snapshot {
-        now: at(60),
-        groups: [].into(),
-        invalid: vec![],
-        inventory: None,
-        elsewhere: [].into(),
-        unlabelled: None,
-    };
+    let mut nothing = world.snapshot();
+    (nothing.now, nothing.groups) = (at(60), BTreeMap::new());
     assert_eq!(decide(&nothing, &world.memory, &world.policy).memory, Memory::default());
 }
 
 #[test]
 fn an_idle_clock_that_was_not_observed_just_now_is_not_believed() {
-    let mut world = World::new(1);
-    world.min = 0;
-    world.policy.global.default.scale_to_zero =
-        Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
+    let mut world = World::that_may_sleep(60);
     assert_eq!(world.number(0), 1);
     let group = world.memory.groups.values_mut().next().unwrap();
     group.idle_since = Some(at(-600));
     world.now += 15;
     let outcome = decide(&world.snapshot(), &world.memory, &world.policy);
     assert_eq!(outcome.report.violations, []);
-    let Verdict::Target(target) = &outcome.decisions[&World::id()].verdict else { panic!("no number") };
-    assert_eq!(target.desired, Replicas::ONE);
+    assert_eq!(numbers_of(&outcome), [1]);
 }

@@ -1,21 +1,162 @@
-//! One variant and everything that happens to it, for tests that play it through time.
+//! One variant and everything that happens to it, for tests that play it through time; and the parts of every other fleet.
 
-use jiff::{SignedDuration, Timestamp};
 use smol_str::ToSmolStr;
-use wva_core::decision::{Reason, Verdict};
-use wva_core::memory::Memory;
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
-use wva_core::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas};
-use wva_core::{GroupId, Policy, Snapshot, VariantId, decide, observe};
+use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
+
+use super::prelude::*;
 
 pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
 }
 
-/// One variant and everything that happens to it.
+/// The model `m`, which nearly all tests are about.
+pub(crate) fn group_id() -> GroupId {
+    GroupId::new("default", "m")
+}
+
+pub(crate) fn id(name: &str) -> VariantId {
+    VariantId::new("default", name)
+}
+
+/// A Ready pod of one engine, which is not there if it shows nothing.
+pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Replica {
+    let engine = Some(signals).filter(|signals| !signals.is_empty());
+    Replica {
+        pod: name.into(),
+        phase: Phase::Ready,
+        created: at(-900),
+        ready_since: Some(at(-800)),
+        engines: engine.map(|engine| ("0".into(), engine)).into_iter().collect(),
+    }
+}
+
+/// A variant of these pods, whose scale object counts all of them.
+pub(crate) fn variant_state(name: &str, replicas: Vec<Replica>) -> VariantState {
+    let all = Replicas::new(count(replicas.len()));
+    VariantState {
+        variant: Variant {
+            id: id(name),
+            model: "m".into(),
+            target: TargetRef { kind: "Deployment".into(), name: name.into() },
+            cost: Cost::new(10.0).unwrap(),
+            bounds: Bounds { min: Replicas::ONE, max: None },
+            accelerator: None,
+            role: Role::Both,
+        },
+        scale: Some(Scale { spec: all, current: all, ready: ready(&replicas) }),
+        replicas,
+        last_status: None,
+        template: Template::default(),
+    }
+}
+
+fn ready(replicas: &[Replica]) -> Replicas {
+    Replicas::new(count(replicas.iter().filter(|pod| pod.phase == Phase::Ready).count()))
+}
+
+/// The scale object of a variant counts its Ready pods.
+pub(crate) fn count_ready(state: &mut VariantState) {
+    let ready = ready(&state.replicas);
+    state.scale = state.scale.map(|scale| Scale { ready, ..scale });
+}
+
+/// A model of which everything is known, and whose scheduler shows nothing.
+pub(crate) fn model_group(variants: Vec<VariantState>) -> ModelGroup {
+    ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() }
+}
+
+pub(crate) fn snapshot_of(now: Timestamp, group: ModelGroup) -> Snapshot {
+    let groups = [(group_id(), group)].into();
+    Snapshot { now, groups, invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None }
+}
+
+/// The first group of a snapshot.
+pub(crate) fn group_of(snapshot: &mut Snapshot) -> &mut ModelGroup {
+    snapshot.groups.values_mut().next().unwrap()
+}
+
+pub(crate) fn states(snapshot: &Snapshot) -> impl Iterator<Item = &VariantState> {
+    snapshot.groups.values().flat_map(|group| &group.variants)
+}
+
+pub(crate) fn states_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut VariantState> {
+    snapshot.groups.values_mut().flat_map(|group| &mut group.variants)
+}
+
+pub(crate) fn engines_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut Signals> {
+    states_mut(snapshot).flat_map(|state| &mut state.replicas).flat_map(|pod| pod.engines.values_mut())
+}
+
+/// Takes away the series of signals that are not to be kept.
+pub(crate) fn retain(signals: &mut Signals, is_kept: impl Fn(Signal) -> bool) {
+    let whole = std::mem::take(signals);
+    for (signal, series) in whole.iter().filter(|(signal, _)| is_kept(*signal)) {
+        signals.add(signal, series.iter());
+    }
+}
+
+/// The class that promises latencies of the model `m`.
+pub(crate) fn premium(latency: LatencyTargets) -> Vec<ServiceClass> {
+    let targets = vec![ClassTarget { model: "m".into(), latency }];
+    vec![ServiceClass { name: "Premium".into(), priority: 1, targets }]
+}
+
+/// Observes and decides. No rule is broken and no model breaks.
+pub(crate) fn evaluate(snapshot: &Snapshot, memory: Memory, policy: &Policy) -> Outcome {
+    let outcome = decide(snapshot, &observe(snapshot, memory), policy);
+    assert_eq!(outcome.report.violations, []);
+    assert_eq!(outcome.report.failed, []);
+    outcome
+}
+
+pub(crate) fn number_of(verdict: &Verdict) -> Option<Replicas> {
+    match verdict {
+        Verdict::Target(target) => Some(target.desired),
+        Verdict::Unknown(_) => None,
+    }
+}
+
+/// What was decided about a variant, which is a number.
+pub(crate) fn target_of<'a>(outcome: &'a Outcome, name: &str) -> &'a Target {
+    match &outcome.decisions[&id(name)].verdict {
+        Verdict::Target(target) => target,
+        Verdict::Unknown(unknown) => panic!("{name}: {}", unknown.explanation),
+    }
+}
+
+/// The numbers of all variants, by name.
+pub(crate) fn numbers_of(outcome: &Outcome) -> Vec<u32> {
+    outcome.decisions.keys().map(|id| target_of(outcome, &id.name).desired.get()).collect()
+}
+
+/// What was published of a variant, or is remembered of it.
+pub(crate) fn promised(state: &VariantState, memory: &Memory) -> Option<Replicas> {
+    let remembered = memory.groups.values().find_map(|group| group.variants.get(&state.variant.id.name));
+    let target = remembered.and_then(|remembered| remembered.target);
+    target.or(state.last_status.filter(|last| *last > Replicas::ZERO))
+}
+
+/// An HPA with the default tolerance that wants as many replicas as the metric says.
+#[derive(Debug, Clone)]
+pub(crate) struct TestHpa(Hpa);
+
+impl TestHpa {
+    pub(crate) fn new(max: u32, behavior: Behavior) -> Self {
+        let (min, max) = (Replicas::ONE, Replicas::new(max));
+        Self(Hpa::new(Settings { min, max, behavior: Some(behavior), at_zero: AtZero::Reads }))
+    }
+
+    /// The replicas that it asks for where so many run.
+    pub(crate) fn sync(&mut self, now: i64, running: u32, desired: u32) -> u32 {
+        let spec = Replicas::new(running);
+        let counts = Counts { spec, status: spec, ready: spec };
+        let target = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
+        let proposal = propose(&[milli(f64::from(desired))], target, counts, Tolerance::default());
+        self.0.step(at(now), spec, proposal).get()
+    }
+}
+
+/// One variant, `llama`, and everything that happens to it.
 pub(crate) struct World {
     pub(crate) now: i64,
     pub(crate) running: u32,
@@ -39,6 +180,7 @@ pub(crate) struct World {
 }
 
 impl World {
+    /// V1 decides: its arithmetic is the simplest to follow.
     pub(crate) fn new(running: u32) -> Self {
         Self {
             now: 0,
@@ -49,7 +191,7 @@ impl World {
             load: (0.5, 1.0),
             requests: 1.0,
             held: 0.0,
-            policy: percent(),
+            policy: policy_of(Analyzer::SaturationPercent),
             memory: Memory::default(),
             surge: 0,
             engines: 1,
@@ -58,11 +200,29 @@ impl World {
         }
     }
 
-    pub(crate) fn id() -> VariantId {
-        VariantId::new("default", "llama")
+    /// At this KV usage and queue of every pod.
+    pub(crate) fn with_load(running: u32, load: (f64, f64)) -> Self {
+        Self { load, ..Self::new(running) }
     }
 
-    pub(crate) fn signals(&self) -> Signals {
+    /// The same, by another analyzer.
+    pub(crate) fn by(analyzer: Analyzer, running: u32, load: (f64, f64)) -> Self {
+        Self { policy: policy_of(analyzer), ..Self::with_load(running, load) }
+    }
+
+    /// A replica that may go when nothing was asked of it for so many seconds.
+    pub(crate) fn that_may_sleep(retention: u32) -> Self {
+        let mut world = Self { min: 0, ..Self::new(1) };
+        let retention = Seconds::whole(retention);
+        world.policy.global.default.scale_to_zero = Some(ScaleToZero { enabled: true, retention });
+        world
+    }
+
+    pub(crate) fn id() -> VariantId {
+        id("llama")
+    }
+
+    fn signals(&self) -> Signals {
         let mut signals = Signals::default();
         if matches!(self.source, SourceHealth::Down { .. }) {
             return signals;
@@ -74,85 +234,65 @@ impl World {
             (Signal::TimeToFirstTokenCount, self.requests),
         ];
         for (signal, value) in values {
-            signals.add(
-                signal,
-                (0..self.samples).map(|back| Sample { at: at(self.now - 2 - 15 * back), value }),
-            );
+            let sample = |back| Sample { at: at(self.now - 2 - 15 * back), value };
+            signals.add(signal, (0..self.samples).map(sample));
         }
         signals
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        let (count, all) = (Replicas::new(self.running), self.running + self.surge);
-        let replica = |index| Replica {
-            pod: format!("llama-{index}").into(),
-            phase: Phase::Ready,
-            created: at(-900),
-            ready_since: Some(at(-800)),
-            engines: (0..self.engines)
-                .map(|rank| (rank.to_smolstr(), self.signals()))
-                .filter(|(_, signals)| !signals.is_empty())
-                .collect(),
+        let engine = |rank: u32| (rank.to_smolstr(), self.signals());
+        let pod = |index| Replica {
+            engines: (0..self.engines).map(engine).filter(|(_, signals)| !signals.is_empty()).collect(),
+            ..ready_pod(format!("llama-{index}"), Signals::default())
         };
-        let state = VariantState {
-            variant: Variant {
-                id: Self::id(),
-                model: "m".into(),
-                target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-                cost: Cost::new(10.0).unwrap(),
-                bounds: Bounds { min: Replicas::new(self.min), max: self.max.map(Replicas::new) },
-                accelerator: None,
-                role: Role::Both,
-            },
-            scale: Some(Scale { spec: count, current: Replicas::new(all), ready: Replicas::new(all) }),
-            replicas: (0..all).map(replica).collect(),
-            last_status: None,
-            template: Template::default(),
-        };
-        let mut scheduler = Signals::default();
+        let mut state = variant_state("llama", (0..self.running + self.surge).map(pod).collect());
+        state.variant.bounds = Bounds { min: Replicas::new(self.min), max: self.max.map(Replicas::new) };
+        let spec = Replicas::new(self.running);
+        state.scale = state.scale.map(|scale| Scale { spec, ..scale });
+        let mut group = ModelGroup { source: self.source.clone(), ..model_group(vec![state]) };
         let queue = self.queued.then(|| Sample { at: at(self.now - 2), value: self.held });
-        scheduler.add(Signal::SchedulerQueueSize, queue);
-        let group = ModelGroup { source: self.source.clone(), variants: vec![state], scheduler };
-        Snapshot {
-            now: at(self.now),
-            groups: [(GroupId::new("default", "m"), group)].into(),
-            invalid: vec![],
-            inventory: None,
-            elsewhere: [].into(),
-            unlabelled: None,
-        }
+        group.scheduler.add(Signal::SchedulerQueueSize, queue);
+        snapshot_of(at(self.now), group)
+    }
+
+    /// What would be decided about `snapshot`.
+    pub(crate) fn outcome(&self, snapshot: &Snapshot) -> Outcome {
+        evaluate(snapshot, self.memory.clone(), &self.policy)
+    }
+
+    /// What is decided about `snapshot`, which is remembered.
+    pub(crate) fn decide(&mut self, snapshot: &Snapshot) -> Verdict {
+        let mut outcome = evaluate(snapshot, std::mem::take(&mut self.memory), &self.policy);
+        self.memory = outcome.memory;
+        outcome.decisions.remove(&Self::id()).unwrap().verdict
     }
 
     /// One evaluation, `later` seconds after the last one.
     pub(crate) fn evaluate(&mut self, later: i64) -> Verdict {
         self.now += later;
-        let snapshot = self.snapshot();
-        let memory = observe(&snapshot, std::mem::take(&mut self.memory));
-        let mut outcome = decide(&snapshot, &memory, &self.policy);
-        assert_eq!(outcome.report.violations, []);
-        assert_eq!(outcome.report.failed, []);
-        self.memory = outcome.memory;
-        outcome.decisions.remove(&Self::id()).unwrap().verdict
+        self.decide(&self.snapshot())
+    }
+
+    pub(crate) fn target(&mut self, later: i64) -> Target {
+        match self.evaluate(later) {
+            Verdict::Target(target) => target,
+            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
+        }
     }
 
     pub(crate) fn number(&mut self, later: i64) -> u32 {
-        match self.evaluate(later) {
-            Verdict::Target(target) => target.desired.get(),
-            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
-        }
+        self.target(later).desired.get()
     }
 
     pub(crate) fn reason(&mut self, later: i64) -> Reason {
-        match self.evaluate(later) {
-            Verdict::Target(target) => target.reason,
-            Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
-        }
+        self.target(later).reason
     }
 }
 
-/// V1 decides: its arithmetic is the simplest to follow.
-pub(crate) fn percent() -> Policy {
+/// The default policy with another analyzer.
+pub(crate) fn policy_of(analyzer: Analyzer) -> Policy {
     let mut policy = Policy::default();
-    policy.global.default.analyzer = Analyzer::SaturationPercent;
+    policy.global.default.analyzer = analyzer;
     policy
 }

@@ -1,18 +1,17 @@
 //! Pods that have served so many requests a second each for long, by closed forms and whatever is decided about them.
 
-use wva_core::decision::Verdict;
-use wva_core::model::{Analyzer, ClassTarget, LatencyTargets, ServiceClass};
-use wva_core::snapshot::{Sample, Scale, Signal, Signals};
-use wva_core::units::Replicas;
-use wva_core::{Snapshot, decide, observe};
-
-use super::fixture::{World, at};
+use super::prelude::*;
 
 /// The name of the variant that has no replicas.
 pub(crate) const IDLE: &str = "idle";
 
-/// Seconds between two scrapes, and between two looks.
+/// Seconds between two scrapes, and between two evaluations.
 pub(crate) const SCRAPE: i64 = 15;
+
+/// The seconds of the scrapes that a signal has.
+pub(crate) fn scrapes(now: i64) -> impl Iterator<Item = i64> {
+    (0..21).map(move |back| now - 2 - SCRAPE * back)
+}
 
 /// A fleet of one pod for each rate; of one without a rate there is no series.
 pub(crate) struct Steady {
@@ -29,36 +28,24 @@ pub(crate) struct Steady {
 impl Steady {
     /// Latencies are promised, so that the analyzers of latency decide too.
     pub(crate) fn new(analyzer: Analyzer, rates: &[Option<f64>]) -> Self {
-        let mut world = World::new(u32::try_from(rates.len()).unwrap());
-        world.policy.global.default.analyzer = analyzer;
+        let mut world = World { policy: policy_of(analyzer), ..World::new(count(rates.len())) };
         let latency = LatencyTargets { ttft_ms: 400.0, itl_ms: 20.0 };
         world.policy.global.default.queueing.targets = Some(latency);
-        let targets = vec![ClassTarget { model: "m".into(), latency }];
-        world.policy.service_classes = vec![ServiceClass { name: "Premium".into(), priority: 1, targets }];
+        world.policy.service_classes = premium(latency);
         Self { world, rates: rates.to_vec(), slower: 1.0, has_idle_variant: false, spike: None }
     }
 
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.world.snapshot();
-        let variants = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
-        let replicas = variants.flat_map(|state| &mut state.replicas);
-        for (index, (replica, rate)) in replicas.zip(&self.rates).enumerate() {
+        let group = group_of(&mut snapshot);
+        for (index, (pod, rate)) in group.variants[0].replicas.iter_mut().zip(&self.rates).enumerate() {
             let spike = self.spike.filter(|_| index == 0);
             let engine = |rate: &f64| ("0".into(), engine(self.world.now, *rate, self.slower, spike));
-            replica.engines = rate.iter().map(engine).collect();
+            pod.engines = rate.iter().map(engine).collect();
         }
-        for group in snapshot.groups.values_mut().filter(|_| self.has_idle_variant) {
-            let mut idle = group.variants[0].clone();
-            (idle.variant.id.name, idle.variant.target.name) = (IDLE.into(), IDLE.into());
+        if self.has_idle_variant {
+            let mut idle = variant_state(IDLE, Vec::new());
             idle.variant.bounds.min = Replicas::ZERO;
-            (idle.scale, idle.replicas) = (
-                idle.scale.map(|_| Scale {
-                    spec: Replicas::ZERO,
-                    current: Replicas::ZERO,
-                    ready: Replicas::ZERO,
-                }),
-                Vec::new(),
-            );
             group.variants.push(idle);
             group.sort();
         }
@@ -68,15 +55,15 @@ impl Steady {
     /// The number at the next scrape, which nobody follows.
     pub(crate) fn number(&mut self) -> u32 {
         self.world.now += SCRAPE;
-        let snapshot = self.snapshot();
-        let memory = observe(&snapshot, std::mem::take(&mut self.world.memory));
-        let outcome = decide(&snapshot, &memory, &self.world.policy);
-        assert_eq!((&outcome.report.violations, &outcome.report.failed), (&vec![], &vec![]));
-        self.world.memory = outcome.memory;
-        match &outcome.decisions[&World::id()].verdict {
+        match self.world.decide(&self.snapshot()) {
             Verdict::Target(target) => target.desired.get(),
             Verdict::Unknown(unknown) => panic!("{}", unknown.explanation),
         }
+    }
+
+    /// The numbers at the next scrapes.
+    pub(crate) fn numbers(&mut self, scrapes: usize) -> Vec<u32> {
+        (0..scrapes).map(|_| self.number()).collect()
     }
 }
 
@@ -91,13 +78,12 @@ fn running(rate: f64, slower: f64) -> f64 {
 fn engine(now: i64, rate: f64, slower: f64, spike: Option<(Signal, f64)>) -> Signals {
     let runs = running(rate, slower);
     let token = 0.01 + 0.0005 * runs;
-    let gauges = [
+    // Counters by what a request adds.
+    let values = [
         (Signal::KvUsage, 0.011 * runs),
         (Signal::Waiting, 0.0),
         (Signal::Running, runs),
         (Signal::KvCapacity, 1e5),
-    ];
-    let counters = [
         (Signal::PromptTokens, 1000.0),
         (Signal::GenerationTokens, 200.0),
         (Signal::RequestPromptTokensSum, 1000.0),
@@ -110,18 +96,16 @@ fn engine(now: i64, rate: f64, slower: f64, spike: Option<(Signal, f64)>) -> Sig
         (Signal::TimeToFirstTokenCount, 1.0),
         (Signal::SchedulerAttempts, 1.0),
     ];
-    let times = || (0..21).map(|back| now - 2 - SCRAPE * back);
     let mut signals = Signals::default();
-    for (signal, value) in gauges {
+    for (signal, value) in values {
         let spike = spike.filter(|(of, _)| *of == signal).map(|(_, value)| value);
-        let newest = |second: i64| spike.filter(|_| second == now - 2);
-        let sample = |second| Sample { at: at(second), value: newest(second).unwrap_or(value) };
-        signals.add(signal, times().map(sample));
-    }
-    for (signal, of_each) in counters {
-        // From an hour before the first scrape on.
-        let grown = |second: i64| of_each * rate * (3600 + second) as f64;
-        signals.add(signal, times().map(|second| Sample { at: at(second), value: grown(second) }));
+        let shown = |second: i64| match spike {
+            Some(value) if second == now - 2 => value,
+            // From an hour before the first scrape on.
+            _ if signal.is_counter() => value * rate * (3600 + second) as f64,
+            _ => value,
+        };
+        signals.add(signal, scrapes(now).map(|second| Sample { at: at(second), value: shown(second) }));
     }
     signals
 }

@@ -1,23 +1,13 @@
 //! Snapshots, memories and policies, however odd: what properties of whole decisions are tried with.
 
-use std::collections::BTreeMap;
-
-use jiff::{SignedDuration, Timestamp};
 use proptest::collection::{btree_map, vec};
+use proptest::option;
 use proptest::prelude::*;
-use smol_str::{SmolStr, format_smolstr};
-use wva_core::memory::{GroupMemory, Memory, VariantMemory};
-use wva_core::model::{
-    Analyzer, Beside, Bounds, ClassTarget, Compat, InvalidVariant, LatencyTargets, LimitPolicy, ModelPolicy,
-    Power, Quota, Role, ScaleToZero, Scope, ServiceClass, Stability, StepLimit, TargetRef, Variant,
-};
+use smol_str::format_smolstr;
+use wva_core::model::{InvalidVariant, LimitPolicy, ModelPolicy, Power, Scope, Stability, StepLimit};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{
-    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
-    Template, VariantState,
-};
-use wva_core::units::{Cost, Replicas, Seconds};
-use wva_core::{GroupId, Policy, Snapshot, VariantId};
+
+use super::prelude::*;
 
 pub(crate) const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -26,7 +16,7 @@ fn ago(seconds: i64) -> Timestamp {
     NOW - SignedDuration::from_secs(seconds)
 }
 
-fn count() -> impl Strategy<Value = Replicas> {
+fn any_count() -> impl Strategy<Value = Replicas> {
     prop_oneof![3 => 0_u32..7, 1 => 8_u32..33].prop_map(Replicas::new)
 }
 
@@ -52,26 +42,39 @@ fn series(values: impl Strategy<Value = f64> + 'static) -> BoxedStrategy<Vec<Sam
         .boxed()
 }
 
+/// KV usage, queue, running requests and answers.
+const GAUGES: [Signal; 4] =
+    [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::TimeToFirstTokenCount];
+
 fn signals() -> BoxedStrategy<Signals> {
-    let zero_or = |most: f64| prop_oneof![1 => Just(0.0), 2 => 0.0..most];
+    let zero_or = |max: f64| prop_oneof![1 => Just(0.0), 2 => 0.0..max];
     let odd = (
         series(zero_or(1.0)),
         series(zero_or(9.0)),
         series(zero_or(4.0)),
         series(prop_oneof![Just(0.0), Just(7.0)]),
-    );
-    prop_oneof![3 => odd, 1 => healthy(0.0, 0.0, 0.0), 3 => healthy(0.2, 1.0, 2.0), 1 => healthy(0.9, 6.0, 9.0)]
-        .prop_flat_map(|parts| (Just(parts), work()))
-        .prop_map(|((kv, waiting, running, done), work)| {
-            let mut signals = Signals::default();
-            work.into_iter().for_each(|(signal, samples)| signals.add(signal, samples));
-            signals.add(Signal::KvUsage, kv);
-            signals.add(Signal::Waiting, waiting);
-            signals.add(Signal::Running, running);
-            signals.add(Signal::TimeToFirstTokenCount, done);
-            signals
-        })
-        .boxed()
+    )
+        .prop_map(|(kv, waiting, running, done)| [kv, waiting, running, done]);
+    let healthy = |values| Just(healthy(values));
+    prop_oneof![
+        3 => odd,
+        1 => healthy([0.0, 0.0, 0.0, 9.0]),
+        3 => healthy([0.2, 1.0, 2.0, 9.0]),
+        1 => healthy([0.9, 6.0, 9.0, 9.0]),
+    ]
+    .prop_flat_map(|gauges| (Just(gauges), work()))
+    .prop_map(|(gauges, work)| {
+        let mut signals = Signals::default();
+        let all = work.into_iter().chain(GAUGES.into_iter().zip(gauges));
+        all.for_each(|(signal, samples)| signals.add(signal, samples));
+        signals
+    })
+    .boxed()
+}
+
+/// An engine that is scraped as it should be and shows these values.
+fn healthy(values: [f64; 4]) -> [Vec<Sample>; 4] {
+    values.map(|value| (0..4).map(|back| Sample { at: ago(5 + 15 * back), value }).collect())
 }
 
 /// What analyzers of capacity read beside: the cache's size, and counters that grow at some rate each, or nothing.
@@ -105,14 +108,6 @@ fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
     prop_oneof![1 => Just(Vec::new()), 3 => some].boxed()
 }
 
-type Parts = (Vec<Sample>, Vec<Sample>, Vec<Sample>, Vec<Sample>);
-
-/// An engine that is scraped as it should be and shows these values.
-fn healthy(kv: f64, waiting: f64, running: f64) -> BoxedStrategy<Parts> {
-    let steady = |value: f64| (0..4).map(|back| Sample { at: ago(5 + 15 * back), value }).collect::<Vec<_>>();
-    Just((steady(kv), steady(waiting), steady(running), steady(9.0))).boxed()
-}
-
 fn replica() -> BoxedStrategy<Replica> {
     let phase = prop_oneof![
         12 => Just(Phase::Ready),
@@ -122,7 +117,7 @@ fn replica() -> BoxedStrategy<Replica> {
         1 => Just(Phase::Terminating),
     ];
     let engines = prop_oneof![
-        6 => signals().prop_map(|one| [(SmolStr::new_static("0"), one)].into()),
+        6 => signals().prop_map(|engine| [(SmolStr::new_static("0"), engine)].into()),
         1 => btree_map(prop_oneof![Just(SmolStr::new_static("0")), Just(SmolStr::new_static("1"))], signals(), 0..3),
     ];
     (phase, age(), engines)
@@ -134,19 +129,20 @@ fn replica() -> BoxedStrategy<Replica> {
         .boxed()
 }
 
+/// Mostly the scale object that counts these pods.
 fn scale(replicas: &[Replica]) -> impl Strategy<Value = Option<Scale>> + use<> {
-    let (all, ready) = (
-        u32::try_from(replicas.iter().filter(|one| one.phase != Phase::Terminating).count()).unwrap(),
-        u32::try_from(replicas.iter().filter(|one| one.phase == Phase::Ready).count()).unwrap(),
-    );
-    let true_scale =
-        Scale { spec: Replicas::new(all), current: Replicas::new(all), ready: Replicas::new(ready) };
-    let any = (count(), count(), count()).prop_map(|(spec, current, ready)| Scale { spec, current, ready });
+    let pods = |is_counted: fn(Phase) -> bool| {
+        Replicas::new(count(replicas.iter().filter(|pod| is_counted(pod.phase)).count()))
+    };
+    let (all, ready) = (pods(|phase| phase != Phase::Terminating), pods(|phase| phase == Phase::Ready));
+    let true_scale = Scale { spec: all, current: all, ready };
+    let any = (any_count(), any_count(), any_count());
+    let any = any.prop_map(|(spec, current, ready)| Scale { spec, current, ready });
     prop_oneof![12 => Just(Some(true_scale)), 4 => any.prop_map(Some), 1 => Just(None)]
 }
 
 fn state(name: &'static str) -> BoxedStrategy<VariantState> {
-    let alike = (replica(), 9_usize..26).prop_map(|(one, pods)| std::iter::repeat_n(one, pods).collect());
+    let alike = (replica(), 9_usize..26).prop_map(|(pod, pods)| std::iter::repeat_n(pod, pods).collect());
     let replicas = prop_oneof![5 => vec(replica(), 0..5), 1 => alike];
     let rest = replicas.prop_flat_map(|replicas| (scale(&replicas), Just(replicas)));
     let bounds = (
@@ -163,24 +159,19 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
         ..EngineParameters::defaults(Engine::Vllm)
     });
     let of_any = prop_oneof![Just(Engine::Vllm), Just(Engine::Sglang)].prop_map(EngineParameters::defaults);
-    let engine = proptest::option::of(prop_oneof![3 => few, 1 => of_any]);
-    (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), proptest::option::of(count()))
+    let engine = option::of(prop_oneof![3 => few, 1 => of_any]);
+    (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), option::of(any_count()))
         .prop_map(move |((scale, mut replicas), (min, max), role, of_pod, last_status)| {
             let (cost, accelerator, gpus, engine) = of_pod;
             for (index, replica) in replicas.iter_mut().enumerate() {
                 replica.pod = format_smolstr!("{name}-{index}");
             }
-            let variant = Variant {
-                id: VariantId::new("default", name),
-                model: "m".into(),
-                target: TargetRef { kind: "Deployment".into(), name: name.into() },
-                cost: Cost::new(cost).unwrap(),
-                bounds: Bounds { min: Replicas::new(min), max: max.map(Replicas::new) },
-                accelerator: accelerator.map(Into::into),
-                role,
-            };
-            let template = Template { gpus, engine };
-            VariantState { variant, scale, replicas, last_status, template }
+            let mut state = variant_state(name, replicas);
+            state.variant.cost = Cost::new(cost).unwrap();
+            state.variant.bounds = Bounds { min: Replicas::new(min), max: max.map(Replicas::new) };
+            state.variant.accelerator = accelerator.map(Into::into);
+            state.variant.role = role;
+            VariantState { scale, last_status, template: Template { gpus, engine }, ..state }
         })
         .boxed()
 }
@@ -191,7 +182,7 @@ pub(crate) fn group() -> BoxedStrategy<ModelGroup> {
         (state("a"), state("b")).prop_map(|(a, b)| vec![a, b]),
         (state("a"), state("b"), state("c")).prop_map(|(a, b, c)| vec![a, b, c]),
     ];
-    let scheduler = proptest::option::of(series(prop_oneof![Just(0.0), Just(3.0)]));
+    let scheduler = option::of(series(prop_oneof![Just(0.0), Just(3.0)]));
     (source(), variants, scheduler)
         .prop_map(|(source, variants, queue)| {
             let mut scheduler = Signals::default();
@@ -202,8 +193,8 @@ pub(crate) fn group() -> BoxedStrategy<ModelGroup> {
 }
 
 fn remembered() -> BoxedStrategy<VariantMemory> {
-    let moment = || proptest::option::of(age().prop_map(ago));
-    (prop_oneof![Just(None), count().prop_map(Some)], moment(), moment(), moment())
+    let moment = || option::of(age().prop_map(ago));
+    (prop_oneof![Just(None), any_count().prop_map(Some)], moment(), moment(), moment())
         .prop_map(|(target, target_since, evidence, blind_since)| VariantMemory {
             target,
             target_since: target.and(target_since),
@@ -215,21 +206,14 @@ fn remembered() -> BoxedStrategy<VariantMemory> {
 }
 
 pub(crate) fn memory() -> BoxedStrategy<Memory> {
-    let moment = || proptest::option::of(age().prop_map(ago));
+    let moment = || option::of(age().prop_map(ago));
     let variants =
         btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
     (moment(), moment(), moment(), variants)
         .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
-            let group = GroupMemory {
-                cycle_at,
-                idle_since,
-                observed_at,
-                learned: None,
-                evidence: None,
-                failed: None,
-                variants: NameMap::from(variants),
-            };
-            Memory { groups: [(GroupId::new("default", "m"), group)].into(), ..Memory::default() }
+            let variants = NameMap::from(variants);
+            let group = GroupMemory { cycle_at, idle_since, observed_at, variants, ..GroupMemory::default() };
+            Memory { groups: [(group_id(), group)].into(), ..Memory::default() }
         })
         .boxed()
 }
@@ -260,19 +244,14 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
         1 => Just(Analyzer::Weighted),
         1 => Just(Analyzer::Inferno),
     ];
-    let beside =
-        proptest::option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
+    let beside = option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
     (policy(), analyzer, beside, stability(), limits(), latency()).prop_map(
         |(mut policy, analyzer, beside, stability, limits, latency)| {
             let model = &mut policy.global.default;
             *model =
                 ModelPolicy { analyzer, stability, beside: beside.into_iter().collect(), ..model.clone() };
             model.queueing.targets = latency;
-            let class = |latency| {
-                let targets = vec![ClassTarget { model: "m".into(), latency }];
-                ServiceClass { name: "Premium".into(), priority: 1, targets }
-            };
-            let service_classes = latency.map(class).into_iter().collect();
+            let service_classes = latency.map(premium).unwrap_or_default();
             // Several looks at one moment would count a sample several times.
             Policy { cycle: Seconds::whole(15), limits, service_classes, ..policy }
         },
@@ -286,15 +265,13 @@ pub(crate) fn anyones_policy() -> impl Strategy<Value = Policy> {
 }
 
 fn latency() -> impl Strategy<Value = Option<LatencyTargets>> {
-    proptest::option::of(
-        (50.0..5000.0, 5.0..200.0).prop_map(|(ttft_ms, itl_ms)| LatencyTargets { ttft_ms, itl_ms }),
-    )
+    option::of((50.0..5000.0, 5.0..200.0).prop_map(|(ttft_ms, itl_ms)| LatencyTargets { ttft_ms, itl_ms }))
 }
 
 fn stability() -> impl Strategy<Value = Stability> {
     let seconds = || prop_oneof![2 => Just(0_u32), 1 => 0_u32..400].prop_map(Seconds::whole);
     let step = || {
-        proptest::option::of(
+        option::of(
             (0_u32..4, 0.0..100.0)
                 .prop_map(|(replicas, percent)| StepLimit { replicas: Replicas::new(replicas), percent }),
         )
@@ -324,7 +301,7 @@ fn limits() -> impl Strategy<Value = LimitPolicy> {
     let power = (0.0..40_000.0).prop_map(|watts| Power { watts, per_gpu: [("H100".into(), 700.0)].into() });
     let spend = (0.0..400.0).prop_map(|cost| Cost::new(cost).unwrap());
     let switches = (any::<bool>(), any::<bool>(), any::<bool>());
-    (switches, vec(quota, 0..2), proptest::option::of(power), proptest::option::of(spend)).prop_map(
+    (switches, vec(quota, 0..2), option::of(power), option::of(spend)).prop_map(
         |((inventory, fail_closed, rescale), quotas, power, spend)| LimitPolicy {
             inventory,
             fail_closed,
@@ -344,17 +321,10 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
     let elsewhere = prop_oneof![2 => Just(None), 1 => (1_u32..9).prop_map(Some)]
         .prop_map(|gpus| gpus.map(|gpus| (SmolStr::new_static("H100"), gpus)).into_iter().collect());
     let unlabelled = prop_oneof![3 => Just(None), 1 => Just(Some(SmolStr::new_static("node")))];
-    (group(), proptest::option::of(there), elsewhere, unlabelled)
-        .prop_map(|(group, inventory, elsewhere, unlabelled)| Snapshot {
-            now: NOW,
-            groups: [(GroupId::new("default", "m"), group)].into(),
-            invalid: vec![InvalidVariant {
-                id: VariantId::new("default", "broken"),
-                problem: "no model".into(),
-            }],
-            inventory,
-            elsewhere,
-            unlabelled,
+    (group(), option::of(there), elsewhere, unlabelled)
+        .prop_map(|(group, inventory, elsewhere, unlabelled)| {
+            let invalid = vec![InvalidVariant { id: id("broken"), problem: "no model".into() }];
+            Snapshot { invalid, inventory, elsewhere, unlabelled, ..snapshot_of(NOW, group) }
         })
         .boxed()
 }
@@ -388,8 +358,8 @@ pub(crate) fn remembered_later(memory: &Memory, by: SignedDuration) -> Memory {
     let postpone = |at: &mut Option<Timestamp>| *at = at.map(|at| at + by);
     for group in later.groups.values_mut() {
         [&mut group.cycle_at, &mut group.idle_since, &mut group.observed_at].into_iter().for_each(postpone);
-        for one in group.variants.values_mut() {
-            [&mut one.target_since, &mut one.evidence, &mut one.blind_since].into_iter().for_each(postpone);
+        for own in group.variants.values_mut() {
+            [&mut own.target_since, &mut own.evidence, &mut own.blind_since].into_iter().for_each(postpone);
         }
     }
     later
