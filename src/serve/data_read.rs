@@ -14,20 +14,21 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use wva_core::units::Seconds;
 
 use super::encoding::{Reason, Status};
-use super::forward::{ForwardError, Forwarder};
+use super::forward::Forwarder;
 use super::middleware::AuditId;
 use super::paths::{ANSWERED_BY, CUSTOM_GROUP, EXTERNAL_GROUP, HOLDER, HOLDER_WITHOUT_RESULT};
 use super::ports::{EventSink, PublishedReader};
+use super::tls::Permits;
 use crate::engine::{Leadership, Origin, Published};
 
 /// Concurrent reads. A read waits for at most the read-wait, so this is hundreds per second while evaluations hang and
 /// hundreds of thousands per second from memory.
-const MAX_READS: usize = 512;
+pub(crate) const MAX_READS: usize = 512;
 
 /// Added to the read-wait before the newest result is used without the engine's own timeout.
 const OVERRUN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -46,7 +47,7 @@ pub(crate) struct ReadState {
     pub(crate) controller_instance: Option<String>,
     /// When this process started.
     pub(crate) started: Timestamp,
-    pub(crate) permits: ReadPermits,
+    pub(crate) permits: Permits,
 }
 
 /// Whether every watch has listed once. A watch that breaks later leaves the last state, which is better than none.
@@ -65,51 +66,6 @@ impl SyncedOnce {
             self.has_synced.get_or_init(|| ());
         }
         self.has_synced.get().is_some()
-    }
-}
-
-/// The limit of concurrent reads.
-pub(crate) struct ReadPermits(Arc<Semaphore>);
-
-impl Default for ReadPermits {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_READS)))
-    }
-}
-
-impl ReadPermits {
-    /// A permit for one read; `None` when all are in use.
-    pub(crate) fn acquire(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.clone().try_acquire_owned().ok()
-    }
-}
-
-/// The source of the answer to a read.
-pub(crate) enum Source {
-    /// A published result.
-    Published(Evidence),
-    /// The answer of the lease holder.
-    Forwarded(Response),
-}
-
-/// A published result to answer from.
-pub(crate) struct Evidence {
-    pub(crate) published: Arc<Published>,
-    /// Why this is the last known state and not the holder's answer.
-    forward_error: Option<ForwardError>,
-}
-
-impl Evidence {
-    fn current(published: Arc<Published>) -> Self {
-        Self { published, forward_error: None }
-    }
-
-    /// Completes the `answer` from this evidence: says so when it is the last known state.
-    pub(crate) fn complete(&self, answer: Result<Response, Status>) -> Result<Response, Status> {
-        let Some(error) = &self.forward_error else { return answer };
-        let mut answer = answer.map_err(|status| status.with_note(error))?;
-        add_warning(answer.headers_mut(), &format!("{error}; this is the last state it published"));
-        Ok(answer)
     }
 }
 
@@ -134,19 +90,22 @@ impl ReadState {
         !knows_holder && !self.reader.may_answer(&self.reader.newest())
     }
 
-    /// The source of the answer to a read.
-    ///
-    /// # Errors
-    /// 503 when this instance may not answer from what it knows.
-    pub(crate) async fn source(&self, request: &Parts, audit: &AuditId) -> Result<Source, Status> {
+    /// Answers an authorised client: from the own result, with the lease holder's answer, or from the last known state. 503 when
+    /// this instance may not answer from what it knows.
+    pub(crate) async fn answer(
+        &self,
+        request: &Parts,
+        audit: &AuditId,
+        render: impl FnOnce(&Published) -> Result<Response, Status>,
+    ) -> Result<Response, Status> {
         if self.is_holder() {
             let published = self.current().await;
             // Checked after the wait, during which the lease may have expired.
             if self.reader.may_answer(&published) {
-                return Ok(Source::Published(Evidence::current(published)));
+                return render(&published);
             }
             if let Some(published) = self.first_of_term().await {
-                return Ok(Source::Published(Evidence::current(published)));
+                return render(&published);
             }
             if self.is_holder() {
                 return Err(expired_term(
@@ -158,7 +117,7 @@ impl ReadState {
         let forwarded =
             self.forwarder.forward(&leadership, &request.uri, &request.headers, audit.header()).await;
         let error = match forwarded {
-            Ok(answer) => return Ok(Source::Forwarded(answer)),
+            Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         tracing::debug!(%error, "answering from the last published state");
@@ -171,13 +130,12 @@ impl ReadState {
             // that it reached first: unless that closes, it would keep asking here.
             return Err(status.with_note(&error).closing_connection());
         }
-        Ok(Source::Published(Evidence { published, forward_error: Some(error) }))
+        let mut answer = render(&published).map_err(|status| status.with_note(&error))?;
+        add_warning(answer.headers_mut(), &format!("{error}; this is the last state it published"));
+        Ok(answer)
     }
 
-    /// Answers another instance as the lease holder. Never forwards, so that a read travels at most once.
-    ///
-    /// # Errors
-    /// 421 when this instance does not hold the lease.
+    /// Answers another instance as the lease holder; 421 without the lease. Never forwards, so that a read travels at most once.
     pub(crate) async fn answer_instance<R>(
         &self,
         read: Result<R, Status>,
@@ -265,8 +223,8 @@ const AGE_BUCKETS: (f64, f64, u16) = (1.0, 1.364, 20);
 /// A histogram of how old the evidence of each answered item was.
 #[derive(Debug, Clone)]
 pub(crate) struct EvidenceAge {
-    external: Histogram,
-    custom: Histogram,
+    pub(crate) external: Histogram,
+    pub(crate) custom: Histogram,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -286,14 +244,9 @@ impl EvidenceAge {
         let histogram = |group| family.get_or_create(&GroupLabel { group }).clone();
         Self { external: histogram(EXTERNAL_GROUP), custom: histogram(CUSTOM_GROUP) }
     }
+}
 
-    /// Notes the ages of items of `external.metrics.k8s.io`.
-    pub(crate) fn observe_external(&self, ages: impl Iterator<Item = Seconds>) {
-        ages.for_each(|age| self.external.observe(age.get()));
-    }
-
-    /// Notes the ages of items of `custom.metrics.k8s.io`.
-    pub(crate) fn observe_custom(&self, ages: impl Iterator<Item = Seconds>) {
-        ages.for_each(|age| self.custom.observe(age.get()));
-    }
+/// Notes how old the evidence of each answered item is.
+pub(crate) fn observe_ages(histogram: &Histogram, evidence: impl Iterator<Item = Timestamp>, now: Timestamp) {
+    evidence.for_each(|evidence| histogram.observe(Seconds::between(evidence, now).get()));
 }

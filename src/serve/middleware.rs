@@ -19,7 +19,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
-use super::encoding::response_format::ResponseFormat;
+use super::encoding::response::ResponseFormat;
 use super::encoding::{Reason, Status};
 use super::paths::AUDIT_ID;
 

@@ -23,8 +23,6 @@ mod server;
 mod state;
 pub mod tls;
 
-pub use encoding::{Reason, Status};
 pub use ports::{AmbiguousSelector, EventSink, NoEvents, PublishedReader};
-pub use router::router;
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

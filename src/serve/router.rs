@@ -9,12 +9,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{RequestPartsExt, Router};
 use http::request::Parts;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::admin::{AdminState, health, snapshots};
+use super::admin::{self, AdminState, health, snapshots};
 use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
 use super::custom_metrics::{self, ObjectPath};
 use super::data_read::ReadState;
+use super::discovery;
 use super::encoding::{Reason, Status};
 use super::external_metrics::{self, MetricPath};
 use super::forward::InstanceVerifier;
@@ -25,12 +25,11 @@ use super::paths::{
 };
 use super::state::AppState;
 use super::tls::UntilSent;
-use super::{admin, discovery};
 
 /// All routes. Every request is authorised before its method is looked at. Discovery and snapshots are authorised by a layer,
 /// reads of metrics in their handlers: axum clones all that is behind a layer for each request, and reads are by far the
 /// most frequent.
-pub fn router(state: AppState) -> Router {
+pub(crate) fn router(state: AppState) -> Router {
     Router::new()
         .merge(health_routes())
         .merge(discovery_routes(&state))
@@ -90,7 +89,7 @@ async fn own_metrics(
     State(admin): State<Arc<AdminState>>,
     request: Request,
 ) -> Response {
-    let Some(permit) = admin.metrics_permit() else {
+    let Some(permit) = admin.metrics_permits.acquire() else {
         let message = "too many clients are reading this server's metrics; retry later";
         return Status::new(Reason::TooManyRequests, message).into_response();
     };
@@ -113,7 +112,8 @@ async fn external_metric(
         let path = valid(path)?;
         let attributes = path.attributes(&request);
         authorize(&auth, &mut request, &attributes).await?;
-        external_metrics::get(&reads, &path, &request, &audit).await
+        let read = external_metrics::Read::parse(&request, &path)?;
+        reads.answer(&request, &audit, |published| read.render(&reads, published)).await
     })
     .await
 }
@@ -129,7 +129,8 @@ async fn custom_metric(
         let path = valid(path)?;
         let attributes = path.attributes(&request)?;
         authorize(&auth, &mut request, &attributes).await?;
-        custom_metrics::get(&reads, &path, &request, &audit).await
+        let read = custom_metrics::Read::parse(&request, &path)?;
+        reads.answer(&request, &audit, |published| read.render(&reads, published)).await
     })
     .await
 }
@@ -142,7 +143,9 @@ async fn external_metric_for_instance(
 ) -> Response {
     limit_reads(&reads, request, async |request| {
         instances.authorize(&request).await?;
-        external_metrics::get_for_instance(&reads, &valid(path)?, &request).await
+        let path = valid(path)?;
+        let read = external_metrics::Read::parse(&request, &path);
+        reads.answer_instance(read, |read, published| read.render(&reads, published)).await
     })
     .await
 }
@@ -155,7 +158,9 @@ async fn custom_metric_for_instance(
 ) -> Response {
     limit_reads(&reads, request, async |request| {
         instances.authorize(&request).await?;
-        custom_metrics::get_for_instance(&reads, &valid(path)?, &request).await
+        let path = valid(path)?;
+        let read = custom_metrics::Read::parse(&request, &path);
+        reads.answer_instance(read, |read, published| read.render(&reads, published)).await
     })
     .await
 }
@@ -217,7 +222,7 @@ async fn admit_snapshot_request(
     if let Err(error) = authorize(&auth, &mut parts, &attributes).await {
         return error.into_response();
     }
-    let Some(permit) = admin.snapshot_permit().map(UntilSent::new) else {
+    let Some(permit) = admin.snapshot_permits.acquire() else {
         let message = "others are reading this server's snapshots; retry later";
         return Status::new(Reason::TooManyRequests, message).into_response();
     };
@@ -229,7 +234,7 @@ async fn admit_snapshot_request(
 }
 
 /// Makes `answer` hold the permit until it is sent: until then it occupies memory, as one that is being computed does.
-fn until_sent(permit: OwnedSemaphorePermit, mut answer: Response) -> Response {
-    answer.extensions_mut().insert(UntilSent::new(permit));
+fn until_sent(permit: UntilSent, mut answer: Response) -> Response {
+    answer.extensions_mut().insert(permit);
     answer
 }

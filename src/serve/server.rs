@@ -14,7 +14,7 @@ use super::forward::InstanceVerifier;
 use super::router::router;
 use super::state::AppState;
 use super::tls::connection::{MAX_CONNECTIONS, Service};
-use super::tls::{CertificateError, Peer, PeerTrust, PeerVerifier, accept};
+use super::tls::{CertificateError, PeerChain, PeerTrust, PeerVerifier, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +48,10 @@ struct CaVerifier {
 }
 
 impl PeerVerifier for CaVerifier {
-    fn verify<'a>(&'a self, peer: &'a Peer) -> BoxFuture<'a, PeerTrust> {
+    fn verify<'a>(&'a self, chain: &'a PeerChain) -> BoxFuture<'a, PeerTrust> {
         Box::pin(async {
-            let trust = self.auth.peer_trust(&peer.chain).await;
-            if trust != PeerTrust::Infrastructure && self.instances.is_instance(peer).await {
+            let trust = self.auth.peer_trust(chain).await;
+            if trust != PeerTrust::Infrastructure && self.instances.is_instance(chain).await {
                 return PeerTrust::Infrastructure;
             }
             trust
@@ -97,13 +97,14 @@ impl Server {
     /// Serves until `shutdown`; then stops listening, lets requests finish for at most `drain`, and cuts the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
         let Self { listener, state, max_connections, max_connection_age, .. } = self;
-        let stopping = state.stopping().clone();
-        let verifier = CaVerifier { auth: state.auth().clone(), instances: state.instances().clone() };
+        let states = state.0.clone();
+        let stopping = states.settings.stopping.clone();
+        let verifier = CaVerifier { auth: states.auth.clone(), instances: states.instances.clone() };
         let service = Service {
-            certificates: state.certificates().clone(),
+            certificates: states.certificates.clone(),
             router: router(state.clone()),
             peer_verifier: Arc::new(verifier),
-            errors: state.connection_errors().clone(),
+            errors: states.connection_errors.clone(),
             max_connections,
             max_age: max_connection_age,
             stopping: stopping.clone(),

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, BoardMetrics, Health, ReplicaChanges};
 use super::auth::{AuthState, Reviewer, TrustData};
-use super::data_read::{EvidenceAge, ReadPermits, ReadState, SyncedOnce};
+use super::data_read::{EvidenceAge, MAX_READS, ReadState, SyncedOnce};
 use super::forward::{Forwarder, InstanceVerifier};
 use super::middleware::RequestMetrics;
 use super::ports::{EventSink, PublishedReader};
 use super::tls::certificates::Certificates;
 use super::tls::connection_errors::ConnectionErrors;
-use super::tls::{CertificateError, ServingCertificate, SharedPki};
+use super::tls::{CertificateError, Permits, ServingCertificate, SharedPki};
 use crate::engine::{Leadership, Published};
 use crate::record::Recent;
 
@@ -61,19 +61,19 @@ pub struct ServerPorts {
 
 /// The states of all routes; cheap to clone.
 #[derive(Clone)]
-pub struct AppState(Arc<States>);
+pub struct AppState(pub(super) Arc<States>);
 
-struct States {
-    auth: Arc<AuthState>,
+pub(super) struct States {
+    pub(super) auth: Arc<AuthState>,
     reads: Arc<ReadState>,
     admin: Arc<AdminState>,
     health: Arc<Health>,
-    instances: Arc<InstanceVerifier>,
+    pub(super) instances: Arc<InstanceVerifier>,
     request_metrics: Arc<RequestMetrics>,
     replica_changes: Arc<ReplicaChanges>,
-    certificates: Arc<Certificates>,
-    connection_errors: Arc<ConnectionErrors>,
-    settings: ServerSettings,
+    pub(super) certificates: Arc<Certificates>,
+    pub(super) connection_errors: Arc<ConnectionErrors>,
+    pub(super) settings: ServerSettings,
 }
 
 impl AppState {
@@ -106,7 +106,7 @@ impl AppState {
             evidence_age,
             read_wait: settings.read_wait,
             controller_instance: settings.controller_instance.clone(),
-            permits: ReadPermits::default(),
+            permits: Permits::new(MAX_READS),
         });
         let health = Health::new(
             settings.trust.clone(),
@@ -157,26 +157,6 @@ impl AppState {
             }
             Ok(()) => Ok(()),
         }
-    }
-
-    pub(crate) fn auth(&self) -> &Arc<AuthState> {
-        &self.0.auth
-    }
-
-    pub(crate) fn instances(&self) -> &Arc<InstanceVerifier> {
-        &self.0.instances
-    }
-
-    pub(crate) fn certificates(&self) -> &Arc<Certificates> {
-        &self.0.certificates
-    }
-
-    pub(crate) fn connection_errors(&self) -> &Arc<ConnectionErrors> {
-        &self.0.connection_errors
-    }
-
-    pub(crate) fn stopping(&self) -> &CancellationToken {
-        &self.0.settings.stopping
     }
 }
 

@@ -6,11 +6,11 @@ use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use prometheus_client::registry::Registry;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::record::Recent;
 use crate::serve::data_read::ReadState;
 use crate::serve::encoding::internal_error;
+use crate::serve::tls::Permits;
 
 /// Concurrent reads of `/metrics`: a few scrapers and people. Each answer is a text with every variant.
 const MAX_METRICS_READS: usize = 16;
@@ -27,8 +27,9 @@ pub(crate) struct AdminState {
     pub(super) recent: Arc<Recent>,
     pub(super) reads: Arc<ReadState>,
     registry: Registry,
-    metrics_permits: Arc<Semaphore>,
-    snapshot_permits: Arc<Semaphore>,
+    /// For `/metrics`, separate from those of reads of metrics: whoever wants to see why reads hang needs one.
+    pub(crate) metrics_permits: Permits,
+    pub(crate) snapshot_permits: Permits,
 }
 
 impl AdminState {
@@ -37,19 +38,9 @@ impl AdminState {
             recent,
             reads,
             registry,
-            metrics_permits: Arc::new(Semaphore::new(MAX_METRICS_READS)),
-            snapshot_permits: Arc::new(Semaphore::new(MAX_SNAPSHOT_READS)),
+            metrics_permits: Permits::new(MAX_METRICS_READS),
+            snapshot_permits: Permits::new(MAX_SNAPSHOT_READS),
         }
-    }
-
-    /// A permit to read `/metrics`, separate from that of reads of metrics: whoever wants to see why reads hang needs one.
-    pub(crate) fn metrics_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.metrics_permits.clone().try_acquire_owned().ok()
-    }
-
-    /// A permit to read snapshots.
-    pub(crate) fn snapshot_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.snapshot_permits.clone().try_acquire_owned().ok()
     }
 }
 

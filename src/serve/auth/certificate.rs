@@ -9,7 +9,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::time::Instant;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
-use super::identity::User;
+use super::reviewer::User;
 use super::trust::Trust;
 use crate::serve::tls::PeerChain;
 

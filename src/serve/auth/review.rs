@@ -13,8 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use super::identity::{MASTERS, Token, User};
-use super::reviewer::{Access, Attributes, ReviewError, Reviewer};
+use super::reviewer::{Access, Attributes, MASTERS, ReviewError, Reviewer, Token, User};
 
 /// How long a permission is used: four syncs of an HPA (15 s each), so that reads cause few reviews, and no longer than an
 /// administrator expects a revoked permission to last.

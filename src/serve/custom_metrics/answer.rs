@@ -4,11 +4,11 @@
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
+use super::label_selector::LabelSelector;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::{ClusterView, Published};
-use crate::serve::encoding::protobuf::custom::LabelSelector;
 use crate::serve::encoding::{Reason, Status};
-use crate::serve::external_metrics::field_selector::{Field, FieldRule};
+use crate::serve::external_metrics::query::{Field, FieldRule};
 use crate::serve::external_metrics::selector::{Rule, Selector};
 use crate::serve::external_metrics::{
     self as external, Metric, MetricQuery, ReadContext, VariantSelector, WaitingFor, WholeSeconds,
@@ -49,9 +49,9 @@ pub(super) struct Item<'a> {
 }
 
 impl List<'_> {
-    /// The age of the evidence of each item.
-    pub(super) fn ages(&self) -> impl Iterator<Item = Seconds> {
-        self.items.iter().map(|item| Seconds::between(item.value.timestamp, self.now))
+    /// The time of the newest measurement behind each item.
+    pub(super) fn evidence(&self) -> impl Iterator<Item = Timestamp> {
+        self.items.iter().map(|item| item.value.timestamp)
     }
 }
 

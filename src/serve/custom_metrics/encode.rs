@@ -1,14 +1,15 @@
 //! Lists of metrics of objects, in both versions and in every representation.
 
 use jiff::Timestamp;
+use prost::Message;
 use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
 use super::answer::{Item, List};
+use super::label_selector::LabelSelector;
 use super::object_path::Version;
-use crate::serve::encoding::protobuf::custom::{ObjectReference, v1beta1, v1beta2};
-use crate::serve::encoding::protobuf::{self, ListMeta, Time};
-use crate::serve::encoding::table::{Column, Row, Table};
+use crate::serve::encoding::object::{Column, Metadata, Row, Table};
+use crate::serve::encoding::protobuf::{self, ListMeta, Quantity, Time};
 use crate::serve::encoding::{Object, TypedMessage};
 
 /// The columns that `kubectl get` prints.
@@ -21,33 +22,100 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "The decision in words.").wide(),
 ];
 
+/// `k8s.io.api.core.v1.ObjectReference`
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ObjectReference {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "2")]
+    namespace: String,
+    #[prost(string, tag = "3")]
+    name: String,
+    #[prost(string, tag = "5")]
+    api_version: String,
+}
+
+/// `k8s.io.metrics.pkg.apis.custom_metrics.v1beta1.MetricValueList`
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct V1Beta1List {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMeta>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<V1Beta1Value>,
+}
+
+/// Without `window`: no value is an average over a window.
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct V1Beta1Value {
+    #[prost(message, optional, tag = "1")]
+    described_object: Option<ObjectReference>,
+    #[prost(string, tag = "2")]
+    metric_name: String,
+    #[prost(message, optional, tag = "3")]
+    timestamp: Option<Time>,
+    #[prost(message, optional, tag = "5")]
+    value: Option<Quantity>,
+    #[prost(message, optional, tag = "6")]
+    selector: Option<LabelSelector>,
+}
+
+/// `k8s.io.metrics.pkg.apis.custom_metrics.v1beta2.MetricValueList`
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct V1Beta2List {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMeta>,
+    #[prost(message, repeated, tag = "2")]
+    items: Vec<V1Beta2Value>,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct MetricIdentifier {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "2")]
+    selector: Option<LabelSelector>,
+}
+
+/// Without `windowSeconds`, as in v1beta1.
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct V1Beta2Value {
+    #[prost(message, optional, tag = "1")]
+    described_object: Option<ObjectReference>,
+    #[prost(message, optional, tag = "2")]
+    metric: Option<MetricIdentifier>,
+    #[prost(message, optional, tag = "3")]
+    timestamp: Option<Time>,
+    #[prost(message, optional, tag = "5")]
+    value: Option<Quantity>,
+}
+
 impl List<'_> {
-    fn v1beta1(&self) -> v1beta1::MetricValueList {
-        let items = self.items.iter().map(|item| v1beta1::MetricValue {
+    fn v1beta1(&self) -> V1Beta1List {
+        let items = self.items.iter().map(|item| V1Beta1Value {
             described_object: Some(described_object(item)),
             metric_name: item.value.metric_name.to_owned(),
             timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-            // No value is an average over a window.
-            window: None,
             value: Some(quantity(item)),
             selector: item.selector.cloned(),
         });
-        v1beta1::MetricValueList { metadata: Some(ListMeta {}), items: items.collect() }
+        V1Beta1List { metadata: Some(ListMeta {}), items: items.collect() }
     }
 
-    fn v1beta2(&self) -> v1beta2::MetricValueList {
+    fn v1beta2(&self) -> V1Beta2List {
         let items = self.items.iter().map(|item| {
             let name = item.value.metric_name.to_owned();
-            let metric = v1beta2::MetricIdentifier { name, selector: item.selector.cloned() };
-            v1beta2::MetricValue {
+            let metric = MetricIdentifier { name, selector: item.selector.cloned() };
+            V1Beta2Value {
                 described_object: Some(described_object(item)),
                 metric: Some(metric),
                 timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-                window_seconds: None,
                 value: Some(quantity(item)),
             }
         });
-        v1beta2::MetricValueList { metadata: Some(ListMeta {}), items: items.collect() }
+        V1Beta2List { metadata: Some(ListMeta {}), items: items.collect() }
     }
 }
 
@@ -57,12 +125,11 @@ fn described_object(item: &Item<'_>) -> ObjectReference {
         namespace: item.value.id.namespace.to_string(),
         name: item.name.clone(),
         api_version: item.resource.api_version().to_owned(),
-        ..ObjectReference::default()
     }
 }
 
-fn quantity(item: &Item<'_>) -> protobuf::Quantity {
-    protobuf::Quantity { string: item.value.value.to_string() }
+fn quantity(item: &Item<'_>) -> Quantity {
+    Quantity { string: item.value.value.to_string() }
 }
 
 impl Serialize for List<'_> {
@@ -89,7 +156,7 @@ impl Object for List<'_> {
 
     fn table(&self) -> Option<Table> {
         let rows = self.items.iter().map(|item| row(item, self.now)).collect();
-        Some(Table { columns: COLUMNS, rows })
+        Some(Table::new(COLUMNS, rows))
     }
 }
 
@@ -105,5 +172,6 @@ fn row(item: &Item<'_>, now: Timestamp) -> Row {
     ];
     let labels = value.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
     let namespace = value.id.namespace.to_string();
-    Row { cells, name: item.name.clone(), namespace, labels: labels.collect() }
+    let name = item.name.clone();
+    Row::new(cells, Metadata { name, namespace, creation_timestamp: (), labels: labels.collect() })
 }

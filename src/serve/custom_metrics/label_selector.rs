@@ -2,9 +2,35 @@
 
 use std::collections::BTreeMap;
 
-use crate::serve::encoding::protobuf::Entry;
-use crate::serve::encoding::protobuf::custom::{LabelSelector, Requirement};
+use prost::Message;
+use serde::Serialize;
+
+use crate::serve::encoding::protobuf::{Entry, serialize_map};
 use crate::serve::external_metrics::selector::{RequirementRef, Rule, Selector};
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelector`
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LabelSelector {
+    #[prost(message, repeated, tag = "1")]
+    #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_map")]
+    match_labels: Vec<Entry>,
+    #[prost(message, repeated, tag = "2")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    match_expressions: Vec<Requirement>,
+}
+
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelectorRequirement`
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct Requirement {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    operator: String,
+    #[prost(string, repeated, tag = "3")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    values: Vec<String>,
+}
 
 /// The selector as an object; `None` when it compares integers, for which the object has no operator.
 pub(super) fn label_selector(selector: &Selector) -> Option<LabelSelector> {

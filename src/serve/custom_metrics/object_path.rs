@@ -28,18 +28,12 @@ impl ObjectPath {
         self.name == ALL_OBJECTS
     }
 
-    /// The API version.
-    ///
-    /// # Errors
-    /// 404 for an unknown version.
+    /// The API version; 404 for an unknown one.
     pub(super) fn version(&self) -> Result<Version, Status> {
         Version::find(&self.version).ok_or_else(Status::no_such_resource)
     }
 
-    /// What is authorised: the metric as a subresource of the object.
-    ///
-    /// # Errors
-    /// 404 for an unknown version.
+    /// What is authorised: the metric as a subresource of the object. 404 for an unknown version.
     pub(crate) fn attributes(&self, request: &Parts) -> Result<Attributes, Status> {
         Ok(Attributes::Resource {
             verb: attributes_verb(&request.method, true, false),

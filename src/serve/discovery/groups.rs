@@ -2,9 +2,10 @@
 //!
 //! Only `get` is advertised: with `watch` and `delete`, the garbage collector would watch and the namespace controller delete.
 
+use prost::Message;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::serve::encoding::protobuf::discovery as message;
 use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
 use crate::serve::paths::{CUSTOM_GROUP, CUSTOM_VERSIONS, EXTERNAL_GROUP, EXTERNAL_VERSION};
@@ -39,17 +40,76 @@ pub(super) const CUSTOM: Api = Api {
     list_kind: "MetricValueList",
 };
 
+#[derive(Clone, PartialEq, Message, Serialize)]
+struct APIGroupList {
+    #[prost(message, repeated, tag = "1")]
+    groups: Vec<APIGroup>,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct APIGroup {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, repeated, tag = "2")]
+    versions: Vec<GroupVersion>,
+    #[prost(message, optional, tag = "3")]
+    preferred_version: Option<GroupVersion>,
+}
+
+/// `GroupVersionForDiscovery`
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GroupVersion {
+    #[prost(string, tag = "1")]
+    group_version: String,
+    #[prost(string, tag = "2")]
+    version: String,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct APIResourceList {
+    #[prost(string, tag = "1")]
+    group_version: String,
+    #[prost(message, repeated, tag = "2")]
+    resources: Vec<APIResource>,
+}
+
+/// The fields are in the order of Kubernetes' JSON.
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct APIResource {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "6")]
+    singular_name: String,
+    #[prost(bool, tag = "2")]
+    namespaced: bool,
+    #[prost(string, tag = "3")]
+    kind: String,
+    #[prost(message, optional, tag = "4")]
+    verbs: Option<Verbs>,
+}
+
+#[derive(Clone, PartialEq, Message, Serialize)]
+#[serde(transparent)]
+struct Verbs {
+    #[prost(string, repeated, tag = "1")]
+    items: Vec<String>,
+}
+
 /// The names of the metrics, in the order of discovery.
 pub(super) fn metric_names() -> impl Iterator<Item = &'static str> {
     Metric::NAMES.iter().map(|(name, _)| *name)
 }
 
-fn group_message(api: Api) -> message::APIGroup {
-    let version = |version: &str| message::GroupVersion {
+fn group_message(api: Api) -> APIGroup {
+    let version = |version: &str| GroupVersion {
         group_version: format!("{}/{version}", api.group),
         version: version.to_owned(),
     };
-    message::APIGroup {
+    APIGroup {
         name: api.group.to_owned(),
         versions: api.versions.iter().copied().map(version).collect(),
         preferred_version: Some(version(api.preferred)),
@@ -59,7 +119,7 @@ fn group_message(api: Api) -> message::APIGroup {
 /// `APIGroupList`
 pub(super) fn list() -> impl Object {
     let groups = [EXTERNAL, CUSTOM].map(group_message).into();
-    TypedMessage::new("v1", "APIGroupList", message::APIGroupList { groups })
+    TypedMessage::new("v1", "APIGroupList", APIGroupList { groups })
 }
 
 /// `APIGroup`
@@ -69,12 +129,12 @@ pub(super) fn group(api: Api) -> impl Object {
 
 /// `APIResourceList` of one version.
 pub(super) fn resources(api: Api, version: &str) -> impl Object {
-    let resource = |name| message::APIResource {
+    let resource = |name| APIResource {
         name,
         singular_name: String::new(),
         namespaced: true,
         kind: api.list_kind.to_owned(),
-        verbs: Some(message::Verbs { items: vec!["get".to_owned()] }),
+        verbs: Some(Verbs { items: vec!["get".to_owned()] }),
     };
     let names: Vec<String> = if api.group == CUSTOM_GROUP {
         let objects = DESCRIBED_OBJECTS.iter();
@@ -84,7 +144,7 @@ pub(super) fn resources(api: Api, version: &str) -> impl Object {
     };
     let resources = names.into_iter().map(resource).collect();
     let group_version = format!("{}/{version}", api.group);
-    TypedMessage::new("v1", "APIResourceList", message::APIResourceList { group_version, resources })
+    TypedMessage::new("v1", "APIResourceList", APIResourceList { group_version, resources })
 }
 
 /// `APIGroupDiscoveryList`: all groups, versions and resources in one document.

@@ -5,11 +5,7 @@ pub(crate) mod negotiation;
 pub(crate) mod object;
 pub(crate) mod protobuf;
 pub(crate) mod response;
-pub(crate) mod response_format;
 pub(crate) mod status;
-pub(crate) mod table;
 
-pub(crate) use self::object::{Object, TypedMessage};
-pub(crate) use self::status::internal_error;
-pub use self::status::{Reason, Status};
-pub(crate) use self::table::Empty;
+pub(crate) use self::object::{Empty, Object, TypedMessage};
+pub(crate) use self::status::{Reason, Status, internal_error};

@@ -1,7 +1,6 @@
-//! Headers of real clients, possible ones, and arbitrary bytes.
+//! Headers of real clients and possible ones. Arbitrary ones: `serve::fuzz::negotiation`.
 
 use http::HeaderValue;
-use proptest::prelude::*;
 
 use super::*;
 
@@ -139,57 +138,4 @@ fn gzip_is_used_only_for_who_asks_for_it() {
         assert!(!asks(no), "{no}");
     }
     assert!(!accepts_gzip(&HeaderMap::new()));
-}
-
-/// A range composed of meaningful words.
-fn range() -> impl Strategy<Value = String> {
-    let media = prop::sample::select(vec![
-        "application/json",
-        "application/yaml",
-        "application/vnd.kubernetes.protobuf",
-        "*/*",
-        "application/*",
-        "text/html",
-        "",
-    ]);
-    let parameter = prop::sample::select(vec![
-        ";as=Table",
-        ";v=v1",
-        ";g=meta.k8s.io",
-        ";q=0",
-        ";q=0.3",
-        ";q=nan",
-        ";q=1e9",
-        ";",
-        ";=",
-        "; as = \"Table\"",
-    ]);
-    (media, prop::collection::vec(parameter, 0..5))
-        .prop_map(|(media, rest)| media.to_owned() + &rest.concat())
-}
-
-fn every_reading(headers: &HeaderMap) -> (Option<Representation>, Option<Encoding>) {
-    let _ = (discovery(headers), error_encoding(headers), accepts_gzip(headers));
-    (representation(headers), encoding(headers))
-}
-
-proptest! {
-    #[test]
-    fn no_bytes_harm(bytes: Vec<u8>) {
-        if let Ok(value) = HeaderValue::from_bytes(&bytes) {
-            every_reading(&HeaderMap::from_iter([(ACCEPT, value.clone()), (ACCEPT_ENCODING, value)]));
-        }
-    }
-
-    #[test]
-    fn what_is_given_was_asked_for(ranges in prop::collection::vec(range(), 1..6)) {
-        let text = ranges.join(",");
-        let (given, plain) = every_reading(&headers(&text));
-        let asks = |media: &str| text.contains(media) || text.contains("*/*") || text.contains("application/*");
-        if let Some(Representation { encoding, table }) = given {
-            prop_assert!(asks(encoding.media_type()) || ranges.iter().all(String::is_empty));
-            prop_assert!(table.is_none() || text.contains("Table"));
-        }
-        prop_assert!(plain.is_none() || given.is_some(), "a table is more than the object alone");
-    }
 }

@@ -1,11 +1,12 @@
-//! API objects as bytes: JSON, YAML or Kubernetes protobuf.
+//! API objects as bytes: JSON, YAML, Kubernetes protobuf, or the `Table` of `meta.k8s.io` that `kubectl get` prints.
+
+use std::collections::BTreeMap;
 
 use prost::Message;
 use serde::Serialize;
 
-use super::negotiation::Encoding;
+use super::negotiation::{Encoding, TableVersion};
 use super::protobuf;
-use super::table::Table;
 
 /// Initial capacity of a body, in bytes. A list of one item has about 400, so the usual answer never reallocates.
 const BODY_CAPACITY: usize = 512;
@@ -87,6 +88,105 @@ pub(super) fn encode_text(encoding: Encoding, object: &impl Serialize) -> Result
 pub(crate) fn yaml(object: &impl Serialize) -> Result<String, serde_saphyr::ser::Error> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(object, options)
+}
+
+/// An empty JSON object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Empty {}
+
+/// A column. The first column of a table names its rows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// `name` for the column that names the row, else empty.
+    pub(crate) format: &'static str,
+    pub(crate) description: &'static str,
+    /// 0 is always shown, 1 only with `-o wide`.
+    pub(crate) priority: u8,
+}
+
+impl Column {
+    /// A text column that is always shown.
+    pub(crate) const fn text(name: &'static str, description: &'static str) -> Self {
+        Self { name, kind: "string", format: "", description, priority: 0 }
+    }
+
+    /// The column that names the row.
+    pub(crate) const fn name(name: &'static str, description: &'static str) -> Self {
+        Self { format: "name", ..Self::text(name, description) }
+    }
+
+    /// The same column, shown only with `-o wide`.
+    pub(crate) const fn wide(mut self) -> Self {
+        self.priority = 1;
+        self
+    }
+}
+
+/// A table.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Table {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Empty,
+    column_definitions: &'static [Column],
+    rows: Vec<Row>,
+}
+
+/// One object: a cell for each column, and the metadata that `--show-labels` and selectors read.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Row {
+    cells: Vec<String>,
+    object: PartialObjectMetadata,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PartialObjectMetadata {
+    kind: &'static str,
+    api_version: &'static str,
+    metadata: Metadata,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Metadata {
+    pub(crate) name: String,
+    pub(crate) namespace: String,
+    /// Always `null`: the listed objects are computed, not created.
+    pub(crate) creation_timestamp: (),
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+impl Table {
+    pub(crate) fn new(columns: &'static [Column], rows: Vec<Row>) -> Self {
+        Self { kind: "Table", api_version: "", metadata: Empty {}, column_definitions: columns, rows }
+    }
+
+    /// The table in one version of `meta.k8s.io`.
+    pub(super) fn versioned(mut self, version: TableVersion) -> Self {
+        self.api_version = match version {
+            TableVersion::V1 => "meta.k8s.io/v1",
+            TableVersion::V1Beta1 => "meta.k8s.io/v1beta1",
+        };
+        for row in &mut self.rows {
+            row.object.api_version = self.api_version;
+        }
+        self
+    }
+}
+
+impl Row {
+    /// `cells` are in the order of the columns.
+    pub(crate) fn new(cells: Vec<String>, metadata: Metadata) -> Self {
+        Self {
+            cells,
+            object: PartialObjectMetadata { kind: "PartialObjectMetadata", api_version: "", metadata },
+        }
+    }
 }
 
 #[cfg(test)]

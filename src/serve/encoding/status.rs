@@ -6,98 +6,111 @@ use std::fmt;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
+use prost::Message;
+use serde::Serialize;
 
 use super::negotiation::Encoding;
 use super::object::{TypedMessage, encode};
-use super::protobuf::{ListMeta, status};
+use super::protobuf::ListMeta;
 
 /// An error for the client.
 ///
 /// Never carries `Retry-After`: client-go would repeat the request ten times and block an HPA worker meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status(Box<Content>);
+pub(crate) struct Status(Box<Content>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Content {
     reason: Reason,
-    object: TypedMessage<status::Status>,
+    object: TypedMessage<StatusMessage>,
     /// Closes the connection, so that the client's next request may reach an instance that has an answer.
     closes_connection: bool,
 }
 
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.Status`
+#[derive(Clone, PartialEq, Eq, Message, Serialize)]
+struct StatusMessage {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ListMeta>,
+    #[prost(string, tag = "2")]
+    status: String,
+    #[prost(string, tag = "3")]
+    message: String,
+    #[prost(string, tag = "4")]
+    reason: String,
+    #[prost(message, optional, tag = "5")]
+    details: Option<Details>,
+    #[prost(int32, tag = "6")]
+    code: i32,
+}
+
+/// `StatusDetails`
+#[derive(Clone, PartialEq, Eq, Message, Serialize)]
+struct Details {
+    #[prost(string, tag = "1")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    group: String,
+    #[prost(string, tag = "3")]
+    #[serde(skip_serializing_if = "String::is_empty")]
+    kind: String,
+}
+
 /// The reasons that this server gives, in the spelling of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// 400.
+pub(crate) enum Reason {
     BadRequest,
-    /// 401.
     Unauthorized,
-    /// 403.
     Forbidden,
-    /// 404.
     NotFound,
-    /// 405.
     MethodNotAllowed,
-    /// 406.
     NotAcceptable,
-    /// 421, only between instances. Kubernetes has no reason for it.
+    /// Only between instances. Kubernetes has no reason for it.
     NotTheHolder,
-    /// 422.
     Invalid,
-    /// 429.
     TooManyRequests,
-    /// 500.
     InternalError,
-    /// 503.
     ServiceUnavailable,
 }
 
 impl Reason {
     const fn as_str(self) -> &'static str {
-        match self {
-            Self::BadRequest => "BadRequest",
-            Self::Unauthorized => "Unauthorized",
-            Self::Forbidden => "Forbidden",
-            Self::NotFound => "NotFound",
-            Self::MethodNotAllowed => "MethodNotAllowed",
-            Self::NotAcceptable => "NotAcceptable",
-            Self::NotTheHolder => "NotTheHolder",
-            Self::Invalid => "Invalid",
-            Self::TooManyRequests => "TooManyRequests",
-            Self::InternalError => "InternalError",
-            Self::ServiceUnavailable => "ServiceUnavailable",
-        }
+        self.name_and_code().0
     }
 
     /// The HTTP status that belongs to the reason.
-    #[must_use]
-    pub const fn code(self) -> StatusCode {
+    const fn code(self) -> StatusCode {
+        self.name_and_code().1
+    }
+
+    const fn name_and_code(self) -> (&'static str, StatusCode) {
         match self {
-            Self::BadRequest => StatusCode::BAD_REQUEST,
-            Self::Unauthorized => StatusCode::UNAUTHORIZED,
-            Self::Forbidden => StatusCode::FORBIDDEN,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::NotAcceptable => StatusCode::NOT_ACCEPTABLE,
-            Self::NotTheHolder => StatusCode::MISDIRECTED_REQUEST,
-            Self::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
-            Self::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BadRequest => ("BadRequest", StatusCode::BAD_REQUEST),
+            Self::Unauthorized => ("Unauthorized", StatusCode::UNAUTHORIZED),
+            Self::Forbidden => ("Forbidden", StatusCode::FORBIDDEN),
+            Self::NotFound => ("NotFound", StatusCode::NOT_FOUND),
+            Self::MethodNotAllowed => ("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED),
+            Self::NotAcceptable => ("NotAcceptable", StatusCode::NOT_ACCEPTABLE),
+            Self::NotTheHolder => ("NotTheHolder", StatusCode::MISDIRECTED_REQUEST),
+            Self::Invalid => ("Invalid", StatusCode::UNPROCESSABLE_ENTITY),
+            Self::TooManyRequests => ("TooManyRequests", StatusCode::TOO_MANY_REQUESTS),
+            Self::InternalError => ("InternalError", StatusCode::INTERNAL_SERVER_ERROR),
+            Self::ServiceUnavailable => ("ServiceUnavailable", StatusCode::SERVICE_UNAVAILABLE),
         }
     }
 }
 
 impl Status {
     /// An error with its message.
-    #[must_use]
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        let message = status::Status {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        let message = StatusMessage {
             metadata: Some(ListMeta {}),
             status: "Failure".into(),
             message: message.into(),
             reason: reason.as_str().into(),
-            details: Some(status::Details::default()),
+            details: Some(Details::default()),
             code: reason.code().as_u16().into(),
         };
         let object = TypedMessage::new("v1", "Status", message);
@@ -105,68 +118,62 @@ impl Status {
     }
 
     /// Sets the object that the error is about.
-    #[must_use]
-    pub fn about(mut self, group: &'static str, kind: impl Into<String>, name: impl Into<String>) -> Self {
-        let details = status::Details { name: name.into(), group: group.into(), kind: kind.into() };
+    pub(crate) fn about(
+        mut self,
+        group: &'static str,
+        kind: impl Into<String>,
+        name: impl Into<String>,
+    ) -> Self {
+        let details = Details { name: name.into(), group: group.into(), kind: kind.into() };
         self.0.object.message.details = Some(details);
         self
     }
 
     /// Appends a note to the message, in brackets.
-    #[must_use]
-    pub fn with_note(mut self, note: &dyn fmt::Display) -> Self {
+    pub(crate) fn with_note(mut self, note: &dyn fmt::Display) -> Self {
         let message = &mut self.0.object.message.message;
         *message = format!("{message} ({note})");
         self
     }
 
     /// Puts `prefix` and a colon before the message.
-    #[must_use]
-    pub fn with_prefix(mut self, prefix: &str) -> Self {
+    pub(crate) fn with_prefix(mut self, prefix: &str) -> Self {
         let message = &mut self.0.object.message.message;
         *message = format!("{prefix}: {message}");
         self
     }
 
     /// Makes this the last answer on its connection, so that the client's next request may reach another instance.
-    #[must_use]
-    pub fn closing_connection(mut self) -> Self {
+    pub(crate) fn closing_connection(mut self) -> Self {
         self.0.closes_connection = true;
         self
     }
 
-    /// The message for people.
-    #[must_use]
-    pub fn message(&self) -> &str {
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> &str {
         &self.0.object.message.message
     }
 
     /// The reason for programs.
-    #[must_use]
-    pub fn reason(&self) -> Reason {
+    pub(crate) fn reason(&self) -> Reason {
         self.0.reason
     }
 
     /// The answer to a method other than GET.
-    #[must_use]
-    pub fn method_not_allowed() -> Self {
+    pub(crate) fn method_not_allowed() -> Self {
         Self::new(Reason::MethodNotAllowed, "the server does not allow this method on the requested resource")
     }
 
     /// The answer to a path that is not UTF-8 once decoded.
-    #[must_use]
-    pub fn invalid_path() -> Self {
+    pub(crate) fn invalid_path() -> Self {
         Self::new(Reason::BadRequest, "invalid request path")
     }
 
     /// The answer to an unknown path below a served API group.
-    #[must_use]
-    pub fn no_such_resource() -> Self {
+    pub(crate) fn no_such_resource() -> Self {
         Self::new(Reason::NotFound, "the server could not find the requested resource")
     }
-}
 
-impl Status {
     /// The error in `encoding`.
     pub(crate) fn encoded(&self, encoding: Encoding) -> Response {
         // Strings and numbers always encode. If they did not, an empty body would still carry the code.

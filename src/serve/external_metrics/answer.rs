@@ -7,15 +7,15 @@ use wva_core::decision::{NoTarget, Target};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
 
-use super::candidates::{candidates, labels};
-use super::context::{MetricQuery, whole_seconds};
+use super::context::{MetricQuery, candidates, labels, whole_seconds};
 use super::errors::{
     evidence_too_old, invalid_quantity, no_current_count, no_match, no_result, no_target, unknown_metric,
 };
-use super::metric::{Labels, Metric};
-use super::quantity::Quantity;
+use super::metric::{Labels, Metric, Quantity};
 use crate::engine::{Origin, Published};
-use crate::serve::encoding::{Empty, Status};
+use crate::serve::encoding::object::{Column, Metadata, Row, Table};
+use crate::serve::encoding::protobuf::{Time, append_bytes, append_message};
+use crate::serve::encoding::{Empty, Object, Status};
 
 /// An `ExternalMetricValueList`.
 #[derive(Debug, Clone, Serialize)]
@@ -55,9 +55,9 @@ impl Answer<'_> {
         })
     }
 
-    /// The age of the evidence of each item.
-    pub(super) fn ages(&self) -> impl Iterator<Item = Seconds> {
-        self.items.iter().map(|item| Seconds::between(item.timestamp, self.now))
+    /// The time of the newest measurement behind each item.
+    pub(super) fn evidence(&self) -> impl Iterator<Item = Timestamp> {
+        self.items.iter().map(|item| item.timestamp)
     }
 
     /// The variants of the items.
@@ -67,9 +67,6 @@ impl Answer<'_> {
 }
 
 /// Answers `query` from `published`.
-///
-/// # Errors
-/// As [`items`].
 pub(super) fn answer<'a>(published: &'a Published, query: &MetricQuery<'a>) -> Result<Answer<'a>, Status> {
     Ok(Answer {
         kind: "ExternalMetricValueList",
@@ -135,3 +132,67 @@ fn fresh_target<'a>(
 #[cfg(test)]
 #[path = "answer_tests.rs"]
 mod tests;
+
+/// The columns that `kubectl get` prints.
+const COLUMNS: &[Column] = &[
+    Column::name("Variant", "The variant that the number is of."),
+    Column::text("Value", "The number, as a quantity."),
+    Column::text("Age", "How old the newest measurement is that the number rests on."),
+    Column::text("Reason", "Why the number is what it is."),
+    Column::text("Model", "The model that the variant serves.").wide(),
+    Column::text("Accelerator", "What it runs on, when that is known.").wide(),
+    Column::text("Message", "The decision in words.").wide(),
+];
+
+/// Capacity for an item in protobuf, which has about 200 bytes.
+const ITEM_BYTES: usize = 256;
+
+impl Object for Answer<'_> {
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.api_version, self.kind)
+    }
+
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        to.reserve(self.items.len() * ITEM_BYTES);
+        append_message(1, to, |_metadata| {});
+        for item in &self.items {
+            append_message(2, to, |to| append_item(item, to));
+        }
+    }
+
+    fn table(&self) -> Option<Table> {
+        let rows = self.items.iter().map(|item| row(item, self.now)).collect();
+        Some(Table::new(COLUMNS, rows))
+    }
+}
+
+/// Appends an `ExternalMetricValue`, without `window`: the value is not an average over a window.
+fn append_item(item: &Item<'_>, to: &mut Vec<u8>) {
+    append_bytes(1, item.metric_name.as_bytes(), to);
+    for (key, value) in item.metric_labels.iter() {
+        append_message(2, to, |entry| {
+            append_bytes(1, key.as_bytes(), entry);
+            append_bytes(2, value.as_bytes(), entry);
+        });
+    }
+    prost::encoding::message::encode(3, &Time::from_timestamp(item.timestamp), to);
+    append_message(5, to, |quantity| append_bytes(1, item.value.to_string().as_bytes(), quantity));
+}
+
+fn row(item: &Item<'_>, now: Timestamp) -> Row {
+    let target = item.target;
+    let cells = vec![
+        item.id.name.to_string(),
+        item.value.to_string(),
+        Seconds::between(item.timestamp, now).to_string(),
+        target.reason.as_str().to_owned(),
+        item.decision.model.to_string(),
+        item.decision.accelerator.as_deref().unwrap_or("<unknown>").to_owned(),
+        target.explanation.to_string(),
+    ];
+    let labels = item.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let VariantId { namespace, name } = item.id;
+    let metadata =
+        Metadata { name: name.to_string(), namespace: namespace.to_string(), creation_timestamp: (), labels };
+    Row::new(cells, metadata)
+}

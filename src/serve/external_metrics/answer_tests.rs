@@ -6,8 +6,8 @@ use axum::response::IntoResponse;
 use wva_core::decision::{Reason as DecisionReason, Verdict};
 
 use super::super::context::{ReadContext, WaitingFor};
+use super::super::query::VariantSelector;
 use super::super::selector::Selector;
-use super::super::variant_selector::VariantSelector;
 use super::*;
 use crate::serve::encoding::Reason;
 

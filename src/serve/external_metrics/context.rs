@@ -1,4 +1,5 @@
-//! What the answer to a read depends on besides the published result, and times as answers print them.
+//! A read and its circumstances: what it may select from the published result, what else its answer depends on, and times as
+//! answers print them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,9 +7,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Serializer;
 use wva_core::units::Seconds;
+use wva_core::{Decision, VariantId};
 
-use super::variant_selector::VariantSelector;
-use crate::engine::ClusterView;
+use super::metric::Labels;
+use super::query::VariantSelector;
+use crate::engine::{ClusterView, Published};
 use crate::serve::data_read::ReadState;
 
 /// A read of one metric.
@@ -113,4 +116,34 @@ impl fmt::Display for WholeSeconds {
 /// Serializes a time as [`WholeSeconds`].
 pub(crate) fn whole_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&WholeSeconds(*time))
+}
+
+/// The decisions about the variants that the selector names, as that of an HPA does, else about all of the namespace. A read of
+/// one variant therefore costs the same with one variant as with ten thousand, and so does an error.
+pub(super) fn candidates<'a>(
+    published: &'a Published,
+    query: &MetricQuery<'a>,
+) -> Vec<(&'a VariantId, &'a Decision)> {
+    let names = query.selector.names();
+    if names.is_empty() {
+        return in_namespace(published, query.namespace).collect();
+    }
+    let ids = names.into_iter().map(|name| VariantId::new(query.namespace, name));
+    ids.filter_map(|id| published.decisions.get_key_value(&id)).collect()
+}
+
+/// The decisions about all variants of a namespace.
+pub(super) fn in_namespace<'a>(
+    published: &'a Published,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a VariantId, &'a Decision)> {
+    published
+        .decisions
+        .range(VariantId::new(namespace, "")..)
+        .take_while(move |(id, _)| id.namespace == namespace)
+}
+
+/// The labels of a variant's item.
+pub(super) fn labels<'a>(id: &'a VariantId, decision: &'a Decision, query: &MetricQuery<'a>) -> Labels<'a> {
+    Labels::new(id, decision.accelerator.as_deref(), query.context.controller_instance)
 }

@@ -6,11 +6,9 @@ use wva_core::VariantId;
 use wva_core::decision::{Cause, Target, Unknown};
 use wva_core::units::Seconds;
 
-use super::candidates::{candidates, in_namespace, labels};
-use super::context::{MetricQuery, WholeSeconds};
-use super::metric::{Labels, Metric};
-use super::quantity::InvalidQuantity;
-use super::variant_selector::VariantSelector;
+use super::context::{MetricQuery, WholeSeconds, candidates, in_namespace, labels};
+use super::metric::{InvalidQuantity, Labels, Metric};
+use super::query::VariantSelector;
 use crate::engine::Published;
 use crate::serve::encoding::{Reason, Status};
 

@@ -1,11 +1,19 @@
-//! The query of a read: Kubernetes' list options, of which `labelSelector` and `fieldSelector` select. Pure.
+//! The query of a read: Kubernetes' list options, of which `labelSelector` and `fieldSelector` select variants. Pure.
+//!
+//! Field selectors are rules for the two fields that every kind of Kubernetes object has:
+//! ```text
+//! selector = [ term { "," term } ]        (all must hold; an empty term is ignored)
+//! term     = field ("=" | "==" | "!=") value        (in a value, a backslash escapes itself, "," and "=")
+//! ```
 
 use std::borrow::Cow;
+use std::fmt;
 
 use http::Uri;
+use wva_core::VariantId;
 
-use super::field_selector::{self, FieldRule};
-use super::selector::{Selector, SelectorError};
+use super::metric::Labels;
+use super::selector::{MAX_REQUIREMENTS, RequirementRef, Rule, Selector, SelectorError};
 use crate::serve::encoding::{Reason, Status};
 
 /// The selectors of a read.
@@ -16,10 +24,7 @@ pub(crate) struct ListOptions {
 }
 
 impl ListOptions {
-    /// Parses the query of a read in `group`.
-    ///
-    /// # Errors
-    /// 405 for a watch, 400 for an invalid option.
+    /// Parses the query of a read in `group`; 405 for a watch, 400 for an invalid option.
     pub(crate) fn parse(group: &'static str, uri: &Uri) -> Result<Self, Status> {
         if is_watch(uri) {
             let message = format!("watch is not supported on resources of kind \"*.{group}\"");
@@ -33,7 +38,7 @@ impl ListOptions {
                 return Err(bad_request(message));
             }
         }
-        let fields = field_selector::parse(&first(uri, "fieldSelector"));
+        let fields = parse_field_selector(&first(uri, "fieldSelector"));
         let fields = fields.map_err(|error| bad_request(error.to_string()))?;
         let labels = Selector::parse(&first(uri, "labelSelector"));
         let labels = labels.map_err(|error| bad_request(error.to_string()))?;
@@ -41,10 +46,7 @@ impl ListOptions {
     }
 }
 
-/// The selector of series in a read of the metrics of objects.
-///
-/// # Errors
-/// 400 for an invalid selector.
+/// The selector of series in a read of the metrics of objects; 400 for an invalid one.
 pub(crate) fn metric_label_selector(uri: &Uri) -> Result<Selector, Status> {
     let bad_request =
         |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
@@ -69,9 +71,173 @@ fn values<'a>(uri: &'a Uri, key: &str) -> impl Iterator<Item = Cow<'a, str>> {
     pairs.filter(move |(name, _)| name == key).map(|(_, value)| value)
 }
 
+/// A field that every object has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    /// `metadata.name`
+    Name,
+    /// `metadata.namespace`
+    Namespace,
+}
+
+/// A condition on one field of a variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FieldRule {
+    pub(crate) field: Field,
+    pub(crate) rule: Rule,
+}
+
+/// An invalid field selector; the messages are those of other API servers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FieldError {
+    #[error("invalid selector: '{selector}'; can't understand '{term}'")]
+    NoOperator { selector: String, term: String },
+    #[error("invalid field selector: invalid escape sequence: {0}")]
+    Escape(String),
+    #[error("invalid field selector: unescaped character in value: {0}")]
+    Unescaped(char),
+    #[error("{0:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")]
+    Unknown(String),
+    #[error("the field selector has more than {MAX_REQUIREMENTS} terms, which is the limit")]
+    TooMany,
+}
+
+impl Field {
+    fn parse(name: &str) -> Result<Self, FieldError> {
+        match name {
+            "metadata.name" => Ok(Self::Name),
+            "metadata.namespace" => Ok(Self::Namespace),
+            unknown => Err(FieldError::Unknown(unknown.into())),
+        }
+    }
+}
+
+impl FieldRule {
+    pub(super) fn matches(&self, id: &VariantId) -> bool {
+        let value = match self.field {
+            Field::Name => &id.name,
+            Field::Namespace => &id.namespace,
+        };
+        self.rule.holds(Some(value))
+    }
+
+    /// The same condition on a label of the variant.
+    pub(super) fn requirement(&self) -> RequirementRef<'_> {
+        let key = match self.field {
+            Field::Name => "variant_name",
+            Field::Namespace => "namespace",
+        };
+        RequirementRef { key, rule: &self.rule }
+    }
+}
+
+/// Parses a field selector. Syntax errors come before unknown fields, as in Kubernetes.
+fn parse_field_selector(text: &str) -> Result<Vec<FieldRule>, FieldError> {
+    let mut is_escaped = false;
+    let terms = text.split(|letter: char| {
+        let ends_term = letter == ',' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        ends_term
+    });
+    let terms: Vec<_> = terms.filter(|term| !term.is_empty()).take(MAX_REQUIREMENTS + 1).collect();
+    if terms.len() > MAX_REQUIREMENTS {
+        return Err(FieldError::TooMany);
+    }
+    let terms = terms.into_iter().map(|term| split(term, text));
+    let terms = terms.collect::<Result<Vec<_>, FieldError>>()?;
+    terms.into_iter().map(|(field, rule)| Ok(FieldRule { field: Field::parse(field)?, rule })).collect()
+}
+
+/// The field and the rule of a term.
+fn split<'a>(term: &'a str, selector: &str) -> Result<(&'a str, Rule), FieldError> {
+    let no_operator = || FieldError::NoOperator { selector: selector.into(), term: term.into() };
+    let (left, right) = term.split_once('=').ok_or_else(no_operator)?;
+    Ok(match left.strip_suffix('!') {
+        Some(field) => (field, Rule::Differs(unescape(right)?)),
+        None => (left, Rule::Equals(unescape(right.strip_prefix('=').unwrap_or(right))?)),
+    })
+}
+
+fn unescape(value: &str) -> Result<String, FieldError> {
+    let mut plain = String::with_capacity(value.len());
+    let mut letters = value.chars();
+    while let Some(letter) = letters.next() {
+        plain.push(match letter {
+            '\\' => match letters.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => escaped,
+                invalid => return Err(FieldError::Escape(['\\'].into_iter().chain(invalid).collect())),
+            },
+            ',' | '=' => return Err(FieldError::Unescaped(letter)),
+            plain => plain,
+        });
+    }
+    Ok(plain)
+}
+
+/// The labels that name a variant.
+const NAME_LABELS: [&str; 2] = ["variant_name", "variant"];
+
+/// Selects the variants for which every label selector and every field rule holds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VariantSelector<'a> {
+    pub(crate) labels: &'a [Selector],
+    pub(crate) fields: &'a [FieldRule],
+}
+
+impl<'a> VariantSelector<'a> {
+    /// True when the variant with these labels is selected.
+    pub(super) fn matches(&self, id: &VariantId, labels: Labels<'_>) -> bool {
+        self.fields.iter().all(|rule| rule.matches(id))
+            && self.labels.iter().all(|selector| selector.matches(|key| labels.get(key)))
+    }
+
+    /// True when every variant is selected.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.labels.iter().all(Selector::is_empty)
+    }
+
+    /// All requirements, sorted by key; a rule for a field has the key of the label with the same value.
+    pub(super) fn requirements(&self) -> Vec<RequirementRef<'a>> {
+        let labels = self.labels.iter().flat_map(Selector::requirements);
+        let mut requirements: Vec<_> = labels.chain(self.fields.iter().map(FieldRule::requirement)).collect();
+        requirements.sort_by_key(|requirement| requirement.key);
+        requirements
+    }
+
+    /// The variants that the requirements name, sorted, each once; empty when they name none.
+    pub(super) fn names(&self) -> Vec<&'a str> {
+        let labels = self.labels.iter().flat_map(Selector::requirements);
+        let requirements = labels.chain(self.fields.iter().map(FieldRule::requirement));
+        let mut names = Vec::new();
+        for requirement in requirements.filter(|requirement| NAME_LABELS.contains(&requirement.key)) {
+            match requirement.rule {
+                Rule::Equals(value) => names.push(value.as_str()),
+                Rule::In(values) => names.extend(values.iter().map(String::as_str)),
+                _ => {}
+            }
+        }
+        names.retain(|name| !name.is_empty());
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+/// As Kubernetes prints a label selector: sorted by key, no spaces after commas.
+impl fmt::Display for VariantSelector<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.requirements().into_iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { "," })?;
+            requirement.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::variant_selector::VariantSelector;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn read(query: &str) -> Result<String, String> {
@@ -140,6 +306,58 @@ mod tests {
             [("w%61tch=true", true), ("watch", true), ("watch=False", false), ("watch=0", false)]
         {
             assert_eq!(read(query).is_err(), on, "{query}");
+        }
+    }
+
+    fn fields(text: &str) -> Result<String, String> {
+        let fields = parse_field_selector(text).map_err(|error| error.to_string())?;
+        Ok(VariantSelector { labels: &[], fields: &fields }.to_string())
+    }
+
+    #[test]
+    fn a_term_selects_by_the_name_or_the_namespace_of_a_variant() {
+        for (text, want) in [
+            ("", ""),
+            (",,", ""),
+            ("metadata.name=a", "variant_name=a"),
+            ("metadata.name==a", "variant_name=a"),
+            ("metadata.name!=a", "variant_name!=a"),
+            ("metadata.name=", "variant_name="),
+            ("metadata.namespace=b,metadata.name!=a", "namespace=b,variant_name!=a"),
+            (r"metadata.name=a\,b\=c\\", r"variant_name=a,b=c\"),
+        ] {
+            assert_eq!(fields(text).as_deref(), Ok(want), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_term_has_the_message_of_kubernetes() {
+        let known = r#"is not a known field selector: only "metadata.name", "metadata.namespace""#;
+        for (text, want) in [
+            ("metadata.name", "invalid selector: 'metadata.name'; can't understand 'metadata.name'".into()),
+            ("metadata.name=a,x", "invalid selector: 'metadata.name=a,x'; can't understand 'x'".into()),
+            ("spec.x=1,x", "invalid selector: 'spec.x=1,x'; can't understand 'x'".into()),
+            ("spec.x=1", format!("\"spec.x\" {known}")),
+            ("metadata.name =a", format!("\"metadata.name \" {known}")),
+            ("=a", format!("\"\" {known}")),
+            ("metadata.name=a=b", "invalid field selector: unescaped character in value: =".into()),
+            (r"metadata.name=a\x", r"invalid field selector: invalid escape sequence: \x".into()),
+            (r"metadata.name=a\", r"invalid field selector: invalid escape sequence: \".into()),
+        ] {
+            assert_eq!(fields(text), Err::<String, String>(want), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_value_reads_back_when_it_is_escaped(value: String, has: bool) {
+            let escaped: String = value
+                .chars()
+                .flat_map(|letter| ['\\'].into_iter().filter(move |_| "\\,=".contains(letter)).chain([letter]))
+                .collect();
+            let text = format!("metadata.name{}{escaped}", if has { "==" } else { "!=" });
+            let rule = if has { Rule::Equals(value) } else { Rule::Differs(value) };
+            prop_assert_eq!(parse_field_selector(&text), Ok(vec![FieldRule { field: Field::Name, rule }]));
         }
     }
 }

@@ -13,8 +13,7 @@ use proptest::sample::select;
 use rustls::pki_types::CertificateDer;
 
 use super::{damaged, fuzz, text};
-use crate::serve::auth::headers::{bearer, remote_user, strip};
-use crate::serve::auth::trust::{HeaderNames, Trust};
+use crate::serve::auth::trust::{HeaderNames, Trust, bearer, remote_user, strip};
 use crate::serve::auth::{Subject, User};
 use crate::serve::tls::pem;
 

@@ -5,7 +5,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::reference::{Clause, takes};
 use super::{damaged, fuzz, text};
 use crate::serve::external_metrics::VariantSelector;
 use crate::serve::external_metrics::query::{ListOptions, is_watch};
@@ -147,4 +146,140 @@ fn no_query_harms() {
         let _ = (ListOptions::parse(EXTERNAL_GROUP, &uri), is_watch(&uri));
         Ok(())
     });
+}
+
+/// A requirement of the reference implementation, which shares no code with the tested one: it says which texts Kubernetes'
+/// `labels.Parse` accepts, token by token from a list, and what requirements mean.
+#[derive(Debug, Clone)]
+enum Clause {
+    Exists(String),
+    Absent(String),
+    Equals(String, String),
+    Differs(String, String),
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Above(String, i64),
+    Below(String, i64),
+}
+
+impl Clause {
+    /// Its text, with `gap` for every space.
+    fn text(&self, gap: &str, equals: &str) -> String {
+        match self {
+            Self::Exists(key) => key.clone(),
+            Self::Absent(key) => format!("!{gap}{key}"),
+            Self::Equals(key, value) => format!("{key}{gap}{equals}{gap}{value}"),
+            Self::Differs(key, value) => format!("{key}{gap}!={gap}{value}"),
+            Self::In(key, values) => format!("{key} in{gap}({gap}{})", values.join(&format!("{gap},"))),
+            Self::NotIn(key, values) => format!("{key}\tnotin{gap}({})", values.join(&format!(",{gap}"))),
+            Self::Above(key, bound) => format!("{key}{gap}>{gap}{bound}"),
+            Self::Below(key, bound) => format!("{key}<{gap}{bound}"),
+        }
+    }
+
+    fn holds(&self, labels: &[(String, String)]) -> bool {
+        let get = |key: &String| labels.iter().find(|(own, _)| own == key).map(|(_, value)| value);
+        let number = |key: &String| get(key).and_then(|value| value.parse::<i64>().ok());
+        match self {
+            Self::Exists(key) => get(key).is_some(),
+            Self::Absent(key) => get(key).is_none(),
+            Self::Equals(key, value) => get(key) == Some(value),
+            Self::Differs(key, value) => get(key) != Some(value),
+            Self::In(key, values) => get(key).is_some_and(|own| values.iter().any(|value| value == own)),
+            Self::NotIn(key, values) => !get(key).is_some_and(|own| values.iter().any(|value| value == own)),
+            Self::Above(key, bound) => number(key).is_some_and(|own| own > *bound),
+            Self::Below(key, bound) => number(key).is_some_and(|own| own < *bound),
+        }
+    }
+}
+
+const SPECIAL: &str = "=!(),><";
+
+/// Whether `labels.Parse` accepts `text`, which must not contain NUL.
+fn takes(text: &str) -> bool {
+    let tokens = tokens(text);
+    let words: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    words.is_empty() || are_requirements(&words)
+}
+
+fn tokens(text: &str) -> Vec<String> {
+    let mut tokens: Vec<String> = Vec::new();
+    let mut glued = false;
+    for c in text.chars() {
+        let space = " \t\r\n".contains(c);
+        if !space {
+            match tokens.last_mut() {
+                Some(last) if glued && joins(last, c) => last.push(c),
+                _ => tokens.push(c.into()),
+            }
+        }
+        glued = !space;
+    }
+    tokens
+}
+
+fn joins(last: &str, c: char) -> bool {
+    match last {
+        "=" | "!" => c == '=',
+        _ => !last.contains(|own| SPECIAL.contains(own)) && !SPECIAL.contains(c),
+    }
+}
+
+/// Requirements separated by commas; a trailing comma is an error.
+fn are_requirements(tokens: &[&str]) -> bool {
+    let depth = |at: usize| {
+        tokens[..at].iter().filter(|token| **token == "(").count()
+            != tokens[..at].iter().filter(|token| **token == ")").count()
+    };
+    let end = (0..tokens.len()).find(|at| tokens[*at] == "," && !depth(*at));
+    match end {
+        None => is_requirement(tokens),
+        Some(at) => is_requirement(&tokens[..at]) && are_requirements(&tokens[at + 1..]),
+    }
+}
+
+fn is_requirement(tokens: &[&str]) -> bool {
+    match tokens {
+        [name] | ["!", name] => is_key(name),
+        [name, "=" | "==" | "!="] => is_key(name),
+        [name, "=" | "==" | "!=", given] => is_key(name) && is_value(given),
+        [name, ">" | "<", given] => is_key(name) && is_value(given) && given.parse::<i64>().is_ok(),
+        [name, "in" | "notin", "(", between @ .., ")"] => is_key(name) && is_set(between),
+        _ => false,
+    }
+}
+
+/// Values separated by commas, each of which may be empty.
+fn is_set(tokens: &[&str]) -> bool {
+    tokens.split(|token| *token == ",").all(|part| match part {
+        [] => true,
+        [given] => is_value(given),
+        _ => false,
+    })
+}
+
+fn is_key(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('/').collect();
+    match parts[..] {
+        [name] => !name.is_empty() && is_value(name),
+        [prefix, name] => is_subdomain(prefix) && !name.is_empty() && is_value(name),
+        _ => false,
+    }
+}
+
+fn is_value(text: &str) -> bool {
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    text.is_empty()
+        || (text.len() <= 63
+            && plain
+            && !text.starts_with(['-', '_', '.'])
+            && !text.ends_with(['-', '_', '.']))
+}
+
+fn is_subdomain(text: &str) -> bool {
+    let part = |part: &str| {
+        let plain = part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+        !part.is_empty() && plain && !part.starts_with('-') && !part.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(part)
 }

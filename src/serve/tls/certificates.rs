@@ -1,11 +1,10 @@
 //! The server's certificates and their replacement while it runs. A certificate and a key that do not match are not used: the
 //! previous pair stays until the other half arrives.
 
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustls::ServerConfig;
@@ -13,8 +12,8 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
+use super::peer::ProofOfPossession;
 use super::pem::{self, PemError, VERSIONS};
-use super::verifier::ProofOfPossession;
 
 /// How often certificate files are read again. The kubelet updates a mounted Secret about once a minute, and certificates
 /// overlap by days: ten seconds is soon enough and costs two small reads.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::FuturesUnordered;
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
@@ -25,13 +25,12 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::activity::{Activity, IDLE_TIMEOUT, track_until_sent};
 use super::certificates::Certificates;
 use super::connection_errors::{ConnectionErrors, Failure, handshake_failure};
 use super::connection_quota::{ConnectionQuota, QuotaPermit};
 use super::head_timeout::HeadTimeout;
-use super::idle::{Activity, IDLE_TIMEOUT};
-use super::peer::{Peer, PeerChain, PeerTrust, PeerVerifier};
-use super::response_body::track_until_sent;
+use super::peer::{PeerChain, PeerTrust, PeerVerifier};
 use super::write_timeout::{WRITE_TIMEOUT, WriteTimeout};
 
 /// Open connections. Each API server needs a few. A connection holds at most 64 KiB of certificates, the longest handshake
@@ -177,11 +176,13 @@ pub(super) async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) ->
     let Some(accepted) = shared.stop.run_until_cancelled(accepted).await else { return Ok(()) };
     let accepted = accepted.ok_or(ConnectionError::DisplacedHandshake)?;
     let tls = accepted.map_err(|_| ConnectionError::HandshakeTimeout)?.map_err(ConnectionError::Tls)?;
-    let peer = peer(&tls, address);
-    let trust = shared.service.peer_verifier.verify(&peer).await;
+    let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned());
+    let chain = PeerChain::new(certificates.collect());
+    let trust = shared.service.peer_verifier.verify(&chain).await;
     let permit = shared.acquire(trust, address.ip())?;
     drop(handshake);
-    serve_http(tls, peer, Admission { trust, permit }, shared).await
+    serve_http(tls, chain, Admission { trust, permit }, shared).await
 }
 
 /// What a connection was admitted with.
@@ -192,7 +193,7 @@ struct Admission<'a> {
 
 async fn serve_http(
     tls: TlsStream<WriteTimeout<TcpStream>>,
-    peer: Peer,
+    chain: PeerChain,
     admission: Admission<'_>,
     shared: &Shared,
 ) -> Result<(), ConnectionError> {
@@ -209,7 +210,7 @@ async fn serve_http(
             let is_last = stopping.is_cancelled() || expires_at.is_some_and(|at| Instant::now() >= at);
             let in_flight = activity.begin_request();
             let closed_by_answer = closed_by_answer.clone();
-            let answer = answer(router.clone(), peer.clone(), is_last, request);
+            let answer = answer(router.clone(), chain.clone(), is_last, request);
             async move {
                 let mut answer = answer.await?;
                 if is_h2 && answer.headers_mut().remove(CONNECTION).is_some() {
@@ -235,12 +236,6 @@ async fn serve_http(
     }
 }
 
-fn peer(tls: &TlsStream<WriteTimeout<TcpStream>>, address: SocketAddr) -> Peer {
-    let certificates = tls.get_ref().1.peer_certificates().unwrap_or_default();
-    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    Peer { address, chain: PeerChain::new(certificates) }
-}
-
 /// `age` plus or minus [`AGE_JITTER`]; `random` is between 0 and 1.
 fn jittered(age: Duration, random: f64) -> Duration {
     age.mul_f64(AGE_JITTER.mul_add(2.0 * random - 1.0, 1.0))
@@ -250,12 +245,12 @@ fn jittered(age: Duration, random: f64) -> Duration {
 /// connection.
 fn answer(
     router: Router,
-    peer: Peer,
+    chain: PeerChain,
     is_last: bool,
     request: Request<Incoming>,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
     let mut request = request.map(|_| Body::empty());
-    request.extensions_mut().insert(peer);
+    request.extensions_mut().insert(chain);
     let closes = is_last && request.version() < Version::HTTP_2;
     Box::pin(async move {
         let mut answer = router.oneshot(request).await?;
@@ -316,35 +311,20 @@ struct Closing {
 }
 
 impl Ends<'_> {
-    /// Waits for the first reason to close.
-    ///
-    /// # Errors
-    /// When the connection is to be cut at once.
+    /// Waits for the first reason to close; an error cuts the connection at once.
     async fn first(&self) -> Result<Closing, ConnectionError> {
         let stalled_timeout = if self.is_infrastructure { FAREWELL_TIMEOUT } else { LINGER_TIMEOUT };
         let close = |timeout, error| Ok(Closing { timeout, error });
+        let expired = OptionFuture::from(self.expires_at.map(sleep_until));
+        let displaced = OptionFuture::from(self.permit.as_ref().map(QuotaPermit::displaced));
         tokio::select! {
             // The drain has a deadline of its own.
             () = self.stop.cancelled() => close(Duration::MAX, None),
-            () = self.expired() => close(FAREWELL_TIMEOUT, None),
+            Some(()) = expired => close(FAREWELL_TIMEOUT, None),
             () = self.closed_by_answer.cancelled() => close(FAREWELL_TIMEOUT, None),
             () = self.activity.idle(self.is_infrastructure) => close(LINGER_TIMEOUT, Some(ConnectionError::Idle)),
             () = self.activity.stalled() => close(stalled_timeout, Some(ConnectionError::Stalled)),
-            () = self.displaced() => Err(ConnectionError::Displaced),
-        }
-    }
-
-    async fn expired(&self) {
-        match self.expires_at {
-            Some(at) => sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    async fn displaced(&self) {
-        match &self.permit {
-            Some(permit) => permit.displaced().await,
-            None => std::future::pending().await,
+            Some(()) = displaced => Err(ConnectionError::Displaced),
         }
     }
 }

@@ -2,9 +2,8 @@
 //! in two seconds, a scanner all night; one log line a minute says as much.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::time::Duration;
+use std::{fmt, io};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;

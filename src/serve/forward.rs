@@ -1,29 +1,33 @@
-//! The client of the lease holder: one HTTP/2 connection with mutual TLS from the shared CA. Bounded in time and size. After a
-//! failure it backs off, so that not every read waits for a dead holder.
+//! Forwarding of reads: an instance without the lease asks the lease holder, over one HTTP/2 connection with mutual TLS from the
+//! shared CA. Bounded in time and size; after a failure it backs off, so that not every read waits for a dead holder. The holder
+//! recognises other instances by the shared certificate. Who may read has been decided before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http::header::{ACCEPT, CONTENT_TYPE, VARY, WARNING};
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::auth::{Subject, VerifiedChains, require_get};
+use super::encoding::negotiation::{self, Representation};
+use super::encoding::{Reason, Status};
+use super::paths::{ANSWERED_BY, AUDIT_ID, HOLDER, HOLDER_WITHOUT_RESULT, internal_path};
+use super::tls::pem::{self, ClientCas, VERSIONS};
+use super::tls::{PeerChain, SharedPki};
 use crate::engine::Leadership;
-use crate::serve::encoding::negotiation::{self, Representation};
-use crate::serve::paths::{ANSWERED_BY, AUDIT_ID, HOLDER, HOLDER_WITHOUT_RESULT, internal_path};
-use crate::serve::tls::SharedPki;
-use crate::serve::tls::pem::{self, VERSIONS};
 
 /// Bytes of an answer that is passed on: 10,000 items of 400 bytes are 4 MB.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -253,6 +257,69 @@ fn pass_on(answer: Response<Bytes>) -> Response<Body> {
         }
     }
     response
+}
+
+/// Verifies the certificates of other instances.
+pub(crate) struct InstanceVerifier {
+    instance_name: String,
+    pki: watch::Receiver<Option<SharedPki>>,
+    authority: Mutex<Arc<Authority>>,
+    verified: VerifiedChains<bool>,
+}
+
+/// One version of the CAs that instances share.
+#[derive(Default)]
+struct Authority {
+    generation: u64,
+    bundle: String,
+    /// `None` when the bundle contains no usable CA.
+    cas: Option<ClientCas>,
+}
+
+impl InstanceVerifier {
+    pub(crate) fn new(instance_name: String, pki: watch::Receiver<Option<SharedPki>>) -> Self {
+        Self { instance_name, pki, authority: Mutex::default(), verified: VerifiedChains::new() }
+    }
+
+    /// True when the shared CA issued the peer's certificate and the certificate has the exact name of an instance.
+    pub(crate) async fn is_instance(&self, chain: &PeerChain) -> bool {
+        let Some(authority) = self.authority() else { return false };
+        let verify = |chain: &[CertificateDer<'static>]| self.has_issued(&authority, chain);
+        self.verified.verify(authority.generation, chain, verify).await
+    }
+
+    /// Lets a GET of another instance pass.
+    pub(crate) async fn authorize(&self, request: &Parts) -> Result<(), Status> {
+        let is_instance = match request.extensions.get::<PeerChain>() {
+            Some(chain) => self.is_instance(chain).await,
+            None => false,
+        };
+        if !is_instance {
+            let message = "forbidden: this path is only for instances of wva with the shared certificate";
+            return Err(Status::new(Reason::Forbidden, message));
+        }
+        require_get(request)
+    }
+
+    /// The newest version of the CAs, each version parsed once.
+    fn authority(&self) -> Option<Arc<Authority>> {
+        let pki = self.pki.borrow();
+        let bundle = &pki.as_ref()?.ca_pem;
+        let mut authority = self.authority.lock();
+        if authority.bundle != *bundle {
+            let generation = authority.generation + 1;
+            let cas = ClientCas::from_pem(bundle.as_bytes()).ok();
+            *authority = Arc::new(Authority { generation, bundle: bundle.clone(), cas });
+        }
+        Some(authority.clone())
+    }
+
+    fn has_issued(&self, authority: &Authority, chain: &[CertificateDer<'static>]) -> bool {
+        let Some(leaf) = chain.first() else { return false };
+        let names = Subject::parse(leaf).dns_names;
+        let has_name = names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
+        has_name && authority.cas.as_ref().is_some_and(|cas| cas.verify(chain, UnixTime::now()))
+    }
 }
 
 #[cfg(test)]
