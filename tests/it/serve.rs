@@ -6,12 +6,10 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-mod admission;
 mod apiserver;
 pub(crate) mod client;
 mod connections;
 mod custom_metrics;
-mod custom_protobuf;
 mod forwarding;
 mod fuzz;
 mod golden;

@@ -26,7 +26,7 @@ use super::material::{Folder, Said, wva};
 use crate::engine::{OneVariant, PausedClock, idle, term};
 use crate::serve::identity::eventually;
 use crate::serve::pki::SERVICE;
-use crate::serve::test_server::{ServerOptions, TestServer, held_by};
+use crate::serve::test_server::{TestServer, held_by};
 
 const ALICE: &[&str] = &["X-Remote-User: alice"];
 
@@ -95,7 +95,7 @@ pub(super) async fn recorded() -> Recorded {
     policy.global.default.analyzer = Analyzer::SaturationPercent;
     let engine = Arc::new(Engine::new(parts, policy).recorded_by(Arc::new(keeper)));
     engine.take_over(Restored::default(), term());
-    let server = TestServer::with(ServerOptions { recent: recent.clone(), ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.recent = recent.clone()).await;
     Recorded { server, engine, recent, folder, stop, keeping, _leadership: leadership }
 }
 

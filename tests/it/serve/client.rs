@@ -125,8 +125,39 @@ pub(crate) fn config(
 impl TestServer {
     /// One HTTP/1.1 request on a connection of its own. `lines` are headers.
     pub(crate) async fn send(&self, identity: Option<&Leaf>, request: &str, lines: &[&str]) -> Answer {
-        let stream = tls(self.address, &self.shared_ca.pem(), SERVICE, identity, "http/1.1").await.unwrap();
-        exchange(stream, request, lines).await
+        exchange(self.h1(identity).await, request, lines).await
+    }
+
+    /// A connection with HTTP/1.1.
+    pub(crate) async fn h1(&self, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
+        tls(self.address, &self.shared_ca.pem(), SERVICE, identity, "http/1.1").await.unwrap()
+    }
+
+    /// The certificate of another instance.
+    pub(crate) fn instance(&self) -> Leaf {
+        let shared = self.shared_ca.shared();
+        Leaf { certificate: shared.cert_pem, key: shared.key_pem }
+    }
+
+    /// A request without credentials.
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(None, &format!("GET {path}"), &[]).await
+    }
+
+    /// A request of the front proxy that names no user.
+    pub(crate) async fn get_as_proxy(&self, path: &str) -> Answer {
+        self.send(Some(&self.proxy), &format!("GET {path}"), &[]).await
+    }
+
+    /// A request through the aggregator, in the name of the HPA controller, with `lines` as further headers.
+    pub(crate) async fn read_as_hpa(&self, path: &str, lines: &[&str]) -> Answer {
+        let lines = [&["X-Remote-User: hpa"], lines].concat();
+        self.send(Some(&self.proxy), &format!("GET {path}"), &lines).await
+    }
+
+    /// The server's own metrics.
+    pub(crate) async fn metrics(&self) -> Answer {
+        self.send(None, "GET /metrics", &["Authorization: Bearer good"]).await
     }
 
     /// A request through the aggregator, in the name of `user`.
@@ -153,12 +184,22 @@ impl H2 {
         Self { sender, driver }
     }
 
+    /// Starts a request with one header.
+    pub(crate) fn get(
+        &mut self,
+        path: &str,
+        header: &str,
+        value: &str,
+    ) -> impl Future<Output = hyper::Result<http::Response<hyper::body::Incoming>>> + use<> {
+        let request = http::Request::get(format!("https://ignored{path}")).header(header, value);
+        self.sender.send_request(request.body(Empty::new()).unwrap())
+    }
+
     /// Starts a read in the name of the HPA controller.
     pub(crate) fn read(
         &mut self,
     ) -> impl Future<Output = hyper::Result<http::Response<hyper::body::Incoming>>> + use<> {
-        let request = http::Request::get(format!("https://ignored{READ}")).header("x-remote-user", "hpa");
-        self.sender.send_request(request.body(Empty::new()).unwrap())
+        self.get(READ, "x-remote-user", "hpa")
     }
 }
 

@@ -2,22 +2,19 @@
 //! read it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::sleep;
 use wva::engine::{Claim, ClusterView};
-use wva::serve::auth::Attributes;
 use wva_core::VariantId;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
 use wva_core::snapshot::{Template, VariantState};
 use wva_core::units::Cost;
 
-use super::client::{H2, exchange, tls};
+use super::client::H2;
 use super::golden::golden;
 use super::path;
-use super::pki::{Authority, INSTANCE};
-use super::test_server::{ServerOptions, TestServer, held_by, sample, target};
+use super::test_server::{ServerOptions, TestServer};
 
 pub(crate) const DESIRED: &str = "wva_desired_replicas";
 
@@ -26,11 +23,11 @@ pub(crate) fn object(version: &str, namespace: &str, resource: &str, name: &str,
     format!("/apis/custom.metrics.k8s.io/{version}/namespaces/{namespace}/{resource}/{name}/{metric}")
 }
 
-fn variant(namespace: &str, name: &str) -> String {
+pub(crate) fn variant(namespace: &str, name: &str) -> String {
     object("v1beta2", namespace, "variantautoscalings.llmd.ai", name, DESIRED)
 }
 
-fn deployment(namespace: &str, name: &str) -> String {
+pub(crate) fn deployment(namespace: &str, name: &str) -> String {
     object("v1beta2", namespace, "deployments.apps", name, DESIRED)
 }
 
@@ -84,21 +81,19 @@ fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
     }
 }
 
-async fn server_with(wanted: ServerOptions) -> TestServer {
-    let server = TestServer::with(wanted).await;
+pub(crate) async fn server_with(change: impl FnOnce(&mut ServerOptions)) -> TestServer {
+    let server = TestServer::with(change).await;
     *server.reads.view.lock() = Arc::new(view());
     server
 }
 
 pub(crate) async fn server() -> TestServer {
-    server_with(ServerOptions::default()).await
+    server_with(|_| {}).await
 }
 
 #[tokio::test]
 async fn custom_metrics_answers_are_these_bytes() {
-    let server =
-        server_with(ServerOptions { controller_instance: Some("blue".into()), ..ServerOptions::default() })
-            .await;
+    let server = server_with(|options| options.controller_instance = Some("blue".into())).await;
     let v1 = |resource, name| object("v1beta1", "llm", resource, name, DESIRED);
     let of =
         |namespace, name, metric| object("v1beta2", namespace, "variantautoscalings.llmd.ai", name, metric);
@@ -226,15 +221,14 @@ async fn an_object_is_encoded_as_the_client_accepts_it() {
     for (name, accept) in
         [("yaml", "Accept: application/yaml"), ("table", table), ("xml", "Accept: application/xml")]
     {
-        let request = format!("GET {}", deployment("llm", "llama-decode"));
-        let answer = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        let answer = server.read_as_hpa(&deployment("llm", "llama-decode"), &[accept]).await;
         golden(&format!("custom-{name}"), &answer);
     }
     for (name, version) in [("protobuf", "v1beta2"), ("protobuf-v1beta1", "v1beta1")] {
         let path = object(version, "llm", "deployments.apps", "llama-decode", DESIRED);
-        let request = format!("GET {path}?metricLabelSelector=accelerator_type%3DA100,x!%3D1");
+        let path = path + "?metricLabelSelector=accelerator_type%3DA100,x!%3D1";
         let accept = "Accept: application/vnd.kubernetes.protobuf, */*";
-        let answer = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", accept]).await;
+        let answer = server.read_as_hpa(&path, &[accept]).await;
         golden(&format!("custom-{name}"), &answer);
     }
 }
@@ -259,14 +253,11 @@ async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
             assert!(path.ends_with("watch=true"), "{path} was not reviewed");
             continue;
         };
-        let group = "custom.metrics.k8s.io";
-        let version = "v1beta2";
-        let resource = resource.into();
-        let subresource = DESIRED.into();
-        let namespace = "llm".into();
-        let name = name.into();
-        let wanted = Attributes::Resource { verb, group, version, resource, subresource, namespace, name };
-        assert_eq!(*attributes, wanted, "{method} {path}");
+        let expected = format!(
+            "Resource {{ verb: {verb:?}, group: \"custom.metrics.k8s.io\", version: \"v1beta2\", resource: {resource:?}, \
+             subresource: {DESIRED:?}, namespace: \"llm\", name: {name:?} }}"
+        );
+        assert_eq!(format!("{attributes:?}"), expected, "{method} {path}");
     }
     for method in ["POST", "PUT", "PATCH", "DELETE", "HEAD"] {
         let request = format!("{method} {}", variant("llm", "llama-a100"));
@@ -276,80 +267,14 @@ async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
 }
 
 #[tokio::test]
-async fn an_invalid_object_name_causes_no_review() {
-    let server = server().await;
-    let long = "m".repeat(254);
-    for path in [
-        variant(&long, "x"),
-        variant("llm", &long),
-        object("v1beta1", "llm", &long, "x", DESIRED),
-        object("v1beta1", "llm", "pods", "x", &long),
-        object("v3", "llm", "deployments.apps", "x", DESIRED),
-    ] {
-        assert_eq!(server.proxied("hpa", &path).await.status, 404, "{path}");
-    }
-    assert!(server.reviewer.reviews.lock().is_empty());
-}
-
-#[tokio::test]
 async fn before_the_first_result_an_error_names_the_object_and_the_cause() {
-    let server = server_with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    let server = server_with(|options| options.synced = false).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
     golden("custom-nothing-yet", &server.proxied("hpa", &variant("llm", "llama-a100")).await);
     golden("custom-nothing-yet-deployment", &server.proxied("hpa", &deployment("llm", "llama-decode")).await);
     *server.reads.view.lock() = Arc::default();
     golden("custom-nothing-yet-not-listed", &server.proxied("hpa", &deployment("llm", "llama-decode")).await);
-}
-
-#[tokio::test]
-async fn an_instance_forwards_reads_of_objects_and_falls_back_to_the_last_state() {
-    let shared_ca = Arc::new(Authority::new("wva"));
-    let one = || server_with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
-    let mut holder = one().await;
-    let other = one().await;
-    let mut older = sample();
-    for decision in older.decisions.values_mut() {
-        *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
-    }
-    other.publish(older);
-    other.leadership.send_replace(held_by(Some(format!("https://{}", holder.address))));
-    for path in [
-        variant("llm", "llama-a100"),
-        object("v1beta1", "llm", "deployments.apps", "llama-decode", "wva_desired_ratio"),
-        deployment("pair", "*") + "?metricLabelSelector=variant+in+%28two%2Cx%29",
-        deployment("twice", "shared"),
-        variant("llm", "nope"),
-        variant("llm", "x") + "?labelSelector=a%3Db%3Dc",
-    ] {
-        let asked = holder.reads.asked.load(Ordering::SeqCst);
-        let forwarded = other.proxied("hpa", &path).await;
-        assert!(path.contains("a%3Db") || holder.reads.asked.load(Ordering::SeqCst) > asked, "{path}");
-        let direct = holder.proxied("hpa", &path).await;
-        assert_eq!((forwarded.status, &forwarded.body), (direct.status, &direct.body), "{path}");
-        assert_eq!(forwarded.header("content-type"), direct.header("content-type"));
-        assert_eq!(forwarded.header("warning"), None);
-    }
-    assert_eq!(other.proxied("mallory", &variant("llm", "llama-a100")).await.status, 403);
-    holder.shutdown.cancel();
-    holder.task.join_next().await;
-    let answer = other.proxied("hpa", &deployment("llm", "llama-decode")).await;
-    assert_eq!(answer.value(), "3");
-    assert!(answer.header("warning").unwrap().contains("this is the last state it published"));
-}
-
-#[tokio::test]
-async fn only_an_instance_may_use_the_internal_path_of_objects() {
-    let server = server().await;
-    let inner =
-        "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
-    let shared = server.shared_ca.shared();
-    let instance = super::pki::Leaf { certificate: shared.cert_pem, key: shared.key_pem };
-    for (leaf, status) in [(Some(&instance), 200), (Some(&server.proxy), 403), (None, 403)] {
-        let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, leaf, "http/1.1").await.unwrap();
-        let masters = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
-        assert_eq!(exchange(stream, &format!("GET {inner}"), &masters).await.status, status);
-    }
 }
 
 #[tokio::test]

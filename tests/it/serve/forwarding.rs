@@ -1,6 +1,7 @@
 //! Forwarding between two real servers, one of them without the lease.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rcgen::ExtendedKeyUsagePurpose;
@@ -10,19 +11,21 @@ use wva::serve::tls::SharedPki;
 use wva_core::VariantId;
 
 use super::client::{Captured, exchange, tls};
-use super::pki::{Authority, INSTANCE, Leaf, Subject};
-use super::test_server::{ServerOptions, TestServer, held_by, mine, sample, target};
+use super::custom_metrics::{self, deployment, object, server_with, variant};
+use super::identity::eventually;
+use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
+use super::test_server::{TestServer, held_by, mine, sample, target};
 use super::{READ, path};
 
 const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
+const INNER_OBJECT: &str =
+    "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
 
 /// The holder, and another instance with older numbers.
 async fn two() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
-    let server =
-        || TestServer::with(ServerOptions { shared_ca: shared_ca.clone(), ..ServerOptions::default() });
-    let holder = server().await;
-    let other = server().await;
+    let holder = server_with(|options| options.shared_ca = shared_ca.clone()).await;
+    let other = server_with(|options| options.shared_ca = shared_ca).await;
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
@@ -33,35 +36,29 @@ async fn two() -> (TestServer, TestServer) {
 }
 
 #[tokio::test]
-async fn every_instance_returns_the_holders_answer_verbatim() {
+async fn every_instance_returns_the_holders_answer_as_its_client_accepts_it() {
     let (holder, other) = two().await;
-    for path in [
+    let mut many = sample();
+    let id = |index| VariantId::new("many", format!("variant-{index:04}"));
+    many.decisions.extend((0..1000).map(|index| (id(index), target(1, Some(1), "2026-11-21T10:00:05Z"))));
+    holder.publish(many);
+    let paths = [
         READ.to_owned(),
         path("pair", "wva_desired_replicas"),
         path("pair", "wva_desired_ratio") + "?labelSelector=variant_name+in+%28two%2Cx%29",
         path("half", "wva_desired_replicas"),
         path("llm", "nothing"),
         path("llm", "wva_desired_replicas") + "?labelSelector=a%3Db%3Dc",
-    ] {
-        let from_holder = holder.proxied("hpa", &path).await;
-        let forwarded = other.proxied("hpa", &path).await;
-        assert_eq!(forwarded.status, from_holder.status, "{path}");
-        assert_eq!(forwarded.body, from_holder.body, "{path}");
-        for name in ["content-type", "warning", "cache-control", "audit-id"] {
-            assert_eq!(forwarded.header(name), from_holder.header(name), "{path} {name}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_forwarded_answer_has_the_representation_that_its_client_accepts() {
-    let (holder, other) = two().await;
-    let mut many = sample();
-    let id = |index| VariantId::new("many", format!("variant-{index:04}"));
-    many.decisions.extend((0..1000).map(|index| (id(index), target(1, Some(1), "2026-11-21T10:00:05Z"))));
-    holder.publish(many);
-    let paths = [READ.to_owned(), path("llm", "nothing"), path("many", "wva_desired_replicas")];
+        path("many", "wva_desired_replicas"),
+        variant("llm", "llama-a100"),
+        object("v1beta1", "llm", "deployments.apps", "llama-decode", "wva_desired_ratio"),
+        deployment("pair", "*") + "?metricLabelSelector=variant+in+%28two%2Cx%29",
+        deployment("twice", "shared"),
+        variant("llm", "nope"),
+        variant("llm", "x") + "?labelSelector=a%3Db%3Dc",
+    ];
     let forms = [
+        "Accept: */*",
         "Accept: application/vnd.kubernetes.protobuf, */*",
         "Accept: application/yaml",
         "Accept: application/json;as=Table;v=v1;g=meta.k8s.io",
@@ -69,26 +66,37 @@ async fn a_forwarded_answer_has_the_representation_that_its_client_accepts() {
         "Accept-Encoding: gzip",
     ];
     for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
-        let request = format!("GET {path}");
-        let lines = ["X-Remote-User: hpa", form];
-        let direct = holder.send(Some(&holder.proxy), &request, &lines).await;
-        let forwarded = other.send(Some(&other.proxy), &request, &lines).await;
+        let reads = || holder.reads.asked.load(Ordering::SeqCst);
+        let before = reads();
+        let forwarded = other.read_as_hpa(path, &[form]).await;
+        let is_valid = !path.contains("a%3Db") && !form.ends_with("xml");
+        assert_eq!(reads() > before, is_valid, "{path} {form}");
+        let direct = holder.read_as_hpa(path, &[form]).await;
         assert_eq!(forwarded.status, direct.status, "{path} {form}");
         assert!(forwarded.bytes == direct.bytes, "{path} {form}");
-        for name in ["content-type", "content-encoding", "content-length", "vary", "warning", "audit-id"] {
+        for name in [
+            "content-type",
+            "content-encoding",
+            "content-length",
+            "vary",
+            "warning",
+            "cache-control",
+            "audit-id",
+        ] {
             assert_eq!(forwarded.all(name), direct.all(name), "{path} {form} {name}");
         }
+        let is_compressed = forwarded.header("content-encoding") == Some("gzip");
+        assert_eq!(is_compressed, path.contains("/many/") && form.ends_with("gzip"), "{path} {form}");
     }
-    let gzip =
-        other.send(Some(&other.proxy), &format!("GET {}", paths[2]), &["X-Remote-User: hpa", forms[4]]).await;
-    assert_eq!(gzip.header("content-encoding"), Some("gzip"));
 }
 
 #[tokio::test]
 async fn the_instance_that_receives_a_read_authorises_it() {
     let (holder, other) = two().await;
-    assert_eq!(other.proxied("mallory", READ).await.status, 403);
-    assert_eq!(other.reviewer.reviews.lock().len(), 1);
+    for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 2)] {
+        assert_eq!(other.proxied("mallory", path).await.status, 403);
+        assert_eq!(other.reviewer.reviews.lock().len(), reviews);
+    }
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     assert!(holder.reviewer.reviews.lock().is_empty());
 }
@@ -99,8 +107,8 @@ async fn without_the_holder_reads_get_its_last_state_with_its_true_time() {
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     holder.shutdown.cancel();
     holder.task.join_next().await;
-    for _ in 0..3 {
-        let answer = other.proxied("hpa", READ).await;
+    for path in [READ, READ, &deployment("llm", "llama-decode")] {
+        let answer = other.proxied("hpa", path).await;
         assert_eq!(answer.value(), "3");
         assert!(answer.body.contains(r#""timestamp":"2026-11-21T09:59:00Z""#));
         let warning = answer.header("warning").unwrap();
@@ -188,28 +196,19 @@ async fn a_restarted_holder_does_not_hide_the_last_state_of_others() {
 }
 
 #[tokio::test]
-async fn only_an_instance_may_use_the_internal_path() {
-    let server = TestServer::new().await;
-    let ask = |leaf: Option<Leaf>| {
-        let server = &server;
-        async move {
-            let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, leaf.as_ref(), "http/1.1")
-                .await
-                .unwrap();
-            exchange(
-                stream,
-                &format!("GET {INNER}"),
-                &["X-Remote-User: hpa", "X-Remote-Group: system:masters"],
-            )
-            .await
-        }
+async fn only_an_instance_may_use_the_internal_paths() {
+    let server = custom_metrics::server().await;
+    let ask = async |leaf: Option<Leaf>, path: &str| {
+        let stream = tls(server.address, &server.shared_ca.pem(), INSTANCE, leaf.as_ref(), "http/1.1").await;
+        let masters = ["X-Remote-User: hpa", "X-Remote-Group: system:masters"];
+        exchange(stream.unwrap(), &format!("GET {path}"), &masters).await
     };
-    let shared = server.shared_ca.shared();
-    let leaf = Leaf { certificate: shared.cert_pem, key: shared.key_pem };
-    assert_eq!(ask(Some(leaf)).await.value(), "5");
     let named = |ca: &Authority| {
         ca.issue(&Subject { common_name: INSTANCE, names: &[INSTANCE], ..Subject::default() })
     };
+    for path in [INNER, INNER_OBJECT] {
+        assert_eq!(ask(Some(server.instance()), path).await.value(), "5");
+    }
     for (case, leaf) in [
         ("nobody", None),
         ("the front proxy", Some(server.proxy.clone())),
@@ -217,7 +216,9 @@ async fn only_an_instance_may_use_the_internal_path() {
         ("another CA of the same name", Some(named(&Authority::new("wva")))),
         ("another name of the shared CA", Some(server.shared_ca.client("wva-instance.other.internal", &[]))),
     ] {
-        assert_eq!(ask(leaf).await.status, 403, "{case}");
+        for path in [INNER, INNER_OBJECT] {
+            assert_eq!(ask(leaf.clone(), path).await.status, 403, "{case} {path}");
+        }
     }
 }
 
@@ -250,17 +251,13 @@ async fn renewed_shared_certificates_open_a_new_connection_to_the_holder() {
     holder.shared.send_replace(Some(next.clone()));
     other.shared.send_replace(Some(next.clone()));
     // Both servers show the new leaf to clients that trust the new CA.
-    for _ in 0..100 {
-        sleep(Duration::from_millis(20)).await;
-        let stream = tls(other.address, &next.ca_pem, "wva.wva.svc", Some(&other.proxy), "http/1.1").await;
-        let Ok(stream) = stream else { continue };
+    eventually(async || {
+        let stream = tls(other.address, &next.ca_pem, SERVICE, Some(&other.proxy), "http/1.1").await;
+        let Ok(stream) = stream else { return false };
         let answer = exchange(stream, &format!("GET {READ}"), &["X-Remote-User: hpa"]).await;
-        if answer.status == 200 && answer.value() == "5" {
-            return;
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the new certificates were not taken into use");
+        answer.status == 200 && answer.value() == "5"
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -14,8 +14,6 @@ use wva::engine::ClusterView;
 use crate::fuzz::harness::{damaged, fuzz};
 
 use super::READ;
-use super::client::tls;
-use super::pki::SERVICE;
 use super::test_server::TestServer;
 
 /// No request here waits for anything; ten seconds allow for a busy machine.
@@ -30,8 +28,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The answer to `bytes`, until the server closes; a peer that `hangs_up` closes first.
 async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
-    let mut stream =
-        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
+    let mut stream = server.h1(Some(&server.proxy)).await;
     // The server may close before all of it is read.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();

@@ -9,7 +9,7 @@ use http_body_util::BodyExt;
 use wva_core::VariantId;
 
 use super::client::{Answer, H2};
-use super::test_server::{NOW, ServerOptions, TestServer, held_by, sample, target};
+use super::test_server::{NOW, TestServer, held_by, sample, target};
 use super::{READ, path};
 
 const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
@@ -17,6 +17,16 @@ const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 const PROTOBUF: &str = "Accept: application/vnd.kubernetes.protobuf";
 const KUBECTL: &str = "Accept: application/json;as=Table;v=v1;g=meta.k8s.io,\
                        application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+const ANY: &str = "Accept: */*";
+const JSON: &str = "Accept: application/json";
+const YAML: &str = "Accept: application/yaml";
+const XML: &str = "Accept: application/xml";
+const HPA_ACCEPT: &str = "Accept: application/vnd.kubernetes.protobuf, */*";
+const UNKNOWN_AGGREGATED: &str =
+    "Accept: application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList";
+const OPENAPI_PROTOBUF: &str = "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf";
+const EXTERNAL: &str = "/apis/external.metrics.k8s.io";
+const EXTERNAL_V1BETA1: &str = "/apis/external.metrics.k8s.io/v1beta1";
 const V2BETA1: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 pub(crate) fn golden(name: &str, answer: &Answer) {
@@ -57,50 +67,32 @@ async fn discovery_is_these_bytes() {
     for (name, path, accept) in [
         ("apis-v2", "/apis", V2),
         ("apis-v2beta1", "/apis", V2BETA1),
-        ("apis-legacy", "/apis", "Accept: application/json"),
-        ("apis-not-acceptable", "/apis", "Accept: application/xml"),
-        ("apis-yaml", "/apis", "Accept: application/yaml"),
-        ("apis-protobuf", "/apis", "Accept: application/vnd.kubernetes.protobuf, */*"),
-        (
-            "apis-unknown-aggregated",
-            "/apis",
-            "Accept: application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList",
-        ),
-        ("group", "/apis/external.metrics.k8s.io", "Accept: */*"),
-        ("group-protobuf", "/apis/external.metrics.k8s.io", "Accept: application/vnd.kubernetes.protobuf"),
-        ("group-version-yaml", "/apis/external.metrics.k8s.io/v1beta1", "Accept: application/yaml"),
-        (
-            "group-version-protobuf",
-            "/apis/external.metrics.k8s.io/v1beta1",
-            "Accept: application/vnd.kubernetes.protobuf",
-        ),
-        ("group-version-not-acceptable", "/apis/external.metrics.k8s.io/v1beta1", "Accept: application/xml"),
-        ("custom-group", "/apis/custom.metrics.k8s.io", "Accept: application/json"),
-        ("custom-v1beta1", "/apis/custom.metrics.k8s.io/v1beta1", "Accept: application/json"),
-        ("custom-v1beta2", "/apis/custom.metrics.k8s.io/v1beta2", "Accept: application/json"),
-        ("openapi-v3-custom-v1beta1", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", "Accept: */*"),
-        ("openapi-v3-custom-v1beta2", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", "Accept: */*"),
-        (
-            "openapi-v2-protobuf",
-            "/openapi/v2",
-            "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf",
-        ),
-        (
-            "openapi-v2-any",
-            "/openapi/v2",
-            "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf, */*",
-        ),
-        ("group-version", "/apis/external.metrics.k8s.io/v1beta1", "Accept: */*"),
-        ("root", "/", "Accept: */*"),
-        ("openapi-v2", "/openapi/v2", "Accept: application/json"),
-        ("openapi-v3", "/openapi/v3", "Accept: */*"),
-        ("openapi-v3-group", "/openapi/v3/apis/external.metrics.k8s.io/v1beta1?hash=X", "Accept: */*"),
-        ("unknown-version", "/apis/external.metrics.k8s.io/v1", "Accept: */*"),
-        ("unknown-path", "/nothing", "Accept: */*"),
+        ("apis-legacy", "/apis", JSON),
+        ("apis-not-acceptable", "/apis", XML),
+        ("apis-yaml", "/apis", YAML),
+        ("apis-protobuf", "/apis", HPA_ACCEPT),
+        ("apis-unknown-aggregated", "/apis", UNKNOWN_AGGREGATED),
+        ("group", EXTERNAL, ANY),
+        ("group-protobuf", EXTERNAL, PROTOBUF),
+        ("group-version-yaml", EXTERNAL_V1BETA1, YAML),
+        ("group-version-protobuf", EXTERNAL_V1BETA1, PROTOBUF),
+        ("group-version-not-acceptable", EXTERNAL_V1BETA1, XML),
+        ("custom-group", "/apis/custom.metrics.k8s.io", JSON),
+        ("custom-v1beta1", "/apis/custom.metrics.k8s.io/v1beta1", JSON),
+        ("custom-v1beta2", "/apis/custom.metrics.k8s.io/v1beta2", JSON),
+        ("openapi-v3-custom-v1beta1", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", ANY),
+        ("openapi-v3-custom-v1beta2", "/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", ANY),
+        ("openapi-v2-protobuf", "/openapi/v2", OPENAPI_PROTOBUF),
+        ("openapi-v2-any", "/openapi/v2", &format!("{OPENAPI_PROTOBUF}, */*")),
+        ("group-version", EXTERNAL_V1BETA1, ANY),
+        ("root", "/", ANY),
+        ("openapi-v2", "/openapi/v2", JSON),
+        ("openapi-v3", "/openapi/v3", ANY),
+        ("openapi-v3-group", "/openapi/v3/apis/external.metrics.k8s.io/v1beta1?hash=X", ANY),
+        ("unknown-version", "/apis/external.metrics.k8s.io/v1", ANY),
+        ("unknown-path", "/nothing", ANY),
     ] {
-        let request = format!("GET {path}");
-        let lines = ["X-Remote-User: system:aggregator", accept];
-        golden(&format!("discovery-{name}"), &server.send(Some(&server.proxy), &request, &lines).await);
+        golden(&format!("discovery-{name}"), &server.read_as_hpa(path, &[accept]).await);
     }
 }
 
@@ -111,9 +103,8 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
         let server = &server;
         let line = etag.map(|etag| format!("If-None-Match: {etag}"));
         async move {
-            let mut lines = vec!["X-Remote-User: system:kube-aggregator", accept];
-            lines.extend(line.as_deref());
-            server.send(Some(&server.proxy), "GET /apis", &lines).await
+            let lines: Vec<_> = line.as_deref().into_iter().chain([accept]).collect();
+            server.read_as_hpa("/apis", &lines).await
         }
     };
     let first = get(V2, None).await;
@@ -121,7 +112,7 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
     let again = get(V2, Some(etag.clone())).await;
     assert_eq!((again.status, again.body.as_str()), (304, ""));
     assert_eq!(again.header("etag"), Some(etag.as_str()));
-    for other in [V2BETA1, "Accept: application/json", "Accept: application/yaml", PROTOBUF] {
+    for other in [V2BETA1, JSON, YAML, PROTOBUF] {
         let answer = get(other, Some(etag.clone())).await;
         assert_eq!(answer.status, 200, "{other}");
         let own = answer.header("etag").map(str::to_owned);
@@ -131,11 +122,7 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
 
 #[tokio::test]
 async fn every_answer_to_a_read_is_these_bytes() {
-    let server = TestServer::with(ServerOptions {
-        controller_instance: Some("blue".into()),
-        ..ServerOptions::default()
-    })
-    .await;
+    let server = TestServer::with(|options| options.controller_instance = Some("blue".into())).await;
     let read = |namespace: &str, metric: &str, query: &str| format!("{}{query}", path(namespace, metric));
     let desired = |namespace: &str, query: &str| read(namespace, "wva_desired_replicas", query);
     for (name, path) in [
@@ -191,12 +178,12 @@ async fn method_and_media_type_errors_are_these_bytes() {
     let server = TestServer::new().await;
     let user = "X-Remote-User: hpa";
     for (name, request, accept) in [
-        ("post", format!("POST {READ}"), "Accept: */*"),
-        ("delete", format!("DELETE {READ}"), "Accept: */*"),
-        ("head", format!("HEAD {READ}"), "Accept: */*"),
-        ("post-discovery", "POST /apis".into(), "Accept: */*"),
-        ("xml", format!("GET {READ}"), "Accept: application/xml"),
-        ("hpa-accept", format!("GET {READ}"), "Accept: application/vnd.kubernetes.protobuf, */*"),
+        ("post", format!("POST {READ}"), ANY),
+        ("delete", format!("DELETE {READ}"), ANY),
+        ("head", format!("HEAD {READ}"), ANY),
+        ("post-discovery", "POST /apis".into(), ANY),
+        ("xml", format!("GET {READ}"), XML),
+        ("hpa-accept", format!("GET {READ}"), HPA_ACCEPT),
     ] {
         golden(&format!("data-{name}"), &server.send(Some(&server.proxy), &request, &[user, accept]).await);
     }
@@ -208,21 +195,17 @@ async fn every_representation_is_these_bytes() {
     let pair = path("pair", "wva_desired_replicas");
     let unknown = path("llm", "requests_per_second");
     for (name, path, accept) in [
-        ("yaml", pair.as_str(), "Accept: application/yaml"),
+        ("yaml", pair.as_str(), YAML),
         ("protobuf", &pair, PROTOBUF),
         ("table-v1", &format!("{pair}?limit=500"), KUBECTL),
         ("table-v1beta1", &pair, "Accept: application/json;as=Table;v=v1beta1;g=meta.k8s.io"),
         ("table-not-acceptable", &pair, "Accept: application/json;as=Table;v=v2;g=meta.k8s.io"),
         ("wanted-most", &pair, "Accept: application/json;q=0.1, application/yaml;q=0.9, text/html"),
-        ("status-yaml", &unknown, "Accept: application/yaml"),
+        ("status-yaml", &unknown, YAML),
         ("status-protobuf", &unknown, PROTOBUF),
         ("status-table", &unknown, KUBECTL),
     ] {
-        let lines = ["X-Remote-User: hpa", accept];
-        golden(
-            &format!("shown-{name}"),
-            &server.send(Some(&server.proxy), &format!("GET {path}"), &lines).await,
-        );
+        golden(&format!("shown-{name}"), &server.read_as_hpa(path, &[accept]).await);
     }
     let request = format!("GET {READ}");
     let lines = ["X-Remote-User: mallory", PROTOBUF];
@@ -233,13 +216,12 @@ async fn every_representation_is_these_bytes() {
 async fn a_large_list_is_compressed_on_request_and_always_has_its_length() {
     let server = TestServer::new().await;
     let mut many = sample();
-    let one = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
-    many.decisions.extend((0..1000).map(one));
+    let variant = |index| (VariantId::new("many", format!("variant-{index:04}")), target(1, Some(1), NOW));
+    many.decisions.extend((0..1000).map(variant));
     server.publish(many);
-    let request = format!("GET {}", path("many", "wva_desired_replicas"));
-    let plain = server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa"]).await;
-    let small =
-        server.send(Some(&server.proxy), &request, &["X-Remote-User: hpa", "Accept-Encoding: gzip"]).await;
+    let path = path("many", "wva_desired_replicas");
+    let plain = server.read_as_hpa(&path, &[]).await;
+    let small = server.read_as_hpa(&path, &["Accept-Encoding: gzip"]).await;
     golden("shown-gzip", &small);
     let mut unpacked = Vec::new();
     GzDecoder::new(&small.bytes[..]).read_to_end(&mut unpacked).unwrap();
@@ -263,11 +245,10 @@ async fn an_http2_answer_has_a_content_length() {
 #[tokio::test]
 async fn only_an_ambiguous_read_is_reported() {
     let server = TestServer::new().await;
-    server.proxied("hpa", READ).await;
-    server
-        .proxied("hpa", &format!("{}?labelSelector=variant_name=one", path("pair", "wva_desired_replicas")))
-        .await;
-    server.proxied("hpa", &path("half", "wva_desired_replicas")).await;
+    let one_of_two = path("pair", "wva_desired_replicas") + "?labelSelector=variant_name=one";
+    for path in [READ, &one_of_two, &path("half", "wva_desired_replicas")] {
+        server.proxied("hpa", path).await;
+    }
     assert!(server.notices.0.lock().is_empty());
     server.proxied("hpa", &format!("{}?labelSelector=namespace", path("pair", "wva_desired_ratio"))).await;
     assert_eq!(*server.notices.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
@@ -275,7 +256,7 @@ async fn only_an_ambiguous_read_is_reported() {
 
 #[tokio::test]
 async fn before_the_first_result_an_error_names_the_variant_and_the_cause() {
-    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.synced = false).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
     let one = format!("{READ}?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm");

@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use super::client::{Answer, H2};
 use super::custom_metrics::{self, DESIRED, object};
 use super::golden::golden;
-use super::test_server::{ServerOptions, TestServer, held_by};
+use super::test_server::{TestServer, held_by};
 use super::{READ, path};
 
 const GROUP_VERSION: &str = "/apis/external.metrics.k8s.io/v1beta1";
@@ -55,7 +55,7 @@ async fn a_path_that_is_not_utf8_gets_the_error_of_kubernetes() {
         assert_eq!((answer.status, answer.message().as_str()), (400, "invalid request path"), "{path}");
         golden(&format!("edge-{name}"), &answer);
     }
-    let answer = server.send(None, "GET /livez/%ff", &[]).await;
+    let answer = server.get("/livez/%ff").await;
     assert_eq!((answer.status, answer.body.as_str()), (404, "404 page not found\n"));
     golden("edge-path-health", &answer);
 }
@@ -97,7 +97,7 @@ async fn authentication_errors_are_these_bytes() {
 #[tokio::test]
 async fn undecided_access_is_denied_with_these_bytes() {
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
-    let server = TestServer::new_without_trust().await;
+    let server = TestServer::with(|options| options.trusted = false).await;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
         golden(&format!("edge-trust-not-loaded{name}"), &server.proxied("hpa", path).await);
     }
@@ -135,7 +135,7 @@ async fn invalid_names_and_methods_get_these_bytes() {
 
 #[tokio::test]
 async fn health_says_these_bytes() {
-    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.synced = false).await;
     for (name, path) in [
         ("live", "/livez"),
         ("live-verbose", "/livez?verbose"),
@@ -143,12 +143,12 @@ async fn health_says_these_bytes() {
         ("not-ready-check", "/readyz/informer-sync"),
         ("unknown-check", "/readyz/nothing"),
     ] {
-        golden(&format!("edge-health-{name}"), &server.send(None, &format!("GET {path}"), &[]).await);
+        golden(&format!("edge-health-{name}"), &server.get(path).await);
     }
     server.synced.send_replace(true);
-    golden("edge-health-ready", &server.send(None, "GET /readyz", &[]).await);
-    golden("edge-health-ready-verbose", &server.send(None, "GET /readyz?verbose", &[]).await);
-    golden("edge-health-warning", &server.send(None, "GET /readyz?verbose&exclude=nothing", &[]).await);
+    golden("edge-health-ready", &server.get("/readyz").await);
+    golden("edge-health-ready-verbose", &server.get("/readyz?verbose").await);
+    golden("edge-health-warning", &server.get("/readyz?verbose&exclude=nothing").await);
 }
 
 #[tokio::test]

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use rcgen::ExtendedKeyUsagePurpose as Usage;
-use wva::serve::auth::Attributes;
 
 use super::READ;
 use super::client::H2;
+use super::custom_metrics::{DESIRED, object, variant};
 use super::pki::{Authority, Leaf, Subject};
 use super::test_server::{TestServer, trust};
 
@@ -68,15 +68,9 @@ async fn a_spoofed_identity_never_reaches_a_review() {
     assert_eq!((user.name.as_str(), &user.uid), ("alice", &None));
     assert_eq!(user.groups, ["team", "system:authenticated"]);
     assert!(user.extra.is_empty());
-    let group = "external.metrics.k8s.io";
-    let version = "v1beta1";
-    let resource = "wva_desired_replicas".into();
-    let namespace = "llm".into();
-    let subresource = String::new();
-    let name = String::new();
-    let wanted =
-        Attributes::Resource { verb: "list", group, version, resource, subresource, namespace, name };
-    assert_eq!(*attributes, wanted);
+    let expected = "Resource { verb: \"list\", group: \"external.metrics.k8s.io\", version: \"v1beta1\", resource: \
+                    \"wva_desired_replicas\", subresource: \"\", namespace: \"llm\", name: \"\" }";
+    assert_eq!(format!("{attributes:?}"), expected);
 }
 
 /// Public paths.
@@ -133,11 +127,7 @@ async fn without_a_certificate_discovery_needs_a_token() {
     let undecided = server.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
     assert_eq!(undecided.status, 200);
     for path in ["/livez", "/readyz", "/healthz"] {
-        assert_eq!(
-            server.send(None, &format!("GET {path}"), &[]).await.status,
-            200,
-            "{path}: a probe shows nothing"
-        );
+        assert_eq!(server.get(path).await.status, 200, "{path}: a probe shows nothing");
     }
 }
 
@@ -145,7 +135,7 @@ async fn without_a_certificate_discovery_needs_a_token() {
 async fn before_the_trust_is_loaded_only_discovery_is_answered() {
     let server = TestServer::new().await;
     let data = trust(&server.front_proxy.pem(), &server.users.pem());
-    let fresh = TestServer::new_without_trust().await;
+    let fresh = TestServer::with(|options| options.trusted = false).await;
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1"] {
         assert_eq!(fresh.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200);
         for lines in [&[][..], &["Authorization: Bearer bad"]] {
@@ -186,13 +176,7 @@ async fn a_proxy_that_is_no_longer_trusted_is_rejected_on_its_open_connection() 
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     assert_eq!(h2.read().await.unwrap().status(), 200);
     server.trust.send_replace(Some(trust(&Authority::new("next").pem(), &server.users.pem())));
-    for _ in 0..200 {
-        if h2.read().await.unwrap().status() == 403 {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    panic!("the old proxy is still believed");
+    eventually(async || h2.read().await.unwrap().status() == 403).await;
 }
 
 #[tokio::test]
@@ -242,14 +226,23 @@ async fn one_review_serves_every_credential_of_a_caller() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_too_long_causes_no_review() {
+async fn an_invalid_name_or_version_causes_no_review() {
     let server = TestServer::new().await;
     let long = "m".repeat(254);
-    for path in [super::path("llm", &long), super::path(&long, "wva_desired_replicas")] {
+    for path in [
+        super::path("llm", &long),
+        super::path(&long, DESIRED),
+        variant(&long, "x"),
+        variant("llm", &long),
+        object("v1beta1", "llm", &long, "x", DESIRED),
+        object("v1beta1", "llm", "pods", "x", &long),
+    ] {
         let answer = server.proxied("hpa", &path).await;
-        assert_eq!(answer.status, 404);
+        assert_eq!(answer.status, 404, "{path}");
         assert_eq!(answer.message(), "no namespace, object or metric has a name of more than 253 bytes");
     }
+    let unknown_version = object("v3", "llm", "deployments.apps", "x", DESIRED);
+    assert_eq!(server.proxied("hpa", &unknown_version).await.status, 404);
     assert!(server.reviewer.reviews.lock().is_empty());
     assert_eq!(server.proxied("hpa", &super::path("llm", &long[1..])).await.status, 404);
     assert_eq!(server.reviewer.reviews.lock().len(), 1, "253 bytes are a name");
@@ -269,7 +262,7 @@ async fn masters_need_no_review_and_missing_permission_is_403() {
 async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
     let server = TestServer::new().await;
     for _ in 0..3 {
-        assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+        assert_eq!(server.metrics().await.status, 200);
         let bad = server.send(None, "GET /metrics", &["Authorization: Bearer s3cret"]).await;
         assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"));
     }
@@ -278,17 +271,17 @@ async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
     let undecided = server.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
     assert_eq!(undecided.status, 503);
     assert!(!undecided.body.contains("third"));
-    let nobody = server.send(None, "GET /metrics", &[]).await;
+    let nobody = server.get("/metrics").await;
     assert_eq!(nobody.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
 }
 
 /// Waits until `check` holds.
-pub(crate) async fn eventually<F: Future<Output = bool>>(check: impl Fn() -> F) {
-    for _ in 0..200 {
+pub(crate) async fn eventually(mut check: impl AsyncFnMut() -> bool) {
+    for _ in 0..500 {
         if check().await {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    panic!("it did not happen within two seconds");
+    panic!("it did not happen within five seconds");
 }

@@ -7,18 +7,14 @@ use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
 use wva_core::snapshot::Signal;
 
 use super::READ;
-use super::client::{Answer, Captured};
+use super::client::Captured;
 use super::identity::eventually;
-use super::test_server::{ServerOptions, TestServer, held_by, later, mine, sample, target, trust};
+use super::test_server::{TestServer, held_by, later, mine, sample, target, trust};
 
 async fn health(server: &TestServer, path: &str) -> (u16, String) {
-    let answer = server.send(None, &format!("GET {path}"), &[]).await;
+    let answer = server.get(path).await;
     assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
     (answer.status, answer.body)
-}
-
-async fn metrics(server: &TestServer) -> Answer {
-    server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await
 }
 
 #[tokio::test]
@@ -48,14 +44,14 @@ async fn health_answers_like_other_api_servers() {
         let elsewhere = health(&server, &format!("/livez/{check}")).await.0;
         assert_eq!(elsewhere, if check == "ping" { 200 } else { 404 }, "{check}");
     }
-    let answer = server.send(None, "GET /readyz", &[]).await;
+    let answer = server.get("/readyz").await;
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
 }
 
 #[tokio::test]
 async fn the_cause_of_not_ready_is_logged_once_and_not_in_the_answer() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
-    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.synced = false).await;
     for _ in 0..3 {
         let (status, body) = health(&server, "/readyz").await;
         assert!(status == 500 && !body.contains("listed"), "{body}");
@@ -89,45 +85,41 @@ async fn readiness_waits_for_the_first_sync_and_ends_on_shutdown() {
 
 #[tokio::test]
 async fn a_server_is_not_ready_before_it_can_answer_reads() {
-    let server = TestServer::new_without_trust().await;
+    let server = TestServer::with(|options| options.trusted = false).await;
     assert_eq!(health(&server, "/readyz/authentication-trust").await.0, 500);
     assert_eq!(health(&server, "/readyz").await.0, 500);
     assert_eq!(server.proxied("hpa", READ).await.status, 503);
     server.trust.send_replace(Some(trust(&server.front_proxy.pem(), &server.users.pem())));
     assert_eq!(health(&server, "/readyz").await.0, 200);
 
-    let server = TestServer::with(ServerOptions { led: false, ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.led = false).await;
     assert_eq!(health(&server, "/readyz/leadership").await.0, 500);
     assert_eq!(health(&server, "/readyz").await.0, 500);
     server.leadership.send_replace(held_by(None));
     assert_eq!(health(&server, "/readyz").await.0, 200);
     server.leadership.send_replace(Leadership::default());
-    assert_eq!(
-        health(&server, "/readyz").await.0,
-        200,
-        "a hand-over is no reason to take the endpoints away"
-    );
+    assert_eq!(health(&server, "/readyz").await.0, 200, "between two holders");
 }
 
 #[tokio::test]
-async fn readiness_does_not_wait_longer_than_30_s_for_trust_and_lease() {
-    let server =
-        TestServer::with(ServerOptions { trusted: false, led: false, ..ServerOptions::default() }).await;
-    assert_eq!(health(&server, "/readyz").await.0, 500);
-    later(Duration::from_secs(31)).await;
-    assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
-}
-
-#[tokio::test]
-async fn readiness_does_not_wait_longer_than_30_s_for_the_watches() {
-    let server = TestServer::with(ServerOptions { synced: false, ..ServerOptions::default() }).await;
-    server.publish(wva::engine::Published::empty());
-    assert_eq!(health(&server, "/readyz").await.0, 500);
-    later(Duration::from_secs(31)).await;
-    assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
-    let read = server.proxied("hpa", READ).await;
-    assert_eq!(read.status, 503);
-    assert!(read.message().contains("have not all listed once"), "{}", read.body);
+async fn readiness_waits_at_most_30_s_for_trust_and_lease_or_for_the_watches() {
+    for is_synced in [true, false] {
+        let server = TestServer::with(|options| {
+            options.synced = is_synced;
+            options.trusted = !is_synced;
+            options.led = !is_synced;
+        })
+        .await;
+        server.publish(wva::engine::Published::empty());
+        assert_eq!(health(&server, "/readyz").await.0, 500);
+        later(Duration::from_secs(31)).await;
+        assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
+        if !is_synced {
+            let read = server.proxied("hpa", READ).await;
+            assert_eq!(read.status, 503);
+            assert!(read.message().contains("have not all listed once"), "{}", read.body);
+        }
+    }
 }
 
 /// Lets the lease of this instance expire without a known new holder.
@@ -148,11 +140,7 @@ async fn an_isolated_instance_is_ready_again_once_it_knows_the_holder() {
         server.leadership.send_replace(Leadership::default());
         assert_eq!(health(&server, "/readyz").await.0, 500, "nobody is not somebody");
         for path in ["/livez", "/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2"] {
-            assert_eq!(
-                server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status,
-                200,
-                "{path}"
-            );
+            assert_eq!(server.get_as_proxy(path).await.status, 200, "{path}");
         }
         server.leadership.send_replace(heard);
         assert_eq!(health(&server, "/readyz").await.0, 200);
@@ -196,12 +184,8 @@ async fn short_contacts_do_not_make_an_isolated_instance_unready_each_time() {
 
 #[tokio::test]
 async fn metrics_export_published_targets_and_nothing_unknown() {
-    let server = TestServer::with(ServerOptions {
-        controller_instance: Some("blue".into()),
-        ..ServerOptions::default()
-    })
-    .await;
-    let answer = metrics(&server).await;
+    let server = TestServer::with(|options| options.controller_instance = Some("blue".into())).await;
+    let answer = server.metrics().await;
     assert_eq!(answer.status, 200);
     let expected = Some("application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert_eq!(answer.header("content-type"), expected);
@@ -244,7 +228,7 @@ async fn a_missing_signal_is_shown_by_a_metric() {
         }
         next.decisions.insert(wva_core::VariantId::new("llm", "llama-a100"), decision);
         server.publish(next);
-        let body = metrics(&server).await.body;
+        let body = server.metrics().await.body;
         let own = |line: &&str| line.starts_with("wva_signals_complete{") && line.contains("\"llama-a100\"");
         shown.push(body.lines().find(own).and_then(|line| line.rsplit(' ').next()).map(str::to_owned));
     }
@@ -257,7 +241,7 @@ async fn only_the_holder_shows_the_numbers() {
     let server = TestServer::new().await;
     assert_eq!(health(&server, "/livez").await.0, 200);
     server.leadership.send_replace(held_by(None));
-    let answer = metrics(&server).await;
+    let answer = server.metrics().await;
     assert!(!answer.body.contains("wva_desired_replicas"));
     assert!(answer.body.contains("wva_http_requests_total"));
 }
@@ -265,7 +249,7 @@ async fn only_the_holder_shows_the_numbers() {
 #[tokio::test]
 async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
     let server = TestServer::new().await;
-    assert_eq!(metrics(&server).await.status, 200, "the server has begun to follow");
+    assert_eq!(server.metrics().await.status, 200, "the server has begun to follow");
     for (desired, direction) in [(7, "up"), (6, "down"), (6, "down")] {
         let mut next = sample();
         let id = wva_core::VariantId::new("llm", "llama-a100");
@@ -275,7 +259,7 @@ async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
             r#"{{variant_name="llama-a100",namespace="llm",direction="{direction}",reason="SourceDown"}} 1"#
         );
         let line = format!("wva_replica_scaling_total{labels}");
-        eventually(|| async { metrics(&server).await.body.lines().any(|own| own == line) }).await;
+        eventually(|| async { server.metrics().await.body.lines().any(|own| own == line) }).await;
     }
 }
 
@@ -284,12 +268,12 @@ async fn the_age_of_every_answered_item_is_counted_once_in_its_group() {
     let server = TestServer::new().await;
     let shown = |answer: &str, line: &str| answer.lines().any(|own| own == line);
     let count = r#"metrics_apiserver_metric_freshness_seconds_count{group="external.metrics.k8s.io"}"#;
-    let answer = metrics(&server).await;
+    let answer = server.metrics().await;
     assert!(shown(&answer.body, &format!("{count} 0")), "{}", answer.body);
     assert!(answer.body.contains(r#"_seconds_count{group="custom.metrics.k8s.io"} 0"#));
     server.proxied("hpa", &super::path("pair", "wva_desired_replicas")).await;
     server.proxied("hpa", &super::path("half", "wva_desired_replicas")).await;
-    let answer = metrics(&server).await;
+    let answer = server.metrics().await;
     let sum = count.replace("_count", "_sum");
     // 5 s and 10 s old; the failed read counts nothing.
     assert!(shown(&answer.body, &format!("{count} 2")), "{}", answer.body);
@@ -303,7 +287,7 @@ async fn requests_are_counted_by_route_and_never_by_path() {
         server.proxied("hpa", &super::path(&format!("ns{namespace}"), "m")).await;
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
-    let body = metrics(&server).await.body;
+    let body = server.metrics().await.body;
     let route = "/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{metric}";
     let line = format!("wva_http_requests_total{{route=\"{route}\",code=\"404\"}} 5");
     assert!(body.lines().any(|own| own == line), "{line} is missing in\n{body}");

@@ -19,7 +19,8 @@ use wva_core::Policy;
 
 use super::client::{Answer, H2};
 use super::golden::golden;
-use super::test_server::{ServerOptions, TestServer, later};
+use super::identity::eventually;
+use super::test_server::{TestServer, later};
 use super::{READ, path};
 use crate::engine::{OneVariant, PausedClock, idle, term};
 
@@ -83,8 +84,7 @@ async fn whole(hangs: bool) -> Whole {
     let reader = Reader::new(engine, ReadSettings::default());
     let mut evaluating = JoinSet::new();
     evaluating.spawn(run(reader.clone(), Duration::from_secs(5), CancellationToken::new()));
-    let server =
-        TestServer::with(ServerOptions { reads: Some(Arc::new(reader)), ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.reads = Some(Arc::new(reader))).await;
     Whole { server, prometheus, _evaluating: evaluating, _leadership: leadership }
 }
 
@@ -115,13 +115,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     let open = || prometheus.open.load(Ordering::SeqCst);
     assert_eq!(open(), 1);
     later(Duration::from_secs(20)).await;
-    for _ in 0..100 {
-        if open() == 0 {
-            break;
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-    assert_eq!(open(), 0, "it is cut after 20 s");
+    eventually(async || open() == 0).await;
     assert_eq!(server.proxied("hpa", READ).await.value(), "1");
     later(Duration::from_secs(280)).await;
     let (old, took) = timed(&server).await;
@@ -136,13 +130,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
         sleep(Duration::from_millis(50)).await;
         later(Duration::from_secs(seconds)).await;
     }
-    for _ in 0..100 {
-        if server.proxied("hpa", READ).await.status == 200 {
-            return;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("it does not recover: {}", server.proxied("hpa", READ).await.body);
+    eventually(async || server.proxied("hpa", READ).await.status == 200).await;
 }
 
 #[tokio::test]
@@ -152,26 +140,21 @@ async fn a_first_evaluation_that_hangs_is_an_error_within_a_second() {
     assert_eq!(answer.status, 503);
     assert!(!answer.message().is_empty());
     assert!(took < Duration::from_secs(2), "{took:?}");
-    assert_eq!(server.send(None, "GET /readyz", &[]).await.status, 200);
-    assert_eq!(server.send(Some(&server.proxy), "GET /apis", &[]).await.status, 200);
+    assert_eq!(server.get("/readyz").await.status, 200);
+    assert_eq!(server.get_as_proxy("/apis").await.status, 200);
 }
 
 #[tokio::test]
 async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
     let server = TestServer::new().await;
-    assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    assert_eq!(server.metrics().await.status, 200);
     *server.reads.hanging.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
         connections.push(H2::connect(&server, Some(&server.proxy)).await);
     }
     let waiting: Vec<_> = (0..512).map(|n| connections[n % 3].read()).collect();
-    for _ in 0..100 {
-        if server.reads.asked.load(Ordering::SeqCst) == 512 {
-            break;
-        }
-        sleep(Duration::from_millis(2)).await;
-    }
+    eventually(async || server.reads.asked.load(Ordering::SeqCst) == 512).await;
     let (refused, took) = timed(&server).await;
     // message() asserts that there is no Retry-After.
     assert_eq!(
@@ -188,9 +171,9 @@ async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
     for path in
         ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v3", "/livez", "/readyz", "/version"]
     {
-        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.get_as_proxy(path).await.status, 200, "{path}");
     }
-    assert_eq!(server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status, 200);
+    assert_eq!(server.metrics().await.status, 200);
     let reviews = server.reviewer.reviews.lock().len();
     assert_eq!(server.proxied("mallory", &path("x", "y")).await.status, 429);
     assert_eq!(server.reviewer.reviews.lock().len(), reviews, "a refusal costs no review");

@@ -4,8 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::future::join_all;
-use http_body_util::Empty;
-use hyper::body::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::READ;
@@ -37,17 +35,32 @@ async fn an_hpa_causes_one_review_per_45_s_and_waits_only_for_the_first() {
     }
 }
 
+/// Reads of an HPA over 285 s, none of which waits for a review.
+async fn read_for_285_s(server: &TestServer) {
+    for _ in 1..20 {
+        later(SYNC).await;
+        let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
+        assert_eq!(read.expect("not after the review").value(), "5");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(reviews(server) <= 20, "{} reviews", reviews(server));
+}
+
+#[tokio::test]
+async fn a_hanging_review_does_not_delay_regular_reads() {
+    let server = TestServer::new().await;
+    assert_eq!(server.proxied("hpa", READ).await.status, 200);
+    *server.reviewer.silent.lock() = true;
+    read_for_285_s(&server).await;
+    assert!(reviews(&server) >= 5, "{} reviews", reviews(&server));
+}
+
 #[tokio::test]
 async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.unreachable.lock() = true;
-    for _ in 1..20 {
-        later(SYNC).await;
-        assert_eq!(server.proxied("hpa", READ).await.value(), "5");
-        sleep(Duration::from_millis(10)).await;
-    }
-    assert!(reviews(&server) <= 20, "{} in 285 s", reviews(&server));
+    read_for_285_s(&server).await;
     later(SYNC + Duration::from_secs(1)).await;
     let closed = server.proxied("hpa", READ).await;
     assert_eq!(closed.status, 503, "301 s: never an open door");
@@ -62,20 +75,6 @@ async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
     );
     *server.reviewer.unreachable.lock() = false;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5", "an error is not remembered");
-}
-
-#[tokio::test]
-async fn a_hanging_review_does_not_delay_regular_reads() {
-    let server = TestServer::new().await;
-    assert_eq!(server.proxied("hpa", READ).await.status, 200);
-    *server.reviewer.silent.lock() = true;
-    for _ in 1..20 {
-        later(SYNC).await;
-        let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
-        assert_eq!(read.expect("not after the review").value(), "5");
-        sleep(Duration::from_millis(10)).await;
-    }
-    assert!((5..=20).contains(&reviews(&server)), "{} in 285 s", reviews(&server));
 }
 
 #[tokio::test]
@@ -204,13 +203,7 @@ async fn above_the_limit_of_reviews_the_answer_is_429_at_once() {
     assert_eq!(with_token(&server, "good").await.status, 200);
     *server.reviewer.silent.lock() = true;
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
-    let waiting: Vec<_> = (0..64)
-        .map(|n| {
-            let request =
-                http::Request::get(format!("https://x{READ}")).header("x-remote-user", format!("user-{n}"));
-            h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap())
-        })
-        .collect();
+    let waiting: Vec<_> = (0..64).map(|n| h2.get(READ, "x-remote-user", &format!("user-{n}"))).collect();
     sleep(Duration::from_millis(200)).await;
     let began = Instant::now();
     let refused = server.proxied("one-too-many", READ).await;
@@ -224,7 +217,7 @@ async fn above_the_limit_of_reviews_the_answer_is_429_at_once() {
     assert_eq!(server.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
     assert_eq!(with_token(&server, "good").await.status, 200);
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/livez", "/readyz"] {
-        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.get_as_proxy(path).await.status, 200, "{path}");
     }
     assert!(began.elapsed() < Duration::from_secs(2), "none of it waits");
     drop(waiting);
@@ -235,13 +228,8 @@ async fn invalid_tokens_do_not_use_up_the_reviews_of_known_callers() {
     let server = TestServer::new().await;
     *server.reviewer.silent.lock() = true;
     let mut h2 = H2::connect(&server, None).await;
-    let waiting: Vec<_> = (0..64)
-        .map(|n| {
-            let request =
-                http::Request::get("https://x/apis").header("authorization", format!("Bearer junk-{n}"));
-            h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap())
-        })
-        .collect();
+    let waiting: Vec<_> =
+        (0..64).map(|n| h2.get("/apis", "authorization", &format!("Bearer junk-{n}"))).collect();
     sleep(Duration::from_millis(200)).await;
     assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 64);
     *server.reviewer.silent.lock() = false;
@@ -291,15 +279,12 @@ async fn a_token_appears_in_no_log_line_error_or_metric() {
     let lines = [&*format!("Authorization: Basic {SECRET}"), &*format!("Authorization: {SECRET}")];
     answers.push(server.send(None, &format!("GET {READ}"), &lines).await);
     let mut h2 = H2::connect(&server, None).await;
-    let request =
-        http::Request::get(format!("https://x{READ}")).header("authorization", format!("Bearer {SECRET}"));
-    let answer = h2.sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
-    assert_eq!(answer.status(), 401);
+    assert_eq!(h2.get(READ, "authorization", &format!("Bearer {SECRET}")).await.unwrap().status(), 401);
     assert_eq!(answers.iter().map(|answer| answer.status).collect::<Vec<_>>(), [401, 200, 503, 403]);
     assert!(answers.iter().all(|answer| !format!("{answer:?}").contains(SECRET)));
     assert!(log.lines("answered").len() >= 5, "the log was captured");
     assert_eq!(log.lines(SECRET), Vec::<String>::new());
     // A path is logged without its query, where some clients put tokens.
-    let _ = server.send(None, &format!("GET {path}"), &[]).await;
+    let _ = server.get(&path).await;
     assert_eq!(log.lines(SECRET), Vec::<String>::new());
 }

@@ -2,32 +2,32 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::raw_http2::{DATA, END_STREAM, GOAWAY, Raw, get, read};
-use super::test_server::{ServerOptions, TestServer};
+use super::test_server::TestServer;
 
 async fn ready(server: &TestServer) -> u16 {
-    server.send(None, "GET /readyz", &[]).await.status
+    server.get("/readyz").await.status
 }
 
 #[tokio::test]
 async fn shutdown_ends_readiness_then_sends_goaway_and_answers_requests_in_flight() {
-    let mut server =
-        TestServer::with(ServerOptions { drain: Duration::from_secs(30), ..ServerOptions::default() }).await;
+    let mut server = TestServer::with(|options| options.drain = Duration::from_secs(30)).await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     assert_eq!(ready(&server).await, 200);
 
     server.stopping.cancel();
     assert_eq!(ready(&server).await, 500);
-    let shutdown = server.send(None, "GET /readyz/shutdown", &[]).await;
+    let shutdown = server.get("/readyz/shutdown").await;
     assert_eq!(
         (shutdown.status, shutdown.body.as_str()),
         (500, "internal server error: this process is stopping\n")
     );
     for path in ["/livez", "/healthz", "/apis"] {
-        assert_eq!(server.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200, "{path}");
+        assert_eq!(server.get_as_proxy(path).await.status, 200, "{path}");
     }
     raw.send(&read(1)).await;
     let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
@@ -46,17 +46,13 @@ async fn shutdown_ends_readiness_then_sends_goaway_and_answers_requests_in_fligh
     server.reads.release.notify_waiters();
     let frames = raw.until(|_| false).await;
     assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 3), "it is answered");
-    timeout(Duration::from_secs(2), server.task.join_next())
-        .await
-        .expect("and that is the end")
-        .unwrap()
-        .unwrap();
+    server.wait_for_end().await;
 }
 
 #[tokio::test]
 async fn a_peer_that_ignores_goaway_is_cut_at_the_deadline() {
     let drain = Duration::from_millis(700);
-    let mut server = TestServer::with(ServerOptions { drain, ..ServerOptions::default() }).await;
+    let mut server = TestServer::with(|options| options.drain = drain).await;
     *server.reads.hanging.lock() = true;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     raw.send(&read(1)).await;
@@ -69,46 +65,30 @@ async fn a_peer_that_ignores_goaway_is_cut_at_the_deadline() {
         raw.send(&read(stream)).await;
         sleep(Duration::from_millis(50)).await;
     }
-    timeout(Duration::from_secs(2), server.task.join_next())
-        .await
-        .expect("the deadline holds")
-        .unwrap()
-        .unwrap();
+    server.wait_for_end().await;
     let took = began.elapsed();
     assert!((drain..drain * 2).contains(&took), "{took:?}");
     assert!(raw.is_closed().await);
 }
 
+/// The HTTP/1.1 answer until the server closes, at most 2 s.
+async fn until_closed(server: &TestServer, path: &str) -> String {
+    let mut stream = server.h1(Some(&server.proxy)).await;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await;
+    String::from_utf8(answer).unwrap()
+}
+
 #[tokio::test]
 async fn an_http1_peer_is_told_to_close_before_the_listener_closes() {
     let server = TestServer::new().await;
-    let mut stream =
-        super::client::tls(server.address, &server.shared_ca.pem(), super::pki::SERVICE, None, "http/1.1")
-            .await
-            .unwrap();
     server.stopping.cancel();
-    tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-        .await
-        .unwrap();
-    let mut answer = Vec::new();
-    let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
-    timeout(Duration::from_secs(2), read).await.expect("closed after its answer").unwrap();
-    let answer = String::from_utf8(answer).unwrap();
+    let began = Instant::now();
+    let answer = until_closed(&server, "/livez").await;
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
-}
-
-/// The HTTP/1.1 answer until the server closes.
-async fn until_closed(server: &TestServer, path: &str) -> String {
-    let ca = server.shared_ca.pem();
-    let stream =
-        super::client::tls(server.address, &ca, super::pki::SERVICE, Some(&server.proxy), "http/1.1");
-    let mut stream = stream.await.unwrap();
-    let mut answer = Vec::new();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nX-Remote-User: hpa\r\n\r\n");
-    tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
-    let read = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
-    let _ = timeout(Duration::from_secs(2), read).await;
-    String::from_utf8(answer).unwrap()
+    assert!(began.elapsed() < Duration::from_secs(2), "closed after its answer");
 }
 
 #[tokio::test]

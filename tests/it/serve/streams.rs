@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use http_body_util::{BodyExt, Empty};
-use hyper::body::Bytes;
-use hyper::client::conn::http2::SendRequest;
+use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -24,7 +22,7 @@ use super::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS,
     frame, get, initial_window, more, read, read_headers,
 };
-use super::test_server::{NOW, ServerOptions, TestServer, later, sample, target};
+use super::test_server::{NOW, TestServer, later, sample, target};
 
 const CALM: u32 = 11;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
@@ -81,8 +79,7 @@ async fn a_header_block_that_never_ends_is_cut() {
 #[tokio::test]
 async fn a_pipelined_head_is_cut_30_s_after_the_answer_before_it() {
     let server = TestServer::new().await;
-    let mut open =
-        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
+    let mut open = server.h1(Some(&server.proxy)).await;
     let pipelined = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost:";
     open.write_all(pipelined.as_bytes()).await.unwrap();
     let mut answer = [0; 64];
@@ -132,8 +129,7 @@ async fn a_peer_that_floods_and_never_reads_is_cut_and_the_others_are_answered()
 
 #[tokio::test]
 async fn a_body_is_not_read_and_holds_nothing_up() {
-    let mut server =
-        TestServer::with(ServerOptions { drain: Duration::from_secs(30), ..ServerOptions::default() }).await;
+    let mut server = TestServer::with(|options| options.drain = Duration::from_secs(30)).await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     for stream in [1, 3] {
         raw.send(&frame(HEADERS, END_HEADERS, stream, &read_headers())).await;
@@ -149,11 +145,7 @@ async fn a_body_is_not_read_and_holds_nothing_up() {
     raw.until(|frame| frame.stream == 5 && frame.flags & END_STREAM != 0).await;
     server.shutdown.cancel();
     raw.until(|frame| frame.kind == GOAWAY && frame.last_stream() == 5).await;
-    timeout(Duration::from_secs(2), server.task.join_next())
-        .await
-        .expect("no body holds up the end")
-        .unwrap()
-        .unwrap();
+    server.wait_for_end().await;
 }
 
 #[tokio::test]
@@ -164,10 +156,7 @@ async fn an_http1_body_is_not_read_either() {
         (format!("GET {READ} HTTP/1.1\r\nX-Remote-User: hpa\r\nTransfer-Encoding: chunked"), "200"),
         ("POST /apis HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 1000000000".into(), "405"),
     ] {
-        let mut stream =
-            tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1")
-                .await
-                .unwrap();
+        let mut stream = server.h1(Some(&server.proxy)).await;
         stream.write_all(format!("{request}\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
         let _ = stream.write_all(&[b'7'; 10_000]).await;
         let mut answer = [0; 12];
@@ -184,9 +173,7 @@ async fn a_slow_request_head_is_cut_after_30_s_and_an_idle_connection_is_not() {
     let server = TestServer::new().await;
     let request = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n";
     let connect = async || {
-        let mut h1 = tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1")
-            .await
-            .unwrap();
+        let mut h1 = server.h1(Some(&server.proxy)).await;
         h1.write_all(request).await.unwrap();
         h1.read_exact(&mut [0; 12]).await.unwrap();
         h1
@@ -213,20 +200,13 @@ async fn a_slow_request_head_is_cut_after_30_s_and_an_idle_connection_is_not() {
 }
 
 #[tokio::test]
-async fn a_slow_request_head_is_cut_on_the_proxys_connection_too() {
+async fn a_proxys_connection_without_a_preface_is_cut() {
     let server = TestServer::new().await;
-    let mut h1 =
-        tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "http/1.1").await.unwrap();
-    h1.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
-    h1.read_exact(&mut [0; 12]).await.unwrap();
-    h1.write_all(b"GET /livez HT").await.unwrap();
     let mut spare =
         tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "h2").await.unwrap();
     sleep(Duration::from_millis(50)).await;
+    // Idle for 90 s, then 5 s to finish requests.
     later(Duration::from_secs(91)).await;
-    let cut = timeout(Duration::from_secs(2), h1.read_to_end(&mut Vec::new())).await;
-    assert!(cut.is_ok(), "half a head");
-    // The preface never comes: idle for 90 s, then 5 s to finish requests.
     sleep(Duration::from_millis(50)).await;
     later(Duration::from_secs(6)).await;
     let cut = timeout(Duration::from_secs(2), spare.read_to_end(&mut Vec::new())).await;
@@ -262,7 +242,7 @@ async fn a_client_that_never_reads_its_answers_is_cut() {
 async fn answers_that_are_not_taken_hold_their_permits_until_the_connection_ends() {
     for window in [0, 1] {
         let server = TestServer::new().await;
-        let look = async || server.send(None, "GET /metrics", &["Authorization: Bearer good"]).await.status;
+        let look = async || server.metrics().await.status;
         assert_eq!(look().await, 200);
         let mut raw = Raw::connect(&server, None).await;
         raw.send(&initial_window(window)).await;
@@ -321,10 +301,9 @@ async fn a_slow_download_is_not_idle() {
 #[tokio::test]
 async fn a_half_closed_connection_ends_at_once_and_returns_its_permit() {
     // The quota for untrusted peers is one.
-    let server = TestServer::with(ServerOptions { places: Some(4), ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.places = Some(4)).await;
     for _ in 0..3 {
-        let mut stream =
-            tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+        let mut stream = server.h1(None).await;
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET").await.unwrap();
         stream.shutdown().await.unwrap();
         let mut answer = Vec::new();
@@ -341,7 +320,7 @@ async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) 
     while Instant::now() < until {
         let mut h2 = H2::connect(server, Some(&server.proxy)).await;
         connections += 1;
-        while Instant::now() < until && is_ready(&mut h2.sender).await {
+        while Instant::now() < until && h2.sender.ready().await.is_ok() {
             let answers = join_all((0..3).map(|_| h2.read())).await;
             for answer in answers {
                 match answer {
@@ -360,14 +339,10 @@ async fn reads(server: &TestServer, until: Instant, answered: Arc<AtomicUsize>) 
     connections
 }
 
-async fn is_ready(sender: &mut SendRequest<Empty<Bytes>>) -> bool {
-    sender.ready().await.is_ok()
-}
-
 #[tokio::test]
 async fn an_old_connection_is_closed_without_losing_a_request() {
     let age = Some(Duration::from_millis(100));
-    let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
+    let server = TestServer::with(|options| options.age = age).await;
     *server.reads.takes.lock() = Duration::from_millis(5);
     let until = Instant::now() + Duration::from_secs(2);
     let answered = Arc::new(AtomicUsize::new(0));
@@ -381,8 +356,8 @@ async fn an_old_connection_is_closed_without_losing_a_request() {
 #[tokio::test]
 async fn an_old_http1_connection_is_closed_only_with_an_answer() {
     let age = Some(Duration::from_millis(200));
-    let server = TestServer::with(ServerOptions { age, ..ServerOptions::default() }).await;
-    let mut stream = tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.unwrap();
+    let server = TestServer::with(|options| options.age = age).await;
+    let mut stream = server.h1(None).await;
     for (wait, is_last) in [(0, false), (400, true)] {
         sleep(Duration::from_millis(wait)).await;
         stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::engine::{ClusterView, Holder, Leadership, Origin, Published};
 use wva::record::Recent;
@@ -228,22 +228,17 @@ impl Default for ServerOptions {
 
 impl TestServer {
     pub(crate) async fn new() -> Self {
-        Self::with(ServerOptions::default()).await
+        Self::with(|_| {}).await
     }
 
-    pub(crate) async fn new_without_trust() -> Self {
-        Self::with(ServerOptions { trusted: false, ..ServerOptions::default() }).await
+    /// A server that differs from the usual one.
+    pub(crate) async fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        Self::try_with(change).await.unwrap()
     }
 
-    pub(crate) async fn new_without_certificate() -> Self {
-        Self::with(ServerOptions { certified: false, ..ServerOptions::default() }).await
-    }
-
-    pub(crate) async fn with(options: ServerOptions) -> Self {
-        Self::try_with(options).await.unwrap()
-    }
-
-    pub(crate) async fn try_with(options: ServerOptions) -> Result<Self, ServeError> {
+    pub(crate) async fn try_with(change: impl FnOnce(&mut ServerOptions)) -> Result<Self, ServeError> {
+        let mut options = ServerOptions::default();
+        change(&mut options);
         let front_proxy = Authority::new("front-proxy-ca");
         let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
@@ -304,6 +299,15 @@ impl TestServer {
             notices,
             task,
         })
+    }
+
+    /// Waits until the server has ended.
+    pub(crate) async fn wait_for_end(&mut self) {
+        timeout(Duration::from_secs(2), self.task.join_next())
+            .await
+            .expect("an end in time")
+            .unwrap()
+            .unwrap();
     }
 
     /// Publishes a result, as the engine would.
