@@ -24,9 +24,7 @@ use crate::optimize::{Plan, Request, by_score, cost_aware};
 use crate::units::Requests;
 use crate::upstream::{self, Tree};
 
-/// The token saturation analyzer.
-#[must_use]
-pub fn analyze_tokens<'a>(
+pub(crate) fn analyze_tokens<'a>(
     input: &TokenInput<'a>,
     knowledge: &mut Knowledge,
     policy: &TokenPolicy,
@@ -39,9 +37,7 @@ pub fn analyze_tokens<'a>(
     }
 }
 
-/// The throughput analyzer.
-#[must_use]
-pub fn analyze_throughput(
+pub(crate) fn analyze_throughput(
     input: &ThroughputInput,
     memory: &mut ThroughputMemory,
     compat: Compat,
@@ -68,8 +64,7 @@ pub fn analyze_queueing(
 }
 
 /// The mean request of a variant's engines; `None` if they show none.
-#[must_use]
-pub fn mean_request(observations: &[LatencyObservation], compat: Compat) -> Option<Means> {
+pub(crate) fn mean_request(observations: &[LatencyObservation], compat: Compat) -> Option<Means> {
     match Tree::from_compat(compat) {
         None => queueing::capacity::means(observations),
         Some(_) => upstream::queueing::means(observations),
@@ -77,8 +72,7 @@ pub fn mean_request(observations: &[LatencyObservation], compat: Compat) -> Opti
 }
 
 /// What the legacy solver makes of its allocations.
-#[must_use]
-pub fn server_proposals(
+pub(crate) fn server_proposals(
     system: &System,
     allocations: &BTreeMap<SmolStr, Allocation>,
     compat: Compat,

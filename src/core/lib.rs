@@ -30,7 +30,7 @@ pub mod progress;
 pub mod quality;
 pub mod report;
 pub mod required_signals;
-pub mod sequence_limit;
+pub(crate) mod sequence_limit;
 pub mod snapshot;
 pub mod units;
 pub mod upstream;

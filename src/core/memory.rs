@@ -214,11 +214,10 @@ pub struct Learned {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unlearned {
-    /// Since when.
-    pub since: Timestamp,
+    pub(crate) since: Timestamp,
     /// Who decides meanwhile, about additions only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stand_in: Option<Analyzer>,
+    pub(crate) stand_in: Option<Analyzer>,
 }
 
 /// What the analyzers of capacity have learned from counters and gauges.
@@ -306,10 +305,10 @@ pub struct VariantMemory {
 pub struct SafetyNet {
     /// When it last ordered replicas: the next ones wait for a start-up time.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub grew: Option<Timestamp>,
+    pub(crate) grew: Option<Timestamp>,
     /// When a limit last left it less than it ordered.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub denied: Option<Timestamp>,
+    pub(crate) denied: Option<Timestamp>,
 }
 
 #[cfg(test)]

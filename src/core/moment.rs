@@ -13,19 +13,16 @@ pub struct Moment(i64);
 
 impl Moment {
     /// Seconds from here to `later`; 0 when the order is reversed.
-    #[must_use]
-    pub fn until(self, later: Self) -> f64 {
+    pub(crate) fn until(self, later: Self) -> f64 {
         to_f64(later.0.saturating_sub(self.0).max(0)) / 1000.0
     }
 
     /// So many seconds later (earlier when negative).
-    #[must_use]
-    pub fn plus(self, seconds: f64) -> Self {
+    pub(crate) fn plus(self, seconds: f64) -> Self {
         Self(self.0.saturating_add(truncated_i64((seconds * 1000.0).round())))
     }
 
     /// The number of the slot of `seconds` that it lies in.
-    #[must_use]
     pub(crate) const fn slot(self, seconds: i64) -> i64 {
         self.0.div_euclid(seconds * 1000)
     }
@@ -43,8 +40,7 @@ const MAX_AGE: f64 = 7.0 * 86_400.0;
 
 /// What was learned `at` may lower a number at `now`. Of unknown age, as earlier versions stored it, it may not before it is learned
 /// anew.
-#[must_use]
-pub fn may_lower(at: Option<impl Into<Moment>>, now: impl Into<Moment>) -> bool {
+pub(crate) fn may_lower(at: Option<impl Into<Moment>>, now: impl Into<Moment>) -> bool {
     at.is_some_and(|at| at.into().until(now.into()) <= MAX_AGE)
 }
 

@@ -74,7 +74,7 @@ impl<V> NameMap<V> {
     }
 
     /// Drops the values for which `keep` is false.
-    pub fn retain_values(&mut self, mut keep: impl FnMut(&V) -> bool) {
+    pub(crate) fn retain_values(&mut self, mut keep: impl FnMut(&V) -> bool) {
         self.0.retain(|(_, value)| keep(value));
     }
 

@@ -29,7 +29,6 @@ fn latest(now: Timestamp) -> Timestamp {
     now.checked_add(MAX_CLOCK_SKEW).unwrap_or(Timestamp::MAX)
 }
 
-/// `group` is in normal form.
 pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
     let mut replicas = group.variants.iter().flat_map(|state| &state.replicas);
@@ -54,7 +53,6 @@ pub fn clean_all(snapshot: &mut Snapshot) {
     }
 }
 
-/// A copy of `snapshot` in normal form.
 pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
     let mut cleaned = snapshot.clone();
     clean_all(&mut cleaned);

@@ -98,7 +98,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
         let of_role: Vec<_> = known.iter().copied().filter(|state| state.variant.role == role).collect();
         of_role.is_empty()
             || matches!(
-                assess_coverage(&group.source, &of_role, Declared::default(), now).state,
+                assess_coverage(&group.source, &of_role, Declared::default(), now),
                 CoverageState::Fresh | CoverageState::Zero
             )
     };

@@ -30,8 +30,7 @@ pub struct InFlight {
 
 impl InFlight {
     /// From the fresh samples of all engines of `replica`. An unknown engine makes the whole pod unknown.
-    #[must_use]
-    pub fn from_replica(replica: &Replica, now: Timestamp) -> Self {
+    pub(crate) fn from_replica(replica: &Replica, now: Timestamp) -> Self {
         let engines = || judged_engines(replica).map(|(_, signals)| signals);
         let sum = |value: fn(&Signals, Timestamp) -> Option<f64>| {
             engines().next()?;

@@ -22,14 +22,13 @@ const LARGE_DEVICES: [&str; 11] =
     ["H100", "H200", "H800", "H20", "B100", "B200", "B300", "MI300", "MI325", "MI350", "MI355"];
 
 /// Higher numbers of running requests are not believed: this is the maximum of SGLang's default, the highest of all engines.
-pub const MAX_SEEN: u32 = 4096;
+pub(crate) const MAX_SEEN: u32 = 4096;
 
 /// A number of running requests is remembered for good after it has not been contradicted for this long; the same as for baselines.
 const MIN_SETTLED_AGE: SignedDuration = SignedDuration::from_secs(120);
 
 /// vLLM's default on `accelerator`. A slice of a device (MIG) is a small device.
-#[must_use]
-pub fn default_for_device(accelerator: Option<&str>) -> u32 {
+pub(crate) fn default_for_device(accelerator: Option<&str>) -> u32 {
     let name = accelerator.unwrap_or_default().to_ascii_uppercase();
     let is_large = LARGE_DEVICES.iter().any(|device| name.contains(device)) && !name.contains("MIG");
     if is_large { LARGE_DEVICE_DEFAULT } else { SMALL_DEVICE_DEFAULT }
@@ -37,8 +36,7 @@ pub fn default_for_device(accelerator: Option<&str>) -> u32 {
 
 /// Estimated maximum of an engine of `state`: its argument, or else the default of its device, or `seen` if more were seen running. `None`
 /// if nothing is known.
-#[must_use]
-pub fn estimated_max(state: &VariantState, seen: u32) -> Option<u32> {
+pub(crate) fn estimated_max(state: &VariantState, seen: u32) -> Option<u32> {
     let own = || {
         let engine = state.template.engine.as_ref().filter(|engine| engine.engine == Engine::Vllm)?;
         // An invalid argument is not replaced by a default.
@@ -100,23 +98,19 @@ impl PeakRunning {
     }
 
     /// The most that is remembered for engines of `state`; 0 if nothing is, or only of another template.
-    #[must_use]
-    pub fn remembered(&self, state: &VariantState) -> u32 {
+    pub(crate) fn remembered(&self, state: &VariantState) -> u32 {
         if self.of == checksum(state) { self.highest() } else { 0 }
     }
 
     /// The most that was seen running in an engine of `state`, now or before.
-    #[must_use]
-    pub fn of(&self, state: &VariantState) -> u32 {
+    pub(crate) fn of(&self, state: &VariantState) -> u32 {
         self.remembered(state).max(shown(state))
     }
 
-    /// The latest time that is remembered.
     pub(crate) fn latest(&self) -> Option<Timestamp> {
         self.settled_at.max(self.lately.map(|(since, _)| since))
     }
 
-    /// Moves times after `now` to now: the clock was set back.
     pub(crate) fn not_after(&mut self, now: Timestamp) {
         self.settled_at = self.settled_at.map(|at| at.min(now));
         self.lately = self.lately.map(|(since, most)| (since.min(now), most));

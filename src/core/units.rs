@@ -52,15 +52,12 @@ impl Replicas {
         self.0
     }
 
-    /// One more.
-    #[must_use]
-    pub const fn plus_one(self) -> Self {
+    pub(crate) const fn plus_one(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
     /// One fewer, never below zero.
-    #[must_use]
-    pub const fn minus_one(self) -> Self {
+    pub(crate) const fn minus_one(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
@@ -78,8 +75,7 @@ impl Replicas {
     }
 
     /// The nearest count: negative is zero, too large is the maximum.
-    #[must_use]
-    pub fn saturating_from(count: i64) -> Self {
+    pub(crate) fn saturating_from(count: i64) -> Self {
         Self(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
     }
 
@@ -113,12 +109,10 @@ pub fn count(length: usize) -> u32 {
 /// Writes a number with `DECIMALS` decimals.
 pub(crate) struct Rounded<const DECIMALS: usize>(pub(crate) f64);
 
-/// `value` with one decimal.
 pub(crate) const fn tenths(value: f64) -> Rounded<1> {
     Rounded(value)
 }
 
-/// `value` with two decimals.
 pub(crate) const fn hundredths(value: f64) -> Rounded<2> {
     Rounded(value)
 }
@@ -219,8 +213,7 @@ impl Seconds {
     }
 
     /// A negative duration is zero.
-    #[must_use]
-    pub fn from_duration(duration: jiff::SignedDuration) -> Self {
+    pub(crate) fn from_duration(duration: jiff::SignedDuration) -> Self {
         Self(duration.as_secs_f64().max(0.0))
     }
 
@@ -345,8 +338,7 @@ impl Tokens {
     }
 
     /// Halfway to a larger `other`, rounded down.
-    #[must_use]
-    pub const fn midway(self, other: Self) -> Self {
+    pub(crate) const fn midway(self, other: Self) -> Self {
         Self::new(self.0 + (other.0 - self.0) / 2)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
 use wva_core::decision::Verdict;
-use wva_core::report::{Detail, Stage, Step};
+use wva_core::report::{Stage, Step};
 use wva_core::snapshot::SourceHealth;
 
 use super::explanation::{Explanation, Pod};
@@ -24,7 +24,7 @@ pub(super) fn screen(told: &Explanation) -> String {
     let mut text = head(told);
     section(&mut text, "Steps");
     for step in &told.steps {
-        let is_said = matches!(&step.detail, Detail::Target(target) if target.explanation == *told.decision.verdict.explanation());
+        let is_said = step.is_target_of(told.decision.verdict.explanation());
         let finding = if is_said { "as above".to_owned() } else { step.to_string() };
         entry(&mut text, step.stage().as_str(), &finding);
         if !step.values().is_empty() {

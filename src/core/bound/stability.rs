@@ -26,7 +26,7 @@ const KEPT: usize = 8;
 
 /// Where a number may move from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct From {
+pub(crate) struct From {
     /// The number published last, if any.
     pub published: Option<Replicas>,
     /// What runs.
@@ -35,17 +35,15 @@ pub struct From {
 
 /// The number after every rule of [`Stability`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settled {
-    /// The number.
-    pub number: Replicas,
-    /// The last rule that moved it.
-    pub binding: Option<StabilityRule>,
+pub(crate) struct Settled {
+    pub(crate) number: Replicas,
+    pub(crate) binding: Option<StabilityRule>,
 }
 
 /// A rule of [`Stability`] that moved a number.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum StabilityRule {
+pub(crate) enum StabilityRule {
     /// The stabilization window, as an HPA's.
     Window {
         /// Its length.
@@ -85,14 +83,19 @@ impl Wanted {
         self.highs.iter().chain(&self.lows).map(|(_, number)| *number).max()
     }
 
-    /// Makes the moments that are after `now` be now.
     pub(crate) fn not_after(&mut self, now: Timestamp) {
         let moments = self.highs.iter_mut().chain(&mut self.lows).map(|(at, _)| at);
         moments.chain(&mut self.rose_at).for_each(|at| *at = (*at).min(now));
     }
 
     /// Puts `wanted` under the rules of `stability` and remembers it.
-    pub fn settle(&mut self, now: Timestamp, wanted: Replicas, from: From, stability: &Stability) -> Settled {
+    pub(crate) fn settle(
+        &mut self,
+        now: Timestamp,
+        wanted: Replicas,
+        from: From,
+        stability: &Stability,
+    ) -> Settled {
         let mut settled = Settled { number: wanted, binding: None };
         let published = from.published.unwrap_or(from.running);
         // Before anything is remembered, what is published counts as wanted now, as an HPA has it at first sight.

@@ -5,7 +5,6 @@ use crate::bound::stability::swallowed;
 use crate::decision::Reason;
 use crate::report::{AdjustmentReason, Stage};
 
-/// Keeps every number within the variant's minimum and maximum.
 pub(super) fn clamp(model: &mut ModelDecision<'_>) {
     let ModelDecision { variants, proposals, steps, .. } = model;
     for (variant, proposal) in variants.iter().zip(proposals) {

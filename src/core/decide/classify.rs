@@ -43,7 +43,6 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
     model
 }
 
-/// What is remembered of the model, without its variants.
 fn memory(context: ModelContext<'_>, before: Option<&GroupMemory>) -> GroupMemory {
     let Some(before) = before else { return GroupMemory::default() };
     // A moment in the future is from before the clock was set back.
@@ -72,7 +71,6 @@ fn variants<'a>(context: ModelContext<'a>, before: Option<&'a GroupMemory>) -> V
     variants
 }
 
-/// What is remembered of one variant.
 pub(super) fn variant_memory<'a>(
     context: ModelContext<'a>,
     before: Option<&'a GroupMemory>,

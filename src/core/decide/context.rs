@@ -44,7 +44,6 @@ pub(super) struct ModelContext<'a> {
     pub(super) classes: &'a [ServiceClass],
     pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
-    /// What is remembered of the group's evidence.
     pub(super) evidence: Option<&'a SignalHistory>,
     /// The analyzer's next look is due.
     pub(super) due: bool,
@@ -55,7 +54,6 @@ pub(super) struct ModelContext<'a> {
 }
 
 impl<'a> ModelContext<'a> {
-    /// `before` is what is remembered of `group`.
     pub(super) fn new(
         now: Timestamp,
         id: &'a GroupId,
@@ -97,12 +95,10 @@ impl<'a> ModelContext<'a> {
         beside.iter().fold(own, |declared, beside| declared.with(beside.analyzer, role))
     }
 
-    /// The same, decided by `analyzer`.
     pub(super) fn by(self, analyzer: Analyzer) -> Self {
         Self { analyzer, ..self }
     }
 
-    /// Another analyzer decides than the model's own.
     pub(super) fn is_stand_in(&self) -> bool {
         self.analyzer != self.policy.analyzer
     }
@@ -146,7 +142,6 @@ impl<'a> VariantContext<'a> {
 }
 
 impl VariantContext<'_> {
-    /// How long a pod of it takes to start.
     pub(super) fn start(&self) -> Seconds {
         self.longest_start().unwrap_or(self.prior)
     }

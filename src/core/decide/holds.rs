@@ -14,7 +14,6 @@ use crate::units::{Replicas, Seconds};
 /// within 10 to 15 min; twice that. Younger pods keep a number alive although nothing can be measured.
 const START_UP_ALLOWANCE: Seconds = Seconds::whole(1800);
 
-/// The metric source does not answer.
 pub(super) fn source_down(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposal {
     let cause = match &context.group.source {
         SourceHealth::Down { cause } => cause.as_str(),

@@ -12,7 +12,6 @@ use crate::quality::{CoverageState, SaturatedPods};
 use crate::report::{Analysis, Step};
 use crate::units::Replicas;
 
-/// One model while it is decided.
 pub(super) struct ModelDecision<'a> {
     pub(super) context: ModelContext<'a>,
     /// Sorted by role: each role is decided on its own.
@@ -22,13 +21,11 @@ pub(super) struct ModelDecision<'a> {
     /// What an optimizer is asked, where findings have to become numbers.
     pub(super) optimizer_input: Option<OptimizerInput>,
     pub(super) steps: Vec<Step>,
-    /// The roles that are saturated.
     pub(super) saturated: Vec<(Role, SaturatedBy)>,
     /// The roles whose analyzer cannot be measured, and which one decides instead.
     pub(super) stand_ins: Vec<(Role, Analyzer)>,
     /// What will be remembered, until publication without the variants.
     pub(super) memory: GroupMemory,
-    /// What was remembered before.
     pub(super) before: Option<&'a GroupMemory>,
 }
 
@@ -57,7 +54,6 @@ impl OptimizerInput {
 /// How it is known that a fleet is saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaturatedBy {
-    /// By its pods.
     Pods(SaturatedPods),
     /// The scheduler's queue has not been empty.
     Queue,

@@ -25,7 +25,6 @@ pub(super) struct Proposal {
     pub(super) analyzed: Option<AllowedMoves>,
 }
 
-/// An analyzer's number.
 pub(super) struct Analyzed<'a> {
     pub(super) number: Replicas,
     pub(super) reason: Reason,
@@ -36,7 +35,6 @@ pub(super) struct Analyzed<'a> {
 }
 
 impl Proposal {
-    /// What an analyzer has just decided.
     pub(super) fn analyzed(variant: &VariantContext<'_>, analyzed: Analyzed<'_>) -> Self {
         let Analyzed { number, reason, evidence, allowed_moves, analysis, caveat } = analyzed;
         let explanation = Reasoning {

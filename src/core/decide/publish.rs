@@ -16,7 +16,6 @@ use crate::report::{Basis, Detail, Explanation, GroupReport, Step, Withheld, fig
 use crate::snapshot::VariantState;
 use crate::units::Seconds;
 
-/// What the decision about one model leaves.
 pub(super) struct ModelOutcome {
     pub(super) decisions: Vec<(VariantId, Decision)>,
     pub(super) report: GroupReport,

@@ -114,7 +114,6 @@ fn newest_evidence(
     queue.map_or_else(|| newest_sample(variants, context.now), |queue| queue.at)
 }
 
-/// One variant of a saturated fleet.
 #[derive(Debug, Clone, Copy)]
 struct FleetVariant {
     /// Replicas that run and may: without those that a lowered maximum takes away.
@@ -123,17 +122,13 @@ struct FleetVariant {
     floor: u32,
     /// Its number so far; what runs where no analyzer has one.
     number: u32,
-    /// As many as it may have.
     max: u32,
     /// Of the replicas ordered, those that are within their start-up time.
     coming: u32,
     /// Something that was ordered has not had its time yet to show what it relieves.
     waits: bool,
-    /// How long a pod of it takes to start.
     start: Seconds,
-    /// Why it cannot grow.
     block: Option<Relief>,
-    /// The net has raised its number.
     raised: bool,
 }
 

@@ -66,12 +66,10 @@ impl Limits {
         Self { all, spellings: BTreeMap::new(), open: false, inventory: false, unlabelled: None, compat }
     }
 
-    /// All of them.
     pub(super) fn all(&self) -> &[Limit] {
         &self.all
     }
 
-    /// Nothing is shared.
     pub(super) const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

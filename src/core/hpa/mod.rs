@@ -10,9 +10,7 @@ mod scaler;
 mod tests;
 
 pub use metric::{Counts, Kind, MetricTarget, Tolerance, combine, milli, propose};
-pub use scaler::{
-    AtZero, Behavior, DOWNSCALE_WINDOW, Hpa, PolicyKind, Rules, ScalingPolicy, Select, Settings,
-};
+pub use scaler::{AtZero, Behavior, Hpa, PolicyKind, Rules, ScalingPolicy, Select, Settings};
 
 use crate::units::Seconds;
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::units::{Replicas, Seconds};
 
 /// Default stabilisation window for scale-down.
-pub const DOWNSCALE_WINDOW: Seconds = Seconds::whole(300);
+pub(crate) const DOWNSCALE_WINDOW: Seconds = Seconds::whole(300);
 
 /// What an HPA at zero replicas does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

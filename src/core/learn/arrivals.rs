@@ -37,7 +37,7 @@ pub struct ArrivalBin {
     /// Engines that served, each weighted by the share of the period.
     pub expected: f64,
     /// Estimated arrivals at an engine that was not read.
-    pub per_unread: f64,
+    pub(crate) per_unread: f64,
 }
 
 type Row = (Moment, f64, f64, f64, f64, f64);
@@ -235,7 +235,7 @@ impl Arrivals {
     }
 
     /// Drops what was counted after `at`, and goes on counting from now.
-    pub fn forget_after(&mut self, at: Moment) {
+    pub(crate) fn forget_after(&mut self, at: Moment) {
         self.bins.retain(|bin| bin.end <= at);
         self.recent = None;
         if let Some(open) = &mut self.open {

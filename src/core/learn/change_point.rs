@@ -24,7 +24,7 @@ const YOUNG_SECONDS: f64 = 60.0;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArrivalCount {
     /// Length of the period, seconds, above 0.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Requests. Below 0 where a request was counted twice, as held and as arrived.
     pub arrivals: f64,
 }
@@ -32,20 +32,18 @@ pub struct ArrivalCount {
 /// The current arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ArrivalLevel {
-    /// Requests/s.
-    pub rate: f64,
+    pub(crate) rate: f64,
     /// Growth of the rate, requests/s per second; 0 without a trend.
-    pub slope: f64,
+    pub(crate) slope: f64,
     /// Seconds since the last change, which the rate is the mean of.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 /// The level at the end of `counts` (oldest first), whose variance is `dispersion` times their mean.
 ///
 /// Repeatedly drops everything before the best change point, until none is left above the threshold, or until a straight line
 /// explains the rest better than steps do.
-#[must_use]
-pub fn current_level(counts: &[ArrivalCount], dispersion: f64) -> ArrivalLevel {
+pub(crate) fn current_level(counts: &[ArrivalCount], dispersion: f64) -> ArrivalLevel {
     let threshold = MIN_LOG_RATIO * dispersion;
     let mut recent = counts;
     loop {

@@ -19,21 +19,20 @@ pub struct Counters {
     /// Prompt tokens found in the prefix cache.
     pub found: f64,
     /// Prompt tokens looked up in the prefix cache.
-    pub looked_up: f64,
+    pub(crate) looked_up: f64,
     /// Generated tokens.
     pub generated: f64,
     /// Inter-token latency, seconds.
-    pub gap_seconds: f64,
+    pub(crate) gap_seconds: f64,
     /// Inter-token gaps: one for each sequence and step.
     pub gaps: f64,
     /// Time to first token, seconds.
-    pub first_seconds: f64,
-    /// First tokens.
-    pub firsts: f64,
+    pub(crate) first_seconds: f64,
+    pub(crate) firsts: f64,
     /// Finished requests.
     pub finished: f64,
     /// Their generated tokens.
-    pub finished_tokens: f64,
+    pub(crate) finished_tokens: f64,
 }
 
 /// The value of a counter that was not read. What it counts until it is read again is lost.
@@ -136,26 +135,21 @@ impl From<Gauges> for [f64; 3] {
 
 /// One engine at one scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CounterSnapshot {
-    /// Time of the scrape.
-    pub at: Moment,
-    /// Counters.
-    pub counters: Counters,
-    /// Gauges.
-    pub gauges: Gauges,
+pub(crate) struct CounterSnapshot {
+    pub(crate) at: Moment,
+    pub(crate) counters: Counters,
+    pub(crate) gauges: Gauges,
 }
 
 impl CounterSnapshot {
     /// An engine that has just started: it counts from 0.
-    #[must_use]
-    pub fn at_start(at: Moment) -> Self {
+    pub(crate) fn at_start(at: Moment) -> Self {
         Self { at, counters: Counters::default(), gauges: Gauges::default() }
     }
 
     /// Reads `signals` at the scrape `at`. A counter without a sample since `before` was not read; neither was one with a sample so soon
     /// after `before` that it was no reading of its own. A gauge without a sample keeps its value.
-    #[must_use]
-    pub fn read(signals: &Signals, at: Timestamp, before: Option<&Self>) -> Self {
+    pub(crate) fn read(signals: &Signals, at: Timestamp, before: Option<&Self>) -> Self {
         // The newest sample of each signal that is not later than the scrape, usually that of the scrape itself.
         let rows = signals.rows().until(at);
         let value = |signal| rows.get(signal).last().map(|sample| sample.value);
@@ -174,14 +168,12 @@ impl CounterSnapshot {
     }
 
     /// It counts fewer first tokens than `before`, so the engine was restarted.
-    #[must_use]
-    pub fn is_restart_of(&self, before: &Self) -> bool {
+    pub(crate) fn is_restart_of(&self, before: &Self) -> bool {
         self.counters.firsts >= 0.0 && self.counters.firsts < before.counters.firsts
     }
 
     /// Growth since `before`; since the start if the engine was restarted in between.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Growth {
+    pub(crate) fn since(&self, before: &Self) -> Growth {
         let start = Self::at_start(before.at);
         let before = if self.is_restart_of(before) { &start } else { before };
         Growth {
@@ -196,30 +188,22 @@ impl CounterSnapshot {
 
 /// What one engine did between two scrapes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Growth {
-    /// The earlier scrape.
-    pub from: Moment,
-    /// The later scrape.
-    pub to: Moment,
-    /// Growth of the counters.
-    pub counted: Counters,
-    /// Gauges at the earlier scrape.
-    pub before: Gauges,
-    /// Gauges at the later scrape.
-    pub after: Gauges,
+pub(crate) struct Growth {
+    pub(crate) from: Moment,
+    pub(crate) to: Moment,
+    pub(crate) counted: Counters,
+    pub(crate) before: Gauges,
+    pub(crate) after: Gauges,
 }
 
 impl Growth {
-    /// Seconds between the scrapes.
-    #[must_use]
-    pub fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.from.until(self.to)
     }
 
     /// Requests that arrived, by signals that are not `lacking`: first tokens plus the growth of the queue, which holds in overload too;
     /// or else finished requests plus the growth of running and waiting ones. `None` when neither is known.
-    #[must_use]
-    pub fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
+    pub(crate) fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
         let shows = |signals: &[Signal]| lacking.and(SignalSet::of(signals)).is_empty();
         let joined =
             |signal: Signal, after: f64, before: f64| if shows(&[signal]) { after - before } else { 0.0 };

@@ -73,10 +73,9 @@ impl Blocks {
     }
 }
 
-/// The dispersion of one model's arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Dispersion {
+pub(crate) struct Dispersion {
     blocks: [Blocks; 2],
     /// End of the last bin that was added.
     #[serde(rename = "taken", skip_serializing_if = "is_default")]
@@ -85,7 +84,7 @@ pub struct Dispersion {
 
 impl Dispersion {
     /// Adds the new bins of `bins`, in order, up to the first that may still become complete.
-    pub fn add(&mut self, bins: &[ArrivalBin]) {
+    pub(crate) fn add(&mut self, bins: &[ArrivalBin]) {
         let Some(newest) = bins.last().map(|bin| bin.end) else { return };
         let first = bins.partition_point(|bin| self.added_until.is_some_and(|until| bin.end <= until));
         for bin in &bins[first..] {
@@ -105,15 +104,11 @@ impl Dispersion {
         }
     }
 
-    /// F, 1 to 50.
-    #[must_use]
-    pub fn factor(&self) -> f64 {
+    pub(crate) fn factor(&self) -> f64 {
         self.blocks.iter().map(|blocks| blocks.sum / blocks.weight).fold(1.0, f64::max).min(MAX_FACTOR)
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         let compact = |blocks: Blocks| Blocks {
             sum: six_digits(blocks.sum),
             weight: six_digits(blocks.weight),

@@ -81,7 +81,7 @@ struct Reading {
 }
 
 /// Adds what is new in `group`. Twice with the same samples is the same as once.
-pub fn ingest(
+pub(crate) fn ingest(
     group: &ModelGroup,
     history: Option<&SignalHistory>,
     now: Timestamp,

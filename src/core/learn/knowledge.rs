@@ -46,6 +46,7 @@ const MIN_LIMITED_READINGS: u8 = 3;
 const SAME_LIMIT_SHARE: f64 = 0.9;
 
 /// Everything learned about one model.
+/// Everything learned about one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelKnowledge {
@@ -53,7 +54,7 @@ pub struct ModelKnowledge {
     pub roles: BTreeMap<Role, Box<RoleKnowledge>>,
     /// By variant name: each has its own hardware.
     #[serde(skip_serializing_if = "NameMap::is_empty")]
-    pub variants: NameMap<VariantKnowledge>,
+    pub(crate) variants: NameMap<VariantKnowledge>,
 }
 
 /// The load of one role.
@@ -65,26 +66,23 @@ pub struct RoleKnowledge {
     pub arrivals: Arrivals,
     /// Arrival rate in the last decision, requests/s. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub level: Option<f64>,
-    /// Dispersion of the arrivals.
-    pub dispersion: Dispersion,
-    /// Request sizes.
+    pub(crate) level: Option<f64>,
+    pub(crate) dispersion: Dispersion,
     #[serde(skip_serializing_if = "is_default")]
-    pub shape: TokenShape,
-    /// Surges.
+    pub(crate) shape: TokenShape,
     #[serde(skip_serializing_if = "is_default")]
-    pub surges: Surges,
+    pub(crate) surges: Surges,
     /// Maximum load of the last minutes, in replicas.
     #[serde(skip_serializing_if = "is_default")]
-    pub peaks: WindowMaximum,
+    pub(crate) peaks: WindowMaximum,
     /// Earlier states. Not kept over a restart.
     #[serde(rename = "past", skip_serializing_if = "is_default")]
-    pub rollback: Box<Rollback<Load>>,
+    pub(crate) rollback: Box<Rollback<Load>>,
 }
 
 /// The part of [`RoleKnowledge`] that is learned from counters.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Load {
+pub(crate) struct Load {
     shape: TokenShape,
     surges: Surges,
     peaks: WindowMaximum,
@@ -96,57 +94,54 @@ pub struct Load {
 pub struct VariantKnowledge {
     /// The last reading of each engine. Not kept over a restart.
     #[serde(rename = "pods", skip_serializing_if = "NameMap::is_empty")]
-    pub engines: NameMap<LastReading>,
-    /// Step time.
+    pub(crate) engines: NameMap<LastReading>,
     #[serde(skip_serializing_if = "is_default")]
-    pub fit: StepTimeFit,
+    pub(crate) fit: StepTimeFit,
     /// The least time to first token that was seen, seconds for each prompt token.
     #[serde(skip_serializing_if = "is_default")]
-    pub first_token: Option<f64>,
+    pub(crate) first_token: Option<f64>,
     /// When a lower one could last have been seen. Earlier versions did not store it, nor `capacity_at` and `limit_at`.
     #[serde(skip_serializing_if = "is_default")]
-    pub first_token_at: Option<Moment>,
+    pub(crate) first_token_at: Option<Moment>,
     /// KV-cache size of an engine, tokens.
     #[serde(skip_serializing_if = "is_default")]
-    pub capacity: Option<f64>,
+    pub(crate) capacity: Option<f64>,
     /// When an engine last showed it.
     #[serde(skip_serializing_if = "is_default")]
-    pub capacity_at: Option<Moment>,
+    pub(crate) capacity_at: Option<Moment>,
     /// Engines of a pod, if known: several with data parallelism.
     #[serde(rename = "processes", skip_serializing_if = "is_default")]
-    pub engines_per_pod: Option<f64>,
+    pub(crate) engines_per_pod: Option<f64>,
     /// KV usage of a running sequence.
     #[serde(skip_serializing_if = "is_default")]
-    pub occupancy: Occupancy,
+    pub(crate) occupancy: Occupancy,
     /// Tokens that a step gives a sequence.
     #[serde(skip_serializing_if = "is_default")]
-    pub steps: StepTokens,
+    pub(crate) steps: StepTokens,
     /// Maximum of running sequences that an engine has shown, if any.
     #[serde(skip_serializing_if = "is_default")]
-    pub limit: Option<f64>,
-    /// When it was last shown.
+    pub(crate) limit: Option<f64>,
     #[serde(skip_serializing_if = "is_default")]
-    pub limit_at: Option<Moment>,
+    pub(crate) limit_at: Option<Moment>,
     /// The most sequences that were seen running in an engine.
     #[serde(skip_serializing_if = "is_default")]
-    pub most_running: f64,
-    /// Start-up times of its pods.
+    pub(crate) most_running: f64,
     #[serde(skip_serializing_if = "is_default")]
-    pub starts: StartUpTimes,
+    pub(crate) starts: StartUpTimes,
     /// When a limit last granted fewer replicas than proposed. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub denied: Option<Moment>,
+    pub(crate) denied: Option<Moment>,
     /// Earlier states. Not kept over a restart.
     #[serde(rename = "past", skip_serializing_if = "is_default")]
-    pub rollback: Box<Rollback<Learned>>,
+    pub(crate) rollback: Box<Rollback<Learned>>,
     /// Pods that were ready and failed, and for which others were ordered. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
-    pub replaced: ReplacedPods,
+    pub(crate) replaced: ReplacedPods,
 }
 
 /// The part of [`VariantKnowledge`] that is learned from counters and gauges.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Learned {
+pub(crate) struct Learned {
     fit: StepTimeFit,
     first_token: Option<f64>,
     occupancy: Occupancy,
@@ -155,30 +150,27 @@ pub struct Learned {
     most_running: f64,
 }
 
-/// The last reading of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct LastReading {
-    /// Counters and gauges.
+pub(crate) struct LastReading {
     #[serde(rename = "frame")]
-    pub snapshot: CounterSnapshot,
+    pub(crate) snapshot: CounterSnapshot,
     /// Consecutive readings that show a limit on running sequences.
     #[serde(rename = "full", default, skip_serializing_if = "is_default")]
-    pub limited_readings: u8,
+    pub(crate) limited_readings: u8,
     /// The most sequences that ran in these.
     #[serde(rename = "most", default, skip_serializing_if = "is_default")]
-    pub limited_running: f64,
+    pub(crate) limited_running: f64,
     /// Signals that were missing or contradicted recently: nobody knows when they grew since.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub lacked: SignalSet,
+    pub(crate) lacked: SignalSet,
     /// KV-cache size at the first reading, tokens: an engine cannot change it.
     #[serde(rename = "cache", default, skip_serializing_if = "is_default")]
-    pub capacity: Option<f64>,
+    pub(crate) capacity: Option<f64>,
 }
 
 impl ModelKnowledge {
     /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         let compact_role = |role: &RoleKnowledge| {
             Box::new(RoleKnowledge {
                 arrivals: Arrivals::default(),
@@ -211,7 +203,7 @@ impl ModelKnowledge {
     }
 
     /// Moves or drops times after `now`: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         let latest = now.plus(MAX_CLOCK_SKEW);
         for role in self.roles.values_mut() {
             role.arrivals.not_after(latest);
@@ -281,15 +273,13 @@ impl VariantKnowledge {
     }
 
     /// The least time to first token, if it was seen recently enough to raise the capacity of a replica.
-    #[must_use]
-    pub fn recent_first_token(&self, now: Moment) -> Option<f64> {
+    pub(crate) fn recent_first_token(&self, now: Moment) -> Option<f64> {
         self.first_token.filter(|_| may_lower(self.first_token_at, now))
     }
 
     /// The most sequences that an engine runs: `default` if it has never shown a limit. A limit that was not shown recently counts
     /// only if it is lower: it may raise a number and not lower it.
-    #[must_use]
-    pub fn max_sequences(&self, default: f64, now: Moment) -> f64 {
+    pub(crate) fn max_sequences(&self, default: f64, now: Moment) -> f64 {
         let unlimited = default.max(self.most_running);
         match self.limit {
             Some(limit) if may_lower(self.limit_at, now) => limit,
@@ -299,8 +289,7 @@ impl VariantKnowledge {
     }
 
     /// The capacity of a replica of `role` was learned recently enough to lower a number, or nothing is known that it would rest on.
-    #[must_use]
-    pub fn may_lower(&self, role: Role, now: Moment) -> bool {
+    pub(crate) fn may_lower(&self, role: Role, now: Moment) -> bool {
         let is_step_recent = match self.fit.learned_at() {
             None if role == Role::Prefill && self.first_token.is_some() => {
                 may_lower(self.first_token_at, now)

@@ -20,15 +20,20 @@ mod token_shape;
 mod window_extrema;
 
 pub use arrivals::{ArrivalBin, Arrivals};
-pub use change_point::{ArrivalCount, ArrivalLevel, current_level};
-pub use counter_snapshot::{CounterSnapshot, Counters, Gauges, Growth};
-pub use dispersion::Dispersion;
-pub use ingest::ingest;
-pub use knowledge::{LastReading, ModelKnowledge, RoleKnowledge, VariantKnowledge};
-pub use occupancy::{Occupancy, StepTokens};
-pub use rollback::Rollback;
-pub use start_up::{LEAD, ObservedStarts, ReplacedPods, StartUpTimes, start_up_times};
-pub use step_time::{StepSample, StepTime, StepTimeFit};
-pub use surge::Surges;
-pub use token_shape::{RequestSizes, TokenShape};
-pub use window_extrema::{WindowMaximum, WindowMinimum};
+pub(crate) use change_point::current_level;
+pub use change_point::{ArrivalCount, ArrivalLevel};
+pub(crate) use ingest::ingest;
+pub use knowledge::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
+pub(crate) use rollback::Rollback;
+pub use start_up::ObservedStarts;
+pub(crate) use start_up::{LEAD, StartUpTimes, start_up_times};
+pub use step_time::StepTime;
+#[cfg(test)]
+pub(crate) use {
+    counter_snapshot::{Counters, Gauges, Growth},
+    dispersion::Dispersion,
+    step_time::{StepSample, StepTimeFit},
+    surge::Surges,
+    token_shape::{RequestSizes, TokenShape},
+    window_extrema::WindowMaximum,
+};

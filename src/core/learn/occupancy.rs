@@ -18,7 +18,7 @@ const MAX_SINGLE_TOKEN: f64 = 1.05;
 /// Integrals over time of KV usage and of running sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Occupancy {
+pub(crate) struct Occupancy {
     #[serde(skip_serializing_if = "is_default")]
     usage: f64,
     #[serde(skip_serializing_if = "is_default")]
@@ -26,8 +26,7 @@ pub struct Occupancy {
 }
 
 impl Occupancy {
-    /// Adds one of the `pods` engines of a variant.
-    pub fn learn(&mut self, growth: &Growth, pods: f64) {
+    pub(crate) fn learn(&mut self, growth: &Growth, pods: f64) {
         if growth.after.running < MIN_RUNNING {
             return;
         }
@@ -37,15 +36,12 @@ impl Occupancy {
         self.running = self.running * remaining + growth.after.running * seconds;
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         Self { usage: six_digits(self.usage), running: six_digits(self.running) }
     }
 
     /// Mean share of the KV cache for each running sequence, 0 to 1.
-    #[must_use]
-    pub fn share(&self) -> Option<f64> {
+    pub(crate) fn share(&self) -> Option<f64> {
         (self.running > 0.0 && self.usage > 0.0).then(|| self.usage / self.running)
     }
 }
@@ -53,7 +49,7 @@ impl Occupancy {
 /// Generated tokens, and the steps that gave them, counted for each sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StepTokens {
+pub(crate) struct StepTokens {
     #[serde(skip_serializing_if = "is_default")]
     tokens: f64,
     #[serde(skip_serializing_if = "is_default")]
@@ -61,8 +57,7 @@ pub struct StepTokens {
 }
 
 impl StepTokens {
-    /// Adds one of the `pods` engines of a variant.
-    pub fn learn(&mut self, growth: &Growth, pods: f64) {
+    pub(crate) fn learn(&mut self, growth: &Growth, pods: f64) {
         let steps = growth.counted.gaps + growth.counted.firsts;
         // NaN, where a counter was not read, fails these comparisons too.
         if !(steps > 0.0 && growth.counted.generated > 0.0) {
@@ -73,15 +68,12 @@ impl StepTokens {
         self.steps = self.steps * remaining + steps;
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         Self { tokens: six_digits(self.tokens), steps: six_digits(self.steps) }
     }
 
     /// Tokens that a step gives a sequence: 1, or more with speculative decoding.
-    #[must_use]
-    pub fn per_step(&self) -> f64 {
+    pub(crate) fn per_step(&self) -> f64 {
         let per_step = if self.steps > 0.0 { self.tokens / self.steps } else { 1.0 };
         if per_step > MAX_SINGLE_TOKEN { per_step } else { 1.0 }
     }

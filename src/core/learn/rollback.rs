@@ -29,20 +29,19 @@ impl<T> Default for Rollback<T> {
 
 impl<T: Clone + PartialEq> Rollback<T> {
     /// Stores `state` as it is `now`, if the last stored one is old enough.
-    pub fn checkpoint(&mut self, now: Moment, state: impl FnOnce() -> T) {
+    pub(crate) fn checkpoint(&mut self, now: Moment, state: impl FnOnce() -> T) {
         if self.next.as_ref().is_none_or(|(at, _)| at.until(now) >= MIN_AGE) {
             self.settled = self.next.replace((now, state())).or(self.settled.take());
         }
     }
 
     /// The last state that no contradicted signal contributed to, and its time; `None` if there is none.
-    pub fn restore(&mut self) -> Option<(Moment, T)> {
+    pub(crate) fn restore(&mut self) -> Option<(Moment, T)> {
         self.next = None;
         self.settled.clone()
     }
 
-    /// Drops states after `latest`: the clock was set back.
-    pub fn not_after(&mut self, latest: Moment) {
+    pub(crate) fn not_after(&mut self, latest: Moment) {
         self.settled.take_if(|(at, _)| *at > latest);
         self.next.take_if(|(at, _)| *at > latest);
     }

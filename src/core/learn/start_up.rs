@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::snapshot::{Phase, Replica, VariantState};
 
 /// From a change of the load to the order of a pod, seconds: about 10 to detect it, up to 15 until the HPA syncs, and 5 for a scrape.
-pub const LEAD: f64 = 30.0;
+pub(crate) const LEAD: f64 = 30.0;
 
 /// Start-ups that are remembered. The longest counts.
 const MAX_REMEMBERED: usize = 5;
@@ -22,8 +22,7 @@ const MAX_UNWATCHED: f64 = 600.0;
 const MAX_START_UP: f64 = 1800.0;
 
 /// When each ready pod was created and became ready, in the order of the ready pods.
-#[must_use]
-pub fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
+pub(crate) fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
     let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
     ready.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
 }
@@ -31,7 +30,7 @@ pub fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
 /// Start-up times of one variant's pods, as the rate policy remembers them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StartUpTimes {
+pub(crate) struct StartUpTimes {
     /// The last start-up times, seconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     last: Vec<f64>,
@@ -43,7 +42,12 @@ pub struct StartUpTimes {
 impl StartUpTimes {
     /// Adds the pods that are ready at `now`, with the times at which each was created and became ready. `served_before` says whether the
     /// pod at a position was seen serving earlier, so that it did not start up but became ready again.
-    pub fn learn(&mut self, now: Moment, pods: &[(Moment, Moment)], served_before: impl Fn(usize) -> bool) {
+    pub(crate) fn learn(
+        &mut self,
+        now: Moment,
+        pods: &[(Moment, Moment)],
+        served_before: impl Fn(usize) -> bool,
+    ) {
         let Some(counted) = self.counted else {
             self.counted = Some(now);
             return;
@@ -59,8 +63,7 @@ impl StartUpTimes {
     }
 
     /// Expected start-up time, seconds: the longest that was seen. Before one was, the median of the ready pods, at least `prior`.
-    #[must_use]
-    pub fn expected(&self, prior: f64, pods: &[(Moment, Moment)]) -> f64 {
+    pub(crate) fn expected(&self, prior: f64, pods: &[(Moment, Moment)]) -> f64 {
         if let Some(longest) = self.last.iter().copied().reduce(f64::max) {
             return longest;
         }
@@ -69,14 +72,11 @@ impl StartUpTimes {
         inferred.get(inferred.len() / 2).map_or(prior, |median| median.min(MAX_UNWATCHED).max(prior))
     }
 
-    /// The longest start-up time that was seen, seconds.
-    #[must_use]
-    pub fn longest(&self) -> Option<f64> {
+    pub(crate) fn longest(&self) -> Option<f64> {
         self.last.iter().copied().reduce(f64::max)
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         self.counted = self.counted.map(|at| at.min(now));
     }
 }
@@ -134,8 +134,7 @@ impl ObservedStarts {
         Self { last: self.last.iter().copied().map(six_digits).collect(), ..Self::default() }
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         self.replaced.at = self.replaced.at.map(|at| at.min(now));
     }
 }
@@ -148,13 +147,13 @@ pub struct ReplacedPods {
     pub pods: u32,
     /// When their number last grew.
     #[serde(skip_serializing_if = "is_default")]
-    pub at: Option<Moment>,
+    pub(crate) at: Option<Moment>,
 }
 
 impl ReplacedPods {
     /// How many of `failing` pods to replace. The number grows at most once in the `start_up` seconds that a pod takes: until then
     /// nobody knows whether the pods that were ordered are enough. Pods that come back are no longer replaced.
-    pub fn update(&mut self, failing: u32, start_up: f64, now: Moment) -> u32 {
+    pub(crate) fn update(&mut self, failing: u32, start_up: f64, now: Moment) -> u32 {
         if self.at.is_none_or(|at| at.until(now) >= start_up) {
             self.at = if failing > self.pods { Some(now) } else { self.at };
             self.pods = failing;

@@ -35,40 +35,36 @@ const ROUNDS: u32 = 60;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepTime {
     /// An empty step.
-    pub base: f64,
+    pub(crate) base: f64,
     /// For each prompt token computed.
-    pub prompt_token: f64,
+    pub(crate) prompt_token: f64,
     /// For each running sequence.
-    pub sequence: f64,
+    pub(crate) sequence: f64,
     /// With a full KV cache.
-    pub full_cache: f64,
+    pub(crate) full_cache: f64,
 }
 
 impl StepTime {
     /// Of an engine that only computes prompts, `prompt_token` seconds for each token: that includes everything else in a step.
-    #[must_use]
-    pub const fn from_prompt_token(prompt_token: f64) -> Self {
+    pub(crate) const fn from_prompt_token(prompt_token: f64) -> Self {
         Self { base: 0.0, prompt_token, sequence: 0.0, full_cache: 0.0 }
     }
 }
 
 /// An engine that was busy between two readings.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepSample {
+pub(crate) struct StepSample {
     /// Mean step time, seconds, above 0.
-    pub step: f64,
+    pub(crate) step: f64,
     /// Prompt tokens computed in each step.
-    pub prompt: f64,
-    /// Running sequences.
-    pub running: f64,
-    /// KV usage, 0 to 1.
-    pub usage: f64,
+    pub(crate) prompt: f64,
+    pub(crate) running: f64,
+    pub(crate) usage: f64,
 }
 
-/// What is learned about the step time of one variant.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct StepTimeFit {
+pub(crate) struct StepTimeFit {
     /// `Σ x xᵀ / T²`, its upper triangle row by row.
     #[serde(skip_serializing_if = "is_default")]
     squares: [f64; 10],
@@ -78,7 +74,6 @@ pub struct StepTimeFit {
     /// The shortest step time ever seen, seconds.
     #[serde(skip_serializing_if = "is_default")]
     shortest: Option<f64>,
-    /// When the last sample was added.
     #[serde(skip_serializing_if = "is_default")]
     at: Option<Moment>,
 }
@@ -90,14 +85,12 @@ const fn index(row: usize, column: usize) -> usize {
 }
 
 impl StepTimeFit {
-    /// When the last sample was added.
-    #[must_use]
-    pub const fn learned_at(&self) -> Option<Moment> {
+    pub(crate) const fn learned_at(&self) -> Option<Moment> {
         self.at
     }
 
     /// Adds a sample of readings that ended at `at`.
-    pub fn learn(&mut self, at: Moment, sample: &StepSample) {
+    pub(crate) fn learn(&mut self, at: Moment, sample: &StepSample) {
         let StepSample { step, prompt, running, usage } = *sample;
         if !(step > 0.0 && [step, prompt, running, usage].into_iter().all(f64::is_finite)) {
             return;
@@ -118,8 +111,7 @@ impl StepTimeFit {
 
     /// The terms that fit the samples best; `None` without samples. `prompt_token` is the least time to first token for each prompt
     /// token that was seen, if any, seconds: a prompt token costs no more.
-    #[must_use]
-    pub fn solve(&self, prompt_token: Option<f64>) -> Option<StepTime> {
+    pub(crate) fn solve(&self, prompt_token: Option<f64>) -> Option<StepTime> {
         let base = self.shortest?;
         let by_weights = base * PROMPT_SHARE;
         let prior = [
@@ -145,9 +137,7 @@ impl StepTimeFit {
         Some(StepTime { base, prompt_token, sequence, full_cache })
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         Self {
             squares: self.squares.map(six_digits),
             products: self.products.map(six_digits),
@@ -156,8 +146,7 @@ impl StepTimeFit {
         }
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         self.at = self.at.map(|at| at.min(now));
     }
 }

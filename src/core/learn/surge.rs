@@ -17,10 +17,9 @@ const MIN_HISTORY: f64 = 30.0;
 /// A smaller load, replicas, counts as this: compared with nothing everything is a surge.
 const MIN_LOAD: f64 = 0.25;
 
-/// Surges of one role of a model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Surges {
+pub(crate) struct Surges {
     /// The largest, as a share of the load before it.
     #[serde(skip_serializing_if = "is_default")]
     largest: f64,
@@ -35,7 +34,7 @@ impl Surges {
     /// Adds the load `now`, in replicas. `untrended` is the part of it that is no trend, as the trend has a forecast of its own;
     /// `horizon` is the time until a pod ordered now would serve, seconds. A surge is only learned when `is_certain`, that is when
     /// the load has lasted long enough.
-    pub fn learn(&mut self, now: Moment, horizon: f64, load: f64, untrended: f64, is_certain: bool) {
+    pub(crate) fn learn(&mut self, now: Moment, horizon: f64, load: f64, untrended: f64, is_certain: bool) {
         let passed = self.at.map_or(0.0, |at| at.until(now));
         self.largest *= (-passed / HALF_LIFE).exp2();
         self.at = Some(now);
@@ -48,19 +47,15 @@ impl Surges {
     }
 
     /// The largest surge, as a share of the load before it, 0 to 1.
-    #[must_use]
-    pub fn largest(&self) -> f64 {
+    pub(crate) fn largest(&self) -> f64 {
         self.largest
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         Self { largest: six_digits(self.largest), at: self.at, loads: WindowMinimum::default() }
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         self.at = self.at.map(|at| at.min(now));
         self.loads.not_after(now);
     }

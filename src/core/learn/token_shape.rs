@@ -54,11 +54,11 @@ impl Mean {
 
 /// Request sizes, in one round of readings or in the life of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct RequestSizes {
+pub(crate) struct RequestSizes {
     /// Prompt tokens that were computed.
     pub prompt: f64,
     /// First tokens.
-    pub firsts: f64,
+    pub(crate) firsts: f64,
     /// Tokens of requests that finished.
     pub output: f64,
     /// Requests that finished.
@@ -68,7 +68,7 @@ pub struct RequestSizes {
 /// The mean request of one role.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct TokenShape {
+pub(crate) struct TokenShape {
     #[serde(skip_serializing_if = "is_default")]
     prompt: Mean,
     #[serde(skip_serializing_if = "is_default")]
@@ -76,15 +76,14 @@ pub struct TokenShape {
 }
 
 impl TokenShape {
-    /// Adds the sizes up to `at`.
-    pub fn learn(&mut self, at: Moment, new: &RequestSizes) {
+    pub(crate) fn learn(&mut self, at: Moment, new: &RequestSizes) {
         self.prompt.learn(at, new.prompt, new.firsts);
         self.output.learn(at, new.output, new.finished);
     }
 
     /// Starts from what a pod has done in its life, where nothing else is known: with the weight of a hundred requests at most, since
     /// most of it may be long ago.
-    pub fn begin(&mut self, at: Moment, life: &RequestSizes) {
+    pub(crate) fn begin(&mut self, at: Moment, life: &RequestSizes) {
         let limited = |sum: f64, count: f64| {
             let share = if count > REQUEST_CONSTANT { REQUEST_CONSTANT / count } else { 1.0 };
             (sum * share, count * share)
@@ -99,30 +98,25 @@ impl TokenShape {
         start(&mut self.output, limited(output, finished));
     }
 
-    /// The part that is kept over a restart.
-    #[must_use]
-    pub fn compacted(&self) -> Self {
+    pub(crate) fn compacted(&self) -> Self {
         let compact =
             |mean: Mean| Mean { sum: six_digits(mean.sum), count: six_digits(mean.count), at: mean.at };
         Self { prompt: compact(self.prompt), output: compact(self.output) }
     }
 
     /// Each known mean was learned recently enough to lower a number.
-    #[must_use]
-    pub fn may_lower(&self, now: Moment) -> bool {
+    pub(crate) fn may_lower(&self, now: Moment) -> bool {
         let recent = |mean: Mean| mean.get().is_none() || may_lower(mean.at, now);
         recent(self.prompt) && recent(self.output)
     }
 
     /// Mean computed prompt tokens; `None` when none was seen.
-    #[must_use]
-    pub fn prompt(&self) -> Option<f64> {
+    pub(crate) fn prompt(&self) -> Option<f64> {
         self.prompt.get()
     }
 
     /// Mean generated tokens; `None` when nothing has finished.
-    #[must_use]
-    pub fn output(&self) -> Option<f64> {
+    pub(crate) fn output(&self) -> Option<f64> {
         self.output.get()
     }
 }

@@ -12,10 +12,9 @@ const SLOT_SECONDS: i64 = 5;
 /// More than this time without a value, seconds, is a gap: nothing is known of it.
 const MAX_GAP: f64 = 60.0;
 
-/// The maximum of a window.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WindowMaximum {
+pub(crate) struct WindowMaximum {
     /// Since when there has been a value at least every minute.
     #[serde(skip_serializing_if = "is_default")]
     since: Option<Moment>,
@@ -27,8 +26,7 @@ pub struct WindowMaximum {
 }
 
 impl WindowMaximum {
-    /// Adds `value` at `at` and drops what is older than `window` seconds then.
-    pub fn push(&mut self, at: Moment, value: f64, window: f64) {
+    pub(crate) fn push(&mut self, at: Moment, value: f64, window: f64) {
         let is_gap = self.last.is_none_or(|last| last > at || last.until(at) > MAX_GAP);
         if is_gap || self.since.is_none() {
             self.since = Some(at);
@@ -42,29 +40,24 @@ impl WindowMaximum {
         }
     }
 
-    /// Seconds back from `now` without a gap.
-    #[must_use]
-    pub fn reach(&self, now: Moment) -> f64 {
+    pub(crate) fn reach(&self, now: Moment) -> f64 {
         self.since.map_or(0.0, |since| since.until(now))
     }
 
     /// The maximum of the `window` seconds before `now`.
-    #[must_use]
-    pub fn highest(&self, now: Moment, window: f64) -> Option<f64> {
+    pub(crate) fn highest(&self, now: Moment, window: f64) -> Option<f64> {
         self.points.iter().find(|(then, _)| then.until(now) <= window).map(|(_, high)| *high)
     }
 
     /// Seconds from `now` until the maximum of a window of `window` seconds falls to `limit`.
-    #[must_use]
-    pub fn seconds_until_below(&self, now: Moment, window: f64, limit: f64) -> f64 {
+    pub(crate) fn seconds_until_below(&self, now: Moment, window: f64, limit: f64) -> f64 {
         let last = self.points.iter().rev().find(|(_, high)| *high > limit);
         last.map_or(0.0, |(then, _)| (window - then.until(now)).max(0.0))
     }
 
     /// The part that is kept over a restart: at most `max_points` values, of which the last are merged into one that is as high as the
     /// first and as recent as the last of them. The window is no longer known to be without gaps.
-    #[must_use]
-    pub fn compacted(&self, max_points: usize) -> Self {
+    pub(crate) fn compacted(&self, max_points: usize) -> Self {
         let mut points: Vec<_> = self.points.iter().map(|(then, high)| (*then, six_digits(*high))).collect();
         while points.len() > max_points.max(1) {
             let (younger, _) = points.remove(points.len() - 1);
@@ -75,8 +68,7 @@ impl WindowMaximum {
         Self { since: None, last: None, points }
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         let clamp = |at: &mut Option<Moment>| *at = at.map(|at| at.min(now));
         clamp(&mut self.since);
         clamp(&mut self.last);
@@ -87,28 +79,22 @@ impl WindowMaximum {
 /// The minimum of a window: the maximum of the negated values.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct WindowMinimum(WindowMaximum);
+pub(crate) struct WindowMinimum(WindowMaximum);
 
 impl WindowMinimum {
-    /// Adds `value` at `at` and drops what is older than `window` seconds then.
-    pub fn push(&mut self, at: Moment, value: f64, window: f64) {
+    pub(crate) fn push(&mut self, at: Moment, value: f64, window: f64) {
         self.0.push(at, -value, window);
     }
 
-    /// Seconds back from `now` without a gap.
-    #[must_use]
-    pub fn reach(&self, now: Moment) -> f64 {
+    pub(crate) fn reach(&self, now: Moment) -> f64 {
         self.0.reach(now)
     }
 
-    /// The minimum of the `window` seconds before `now`.
-    #[must_use]
-    pub fn lowest(&self, now: Moment, window: f64) -> Option<f64> {
+    pub(crate) fn lowest(&self, now: Moment, window: f64) -> Option<f64> {
         self.0.highest(now, window).map(|high| -high)
     }
 
-    /// Moves times after `now` to now: the clock was set back.
-    pub fn not_after(&mut self, now: Moment) {
+    pub(crate) fn not_after(&mut self, now: Moment) {
         self.0.not_after(now);
     }
 }

@@ -58,11 +58,9 @@ pub struct Footprint<'a> {
 /// What one replica uses of a limit.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
-    /// Which budget of the limit.
     pub(super) key: SmolStr,
     /// How much there is of it, in all.
     pub(super) budget: f64,
-    /// How much of it a replica uses.
     pub(super) per_replica: f64,
 }
 

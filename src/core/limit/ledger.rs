@@ -38,9 +38,8 @@ impl fmt::Display for Binding {
     }
 }
 
-/// What is used of every limit.
 #[derive(Debug, Clone)]
-pub struct Ledger<'a> {
+pub(crate) struct Ledger<'a> {
     limits: &'a [Limit],
     used: Vec<BTreeMap<SmolStr, f64>>,
 }
@@ -50,8 +49,10 @@ const ROUNDING: f64 = 1e-9;
 
 impl<'a> Ledger<'a> {
     /// A ledger of `usage`, replicas by their footprint, and of what workloads outside of the decision use.
-    #[must_use]
-    pub fn new<'b>(limits: &'a [Limit], usage: impl IntoIterator<Item = (Footprint<'b>, i64)>) -> Self {
+    pub(crate) fn new<'b>(
+        limits: &'a [Limit],
+        usage: impl IntoIterator<Item = (Footprint<'b>, i64)>,
+    ) -> Self {
         let used = limits.iter().map(|limit| limit.elsewhere.clone()).collect();
         let mut ledger = Self { limits, used };
         for (replica, count) in usage {
@@ -61,8 +62,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// How many more such replicas fit, and the first limit that allows no more; `i64::MAX` if nothing limits them.
-    #[must_use]
-    pub fn room(&self, replica: &Footprint<'_>) -> (i64, Option<Binding>) {
+    pub(crate) fn room(&self, replica: &Footprint<'_>) -> (i64, Option<Binding>) {
         let mut least = (i64::MAX, None);
         for (index, limit) in self.limits.iter().enumerate() {
             let Some(claim) = limit.claim(replica) else { continue };
@@ -89,7 +89,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Counts `count` such replicas as used; a negative count puts them back.
-    pub fn take(&mut self, replica: &Footprint<'_>, count: i64) {
+    pub(crate) fn take(&mut self, replica: &Footprint<'_>, count: i64) {
         for (limit, uses) in self.limits.iter().zip(&mut self.used) {
             if let Some(claim) = limit.claim(replica) {
                 *uses.entry(claim.key).or_insert(0.0) += claim.per_replica * to_f64(count);

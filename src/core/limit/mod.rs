@@ -16,5 +16,6 @@ pub(crate) use budget::only_accelerator;
 pub use budget::{Budget, Footprint, Limit};
 pub use free_gpus::{FreeGpus, UNLIMITED};
 pub use grant::{Grant, GrantRequest, grant};
-pub use ledger::{Binding, Ledger};
+pub use ledger::Binding;
+pub(crate) use ledger::Ledger;
 pub use quota::Quota;

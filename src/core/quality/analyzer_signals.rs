@@ -6,7 +6,7 @@ use crate::model::{Analyzer, Role};
 use crate::snapshot::{Signal, SignalSet};
 
 /// The signals that an analyzer reads of an engine.
-pub trait Reads {
+pub(crate) trait Reads {
     /// Signals that it divides by, subtracts or compares. An engine that lacks one of them is not measured.
     const NEEDED: SignalSet;
     /// Signals that it uses if they are there.
@@ -29,7 +29,7 @@ const ARRIVALS: SignalSet = SignalSet::of(&[Signal::SchedulerAttempts]);
 
 /// The percent rule and the threshold score: KV usage and queue.
 #[derive(Debug, Clone, Copy)]
-pub enum Percent {}
+pub(crate) enum Percent {}
 
 impl Reads for Percent {
     const NEEDED: SignalSet = BASE;
@@ -37,7 +37,7 @@ impl Reads for Percent {
 
 /// The weighted score: KV usage, queue, and how fast one request is served.
 #[derive(Debug, Clone, Copy)]
-pub enum Weighted {}
+pub(crate) enum Weighted {}
 
 impl Reads for Weighted {
     const NEEDED: SignalSet = BASE.with(SignalSet::of(&[
@@ -52,7 +52,7 @@ impl Reads for Weighted {
 
 /// Token saturation: tokens in the cache, tokens that fit, and sizes of waiting requests.
 #[derive(Debug, Clone, Copy)]
-pub enum Tokens {}
+pub(crate) enum Tokens {}
 
 impl Reads for Tokens {
     const NEEDED: SignalSet = BASE.with(SIZES).with(SignalSet::of(&[Signal::KvCapacity]));
@@ -61,7 +61,7 @@ impl Reads for Tokens {
 
 /// Throughput: generated tokens against the fitted latency.
 #[derive(Debug, Clone, Copy)]
-pub enum Throughput {}
+pub(crate) enum Throughput {}
 
 impl Reads for Throughput {
     const NEEDED: SignalSet = BASE
@@ -73,7 +73,7 @@ impl Reads for Throughput {
 
 /// The queueing model and the legacy solver: arrivals, sizes and latencies.
 #[derive(Debug, Clone, Copy)]
-pub enum Latencies {}
+pub(crate) enum Latencies {}
 
 impl Reads for Latencies {
     const NEEDED: SignalSet = BASE.with(SIZES).with(INTER_TOKEN).with(FIRST_TOKEN);
@@ -83,7 +83,7 @@ impl Reads for Latencies {
 
 /// The rate policy: step times, arrivals and sizes from the growth of counters.
 #[derive(Debug, Clone, Copy)]
-pub enum Rate {}
+pub(crate) enum Rate {}
 
 impl Reads for Rate {
     const NEEDED: SignalSet = BASE.with(INTER_TOKEN).with(FIRST_TOKEN).with(SignalSet::of(&[
@@ -99,7 +99,7 @@ impl Reads for Rate {
 
 /// A scheduler: requests that it holds and dispatches.
 #[derive(Debug, Clone, Copy)]
-pub enum Scheduler {}
+pub(crate) enum Scheduler {}
 
 impl Reads for Scheduler {
     const NEEDED: SignalSet = SignalSet::NONE;
@@ -109,7 +109,7 @@ impl Reads for Scheduler {
 
 /// Signals by which the plausibility of the others is checked, beside those that an analyzer reads. The guards above the analyzers read
 /// them too.
-pub const WITNESSES: SignalSet = SignalSet::of(&[
+pub(crate) const WITNESSES: SignalSet = SignalSet::of(&[
     Signal::Running,
     Signal::PromptTokens,
     Signal::GenerationTokens,
@@ -122,31 +122,26 @@ pub const WITNESSES: SignalSet = SignalSet::of(&[
 
 /// The signals that an analyzer reads of an engine of one role.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Declared {
-    /// Required signals.
-    pub needed: SignalSet,
-    /// Optional signals.
-    pub optional: SignalSet,
+pub(crate) struct Declared {
+    pub(crate) needed: SignalSet,
+    pub(crate) optional: SignalSet,
     /// Required signals of secondary analyzers: an engine that lacks one of them is not measured.
-    pub beside: SignalSet,
+    pub(crate) beside: SignalSet,
 }
 
 impl Declared {
     /// The required signals of all analyzers.
-    #[must_use]
-    pub const fn required(self) -> SignalSet {
+    pub(crate) const fn required(self) -> SignalSet {
         self.needed.with(self.beside)
     }
 
-    /// Every signal that is read.
-    #[must_use]
-    pub const fn all(self) -> SignalSet {
+    pub(crate) const fn all(self) -> SignalSet {
         self.required().with(self.optional)
     }
 
     /// With the signals of a secondary `analyzer`.
     #[must_use]
-    pub const fn with(self, analyzer: Analyzer, role: Role) -> Self {
+    pub(crate) const fn with(self, analyzer: Analyzer, role: Role) -> Self {
         let Self { needed, optional, beside } = self;
         let optional = optional.with(analyzer.optional());
         Self { needed, optional, beside: beside.with(analyzer.needed(role)) }
@@ -156,7 +151,7 @@ impl Declared {
 impl Analyzer {
     /// The signals that it reads of an engine of `role`.
     #[must_use]
-    pub const fn declared(self, role: Role) -> Declared {
+    pub(crate) const fn declared(self, role: Role) -> Declared {
         Declared { needed: self.needed(role), optional: self.optional(), beside: SignalSet::NONE }
     }
 
@@ -179,7 +174,7 @@ impl Analyzer {
 
     /// Its optional signals.
     #[must_use]
-    pub const fn optional(self) -> SignalSet {
+    pub(crate) const fn optional(self) -> SignalSet {
         match self {
             Self::Rate => Rate::OPTIONAL,
             Self::SaturationPercent | Self::Threshold => Percent::OPTIONAL,
@@ -191,8 +186,7 @@ impl Analyzer {
     }
 
     /// Required signals that it neither remembers nor estimates: at least one engine has to show them.
-    #[must_use]
-    pub const fn indispensable(self) -> SignalSet {
+    pub(crate) const fn indispensable(self) -> SignalSet {
         match self {
             Self::Throughput => INTER_TOKEN,
             _ => SignalSet::NONE,
@@ -200,8 +194,7 @@ impl Analyzer {
     }
 
     /// It measures KV usage: if that is unknown, it finds no capacity missing.
-    #[must_use]
-    pub const fn measures_caches(self) -> bool {
+    pub(crate) const fn measures_caches(self) -> bool {
         matches!(self, Self::Saturation | Self::Throughput | Self::Weighted)
     }
 

@@ -17,7 +17,7 @@ use crate::units::{Cost, Replicas, Seconds, count, truncated_u32};
 /// How completely a set of variants is measured. One row of the observation table each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum CoverageState {
+pub(crate) enum CoverageState {
     /// The metric source does not answer.
     Down,
     /// Nothing runs, and nothing is asked to run.
@@ -38,27 +38,21 @@ pub enum CoverageState {
     Fresh,
 }
 
-/// Which way a number may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AllowedMoves {
-    /// More replicas.
-    pub up: bool,
-    /// Fewer replicas.
-    pub down: bool,
+pub(crate) struct AllowedMoves {
+    pub(crate) up: bool,
+    pub(crate) down: bool,
     /// No replica at all, if the idle clock allows.
-    pub zero: bool,
+    pub(crate) zero: bool,
 }
 
 impl CoverageState {
     /// Some ready pods are not measured.
-    #[must_use]
-    pub fn is_incomplete(self) -> bool {
+    pub(crate) fn is_incomplete(self) -> bool {
         matches!(self, Self::Partial | Self::Estimated)
     }
 
-    /// Which way a number may go.
-    #[must_use]
-    pub fn allowed_moves(self) -> AllowedMoves {
+    pub(crate) fn allowed_moves(self) -> AllowedMoves {
         match self {
             Self::Fresh => AllowedMoves { up: true, down: true, zero: true },
             Self::Estimated => AllowedMoves { up: true, down: true, zero: false },
@@ -89,79 +83,67 @@ pub struct EnginePeaks<'a> {
 
 /// What is measured of one variant.
 #[derive(Debug, Clone, Default)]
-pub struct VariantCoverage<'a> {
-    /// Pods that serve.
-    pub ready: u32,
+pub(crate) struct VariantCoverage<'a> {
+    pub(crate) ready: u32,
     /// Of these, those whose engines are all fresh.
-    pub fresh: u32,
+    pub(crate) fresh: u32,
     /// Of these, those with an engine between fresh and stale, and none worse.
-    pub aging: u32,
+    pub(crate) aging: u32,
     /// Of these, those with an engine whose samples are too old.
-    pub stale: u32,
+    pub(crate) stale: u32,
     /// Of these, those without any series.
-    pub absent: u32,
+    pub(crate) absent: u32,
     /// Of these, those that show cache and queue and lack another signal that the analyzer requires.
-    pub lacking: u32,
+    pub(crate) lacking: u32,
     /// Required signals that pods which have served long enough to be scraped do not show.
-    pub missing: SignalSet,
+    pub(crate) missing: SignalSet,
     /// Required signals that they show and that another signal contradicts.
-    pub contradicted: SignalSet,
+    pub(crate) contradicted: SignalSet,
     /// Pods that `missing` and `contradicted` are about.
-    pub incomplete: u32,
-    /// Pods that sleep.
-    pub asleep: u32,
+    pub(crate) incomplete: u32,
+    pub(crate) asleep: u32,
     /// Pods that exist and do not serve yet.
-    pub starting: u32,
+    pub(crate) starting: u32,
     /// Of these, those that no node has room for.
-    pub unschedulable: u32,
+    pub(crate) unschedulable: u32,
     /// The newest creation of a pod that does not serve yet.
-    pub started_last: Option<Timestamp>,
+    pub(crate) started_last: Option<Timestamp>,
     /// When the newest serving pod became ready.
-    pub ready_last: Option<Timestamp>,
+    pub(crate) ready_last: Option<Timestamp>,
     /// The newest sample that is not stale.
-    pub newest: Option<Timestamp>,
+    pub(crate) newest: Option<Timestamp>,
     /// The newest sample, stale or not.
-    pub newest_any: Option<Timestamp>,
+    pub(crate) newest_any: Option<Timestamp>,
     /// The most engines of one serving pod: several with data parallelism.
-    pub engines_per_pod: u32,
+    pub(crate) engines_per_pod: u32,
     /// The input of the percent rule: one entry for each engine that is not stale.
-    pub observations: Vec<EnginePeaks<'a>>,
+    pub(crate) observations: Vec<EnginePeaks<'a>>,
     /// Loads of the engines that show all that the analyzer requires, or of which it can be estimated.
-    pub loads: Vec<EngineLoad<'a, ()>>,
+    pub(crate) loads: Vec<EngineLoad<'a, ()>>,
     /// Of the pods that are not measured, those that are estimated from what they do show.
-    pub estimated: u32,
+    pub(crate) estimated: u32,
     /// Pods whose queue is distrusted, with whether the rest of their signals says that they are full, where it does.
-    pub queue_distrusted: Vec<(&'a str, Option<bool>)>,
+    pub(crate) queue_distrusted: Vec<(&'a str, Option<bool>)>,
     /// Ranges of the derived metrics that the engines show.
     pub(super) ranges: MetricRanges,
     /// Recent contradictions by engine.
     pub(super) contradictions: Vec<(SmolStr, Contradictions)>,
 }
 
-/// What is measured of a set of variants.
-#[derive(Debug, Clone)]
-pub struct Coverage<'a> {
-    /// How complete that is.
-    pub state: CoverageState,
-    /// In the order given.
-    pub variants: Vec<VariantCoverage<'a>>,
-}
-
 /// A variant with what is measured of it.
 pub(crate) type AssessedVariant<'a> = (&'a VariantState, &'a VariantCoverage<'a>);
 
-/// Assesses `variants` at `now`.
-#[must_use]
-pub fn assess_coverage<'a>(
+/// How completely `variants` are measured at `now`, without a history of their signals.
+pub(crate) fn assess_coverage(
     source: &SourceHealth,
-    variants: &[&'a VariantState],
+    variants: &[&VariantState],
     declared: Declared,
     now: Timestamp,
-) -> Coverage<'a> {
+) -> CoverageState {
     let coverages: Vec<VariantCoverage<'_>> =
         variants.iter().map(|variant| assess_variant(variant, declared, None, now)).collect();
     let assessed: Vec<AssessedVariant<'_>> = variants.iter().copied().zip(&coverages).collect();
-    Coverage { state: coverage_state(source, &assessed, now), variants: coverages }
+    coverage_state(source, &assessed, now)
 }
 
 /// Nothing is asked to run, and nothing serves.
@@ -393,8 +375,7 @@ pub(crate) fn is_distrusted_on_most_engines<'s>(
 
 impl VariantCoverage<'_> {
     /// Ready pods that do not show everything the analyzer requires.
-    #[must_use]
-    pub fn unmeasured(&self) -> u32 {
+    pub(crate) fn unmeasured(&self) -> u32 {
         self.absent.saturating_add(self.stale).saturating_add(self.lacking)
     }
 
@@ -412,8 +393,7 @@ impl VariantCoverage<'_> {
 
     /// Pods that the scale target counts as pending, without those that will not come: no node has room for them, they were
     /// created more than `start_limit` ago, or they sleep. Pods that were ready and failed may come back, except the `replaced` ones.
-    #[must_use]
-    pub fn expected_pending(
+    pub(crate) fn expected_pending(
         &self,
         variant: &VariantState,
         start_limit: Seconds,

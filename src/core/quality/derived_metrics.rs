@@ -112,7 +112,6 @@ impl MetricRanges {
         self.0.iter().all(Option::is_none)
     }
 
-    /// The ranges that cover both.
     #[must_use]
     pub(super) fn with(mut self, other: &Self) -> Self {
         for (range, other) in self.0.iter_mut().zip(other.0) {
@@ -137,7 +136,6 @@ impl MetricRanges {
         }))
     }
 
-    /// The maximum that engines have shown.
     pub(super) fn max(&self, metric: DerivedMetric) -> Option<f64> {
         self.0[metric.index()].map(|[_, max]| max)
     }

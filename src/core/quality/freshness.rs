@@ -10,7 +10,7 @@ use crate::units::{Seconds, truncated_u32};
 const MIN_FRESH_LIMIT: Seconds = Seconds::whole(30);
 
 /// A sample is not stale for at least this long: four scrapes of the usual 15 s.
-pub const MIN_STALE_LIMIT: Seconds = Seconds::whole(60);
+pub(crate) const MIN_STALE_LIMIT: Seconds = Seconds::whole(60);
 
 /// How late a scrape may be without leaving a gap at the far end of the peak window: a third of the usual 15 s.
 pub(super) const MAX_SCRAPE_DELAY: Seconds = Seconds::whole(5);
@@ -20,7 +20,7 @@ pub(super) const PEAK_WINDOW: Seconds = Seconds::whole(60);
 
 /// How old the newest sample is, by what may be concluded from it. In order of trust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Freshness {
+pub(crate) enum Freshness {
     /// Every required signal is at most [`fresh_limit`] old.
     Fresh,
     /// Between the two limits, or one of the signals is missing, or the peak window is not covered yet: may raise a number,
@@ -35,16 +35,13 @@ pub enum Freshness {
 /// KV-cache usage and queue of one engine.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineReading<'a> {
-    /// How far it can be trusted.
-    pub freshness: Freshness,
-    /// The newest sample of either signal.
-    pub newest: Option<Timestamp>,
-    /// The scrapes of the peak window.
-    pub recent: Rows<'a>,
+    pub(crate) freshness: Freshness,
+    pub(crate) newest: Option<Timestamp>,
+    pub(crate) recent: Rows<'a>,
     /// Peak KV-cache usage of the window, 0 to 1; 0 when only the queue is known.
-    pub kv: f64,
+    pub(crate) kv: f64,
     /// Peak waiting requests of the window, truncated; 0 when only the KV cache is known.
-    pub queue: u32,
+    pub(crate) queue: u32,
 }
 
 /// What every analyzer requires.
@@ -59,7 +56,6 @@ pub fn judged_engines(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Sig
 }
 
 /// Grades `signals` at `now`; their pod has been ready since `ready_since`.
-#[must_use]
 pub(super) fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
     let interval = signals.interval();
     let grades = REQUIRED.map(|signal| grade(signals.newest(signal), interval, now));
@@ -111,8 +107,7 @@ pub(super) fn grade(newest: Option<Sample>, interval: Seconds, now: Timestamp) -
 }
 
 /// Up to this age a sample is fresh: two scrape intervals, at least 30 s.
-#[must_use]
-pub fn fresh_limit(interval: Seconds) -> Seconds {
+pub(crate) fn fresh_limit(interval: Seconds) -> Seconds {
     scaled(interval, 2.0, MIN_FRESH_LIMIT)
 }
 

@@ -46,7 +46,7 @@ impl SignalHistory {
 
     /// The history after an evaluation in which an analyzer that reads `reads` measured `variants`, all that the model has.
     #[must_use]
-    pub fn after<'s>(
+    pub(crate) fn after<'s>(
         &self,
         variants: impl Iterator<Item = (&'s VariantState, &'s VariantCoverage<'s>)> + Clone,
         reads: SignalSet,

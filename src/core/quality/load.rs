@@ -13,7 +13,7 @@ use crate::snapshot::{Rows, Sample, Series, Signal, SignalSet, Signals, highest_
 use crate::units::{Seconds, to_f64, truncated_i64};
 
 /// Request sizes and prefix cache hits are means over this window, as in upstream's `rate(…[5m])`.
-pub const SIZE_WINDOW: Seconds = Seconds::whole(300);
+pub(crate) const SIZE_WINDOW: Seconds = Seconds::whole(300);
 
 /// Rates and latencies are means over this window, as in upstream's `rate(…[1m])`.
 const RATE_WINDOW: Seconds = Seconds::whole(60);
@@ -29,7 +29,7 @@ const FULL_QUEUE: f64 = 5.0;
 ///
 /// `A` is the analyzer that reads it. A call for a signal that it has not declared ([`Reads`]) does not compile.
 #[derive(Debug)]
-pub struct EngineLoad<'a, A> {
+pub(crate) struct EngineLoad<'a, A> {
     reader: PhantomData<A>,
     signals: &'a Signals,
     /// For peaks and newest values.
@@ -68,21 +68,17 @@ impl<'a, A> EngineLoad<'a, A> {
         Self { substitution, ..self }
     }
 
-    /// The same, read by `B`.
-    #[must_use]
-    pub fn for_analyzer<B: Reads>(&self) -> EngineLoad<'a, B> {
+    pub(crate) fn for_analyzer<B: Reads>(&self) -> EngineLoad<'a, B> {
         let Self { signals, peak_rows, size_rows, now, substitution, .. } = *self;
         EngineLoad { reader: PhantomData, signals, peak_rows, size_rows, now, substitution }
     }
 
-    /// The scrapes of the last minute.
     pub(super) fn peak_window(&self) -> Window<'a> {
         Window::new(self.peak_rows)
     }
 
     /// Some signals that an analyzer reads are estimated.
-    #[must_use]
-    pub fn is_estimated(&self) -> bool {
+    pub(crate) fn is_estimated(&self) -> bool {
         self.substitution.is_some_and(|substitution| !substitution.lacking.is_empty())
     }
 
@@ -171,8 +167,7 @@ impl<'a, A> EngineLoad<'a, A> {
     }
 
     /// How loaded it is compared with other engines of the model: KV usage and queue, 0 to 2.
-    #[must_use]
-    pub fn busyness(&self) -> f64 {
+    pub(crate) fn busyness(&self) -> f64 {
         let kv = self.usage(|signal| self.peak(signal)).unwrap_or(0.0);
         let queue = self.peak_waiting().map_or(0.0, |waiting| waiting / (waiting + FULL_QUEUE));
         kv + queue
@@ -182,9 +177,7 @@ impl<'a, A> EngineLoad<'a, A> {
 impl<'a, A: Reads> EngineLoad<'a, A> {
     const READS: SignalSet = A::NEEDED.with(A::OPTIONAL);
 
-    /// Reads `signals` at `now`.
-    #[must_use]
-    pub fn read(signals: &'a Signals, now: Timestamp) -> Self {
+    pub(crate) fn read(signals: &'a Signals, now: Timestamp) -> Self {
         Self::new(signals, peak_rows(signals, now), now)
     }
 
@@ -195,29 +188,24 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     }
 
     /// Peak KV-cache usage of the last minute, 0 to 1.
-    #[must_use]
-    pub fn kv(&self) -> Option<f64> {
+    pub(crate) fn kv(&self) -> Option<f64> {
         declared!(KvUsage);
         self.usage(|signal| self.peak(signal))
     }
 
     /// Peak waiting requests of the last minute.
-    #[must_use]
-    pub fn queue(&self) -> Option<f64> {
+    pub(crate) fn queue(&self) -> Option<f64> {
         declared!(Waiting);
         self.peak_waiting()
     }
 
     /// KV-cache usage at the newest sample, 0 to 1.
-    #[must_use]
-    pub fn kv_now(&self) -> Option<f64> {
+    pub(crate) fn kv_now(&self) -> Option<f64> {
         declared!(KvUsage);
         self.usage(|signal| self.newest(signal))
     }
 
-    /// Running requests at the newest sample.
-    #[must_use]
-    pub fn running(&self) -> Option<f64> {
+    pub(crate) fn running(&self) -> Option<f64> {
         declared!(Running);
         if self.shows(&[Signal::Running]) {
             return self.newest(Signal::Running);
@@ -228,8 +216,7 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     }
 
     /// Size of the KV cache, tokens; 0 when unknown.
-    #[must_use]
-    pub fn capacity(&self) -> i64 {
+    pub(crate) fn capacity(&self) -> i64 {
         declared!(KvCapacity);
         let capacity = if self.shows(&[Signal::KvCapacity]) {
             self.signals.newest(Signal::KvCapacity).map(|sample| sample.value)
@@ -240,8 +227,7 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     }
 
     /// Mean prompt of a finished request, tokens.
-    #[must_use]
-    pub fn prompt(&self) -> Option<f64> {
+    pub(crate) fn prompt(&self) -> Option<f64> {
         declared!(RequestPromptTokensSum, RequestPromptTokensCount);
         self.size_or_baseline(Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount, |baseline| {
             baseline.prompt
@@ -249,8 +235,7 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     }
 
     /// Mean generation of a finished request, tokens.
-    #[must_use]
-    pub fn generated(&self) -> Option<f64> {
+    pub(crate) fn generated(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum, RequestGenerationTokensCount);
         self.size_or_baseline(
             Signal::RequestGenerationTokensSum,
@@ -260,23 +245,20 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
     }
 
     /// Share of prompt tokens found in the prefix cache, 0 to 1.
-    #[must_use]
-    pub fn hits(&self) -> Option<f64> {
+    pub(crate) fn hits(&self) -> Option<f64> {
         declared!(PrefixCacheHits, PrefixCacheQueries);
         self.size_or_baseline(Signal::PrefixCacheHits, Signal::PrefixCacheQueries, |baseline| baseline.hits)
             .filter(|share| (0.0..=1.0).contains(share))
     }
 
     /// Requests per second that the scheduler dispatches to it.
-    #[must_use]
-    pub fn arriving(&self) -> Option<f64> {
+    pub(crate) fn arriving(&self) -> Option<f64> {
         declared!(SchedulerAttempts);
         self.shown_rate(Signal::SchedulerAttempts)
     }
 
     /// Requests that start, per second, by their first tokens. If those are distrusted, requests that finish.
-    #[must_use]
-    pub fn starting(&self) -> Option<f64> {
+    pub(crate) fn starting(&self) -> Option<f64> {
         declared!(TimeToFirstTokenCount, RequestGenerationTokensCount, RequestPromptTokensCount);
         let counts = [
             Signal::TimeToFirstTokenCount,
@@ -287,37 +269,28 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
         trusted.take(if self.is_estimated() { counts.len() } else { 1 }).find_map(|signal| self.rate(signal))
     }
 
-    /// Mean time to first token, seconds.
-    #[must_use]
-    pub fn first_token(&self) -> Option<f64> {
+    pub(crate) fn first_token(&self) -> Option<f64> {
         declared!(TimeToFirstTokenSum, TimeToFirstTokenCount);
         self.latency(Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount)
     }
 
-    /// Mean inter-token latency, seconds.
-    #[must_use]
-    pub fn between_tokens(&self) -> Option<f64> {
+    pub(crate) fn between_tokens(&self) -> Option<f64> {
         declared!(InterTokenLatencySum, InterTokenLatencyCount);
         self.latency(Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount)
     }
 
-    /// Generated tokens per second.
-    #[must_use]
-    pub fn generating(&self) -> Option<f64> {
+    pub(crate) fn generating(&self) -> Option<f64> {
         declared!(GenerationTokens, RequestGenerationTokensSum);
         self.shown_rate(Signal::GenerationTokens).or_else(|| self.finishing())
     }
 
     /// Generated tokens of finishing requests, per second.
-    #[must_use]
-    pub fn finishing(&self) -> Option<f64> {
+    pub(crate) fn finishing(&self) -> Option<f64> {
         declared!(RequestGenerationTokensSum);
         self.shown_rate(Signal::RequestGenerationTokensSum)
     }
 
-    /// Finished requests per second.
-    #[must_use]
-    pub fn finished(&self) -> Option<f64> {
+    pub(crate) fn finished(&self) -> Option<f64> {
         declared!(RequestGenerationTokensCount);
         self.shown_rate(Signal::RequestGenerationTokensCount)
     }
@@ -354,8 +327,7 @@ impl<'a, A: Reads> EngineLoad<'a, A> {
 }
 
 /// Tokens in a KV cache of `capacity` tokens at a usage of `share`, at most what fits (WVA v0.9 rounds likewise).
-#[must_use]
-pub fn used_tokens(share: f64, capacity: i64) -> i64 {
+pub(crate) fn used_tokens(share: f64, capacity: i64) -> i64 {
     truncated_i64((share * to_f64(capacity)).round()).clamp(0, capacity.max(0))
 }
 

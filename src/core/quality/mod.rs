@@ -5,7 +5,7 @@
 //! of `signal_history`; `engine_assessment` combines both; [`EngineLoad`] reads an engine's load; [`Coverage`] summarises the variants
 //! that are decided together. [`saturated_pods`] and [`RemainingCapacity`] are the evidence of the two guards above every analyzer.
 
-pub mod analyzer_signals;
+pub(crate) mod analyzer_signals;
 mod baseline_deviation;
 mod coverage;
 mod derived_metrics;
@@ -23,13 +23,18 @@ mod signal_history;
 #[cfg(test)]
 mod tests;
 
-pub use coverage::{AllowedMoves, Coverage, CoverageState, EnginePeaks, VariantCoverage, assess_coverage};
-pub(crate) use coverage::{AssessedVariant, assess_variant, coverage_state, is_distrusted_on_most_engines};
+pub use coverage::EnginePeaks;
+pub(crate) use coverage::{
+    AllowedMoves, AssessedVariant, CoverageState, VariantCoverage, assess_coverage, assess_variant,
+    coverage_state, is_distrusted_on_most_engines,
+};
 pub(crate) use engine_assessment::EngineAssessor;
-pub use freshness::{Freshness, MIN_STALE_LIMIT, fresh_limit, judged_engines, stale_limit};
-pub use load::{EngineLoad, SIZE_WINDOW, used_tokens};
-pub use plausibility::shown_signals;
-pub use pods::{OVERDUE_FACTOR, PodOutlook, count_lost_and_failing, is_growth_futile, mark_sleepers};
+pub(crate) use freshness::{MIN_STALE_LIMIT, fresh_limit};
+pub use freshness::{judged_engines, stale_limit};
+pub(crate) use load::{EngineLoad, SIZE_WINDOW, used_tokens};
+pub(crate) use plausibility::shown_signals;
+pub use pods::mark_sleepers;
+pub(crate) use pods::{OVERDUE_FACTOR, PodOutlook, count_lost_and_failing, is_growth_futile};
 pub use remaining_capacity::{RemainingCapacity, Shortfall};
-pub use saturation::{SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
+pub(crate) use saturation::{SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 pub use signal_history::SignalHistory;

@@ -17,17 +17,15 @@ use crate::units::Seconds;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct EngineCoverage {
     /// Required, and absent or stale.
-    pub missing: SignalSet,
+    pub(crate) missing: SignalSet,
     /// Read by the analyzer or a witness, and contradicted by another signal of the engine.
-    pub contradicted: SignalSet,
+    pub(crate) contradicted: SignalSet,
     /// How old the oldest of the newest samples is.
-    pub freshness: Freshness,
+    pub(crate) freshness: Freshness,
     pub(super) metrics: DerivedMetrics,
 }
 
 impl EngineCoverage {
-    /// Every required signal is there and plausible.
-    #[must_use]
     pub(crate) fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.contradicted.is_empty()
     }
@@ -40,14 +38,12 @@ pub(super) struct EngineContext<'a> {
     pub(super) max_sequences: Option<f64>,
     /// The baseline of its variant, and when that was completed.
     pub(super) baseline: Option<(Timestamp, &'a Baseline)>,
-    /// When its pod became ready.
     pub(super) ready_since: Timestamp,
     /// Its last scrape that is known to contradict itself.
     pub(super) trusted_after: Option<Timestamp>,
 }
 
 /// Looks for what is `declared` in `signals`, as of `now`.
-#[must_use]
 pub(super) fn assess_signals(
     signals: &Signals,
     declared: Declared,
@@ -396,7 +392,7 @@ fn find_stuck_queue(span: &Span<'_>, max_sequences: Option<f64>) -> SignalSet {
 }
 
 /// The signals of `wanted` of which at least one of `engines` has a sample that is not stale.
-pub fn shown_signals<'a>(
+pub(crate) fn shown_signals<'a>(
     engines: impl Iterator<Item = &'a Signals>,
     wanted: SignalSet,
     now: Timestamp,

@@ -9,12 +9,11 @@ use crate::units::{Replicas, Seconds};
 /// A pod that takes this many times as long to start as the longest of the last starts is no longer counted on. Starts of one variant
 /// vary: with an image or weights that the node does not have yet they take two to three times as long as on a node that has
 /// served the model. To give up a pod too early orders one too many; to wait for it costs a fleet that needs it that time.
-pub const OVERDUE_FACTOR: f64 = 3.0;
+pub(crate) const OVERDUE_FACTOR: f64 = 3.0;
 
 /// What can be expected of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PodOutlook {
-    /// It serves.
+pub(crate) enum PodOutlook {
     Ready,
     /// It has not been ready yet, and is young enough to become so.
     Starting,
@@ -22,9 +21,7 @@ pub enum PodOutlook {
     Failing,
     /// It has never been ready and should have been long ago.
     Broken,
-    /// No node has room for it.
     Unschedulable,
-    /// It is being deleted.
     Terminating,
     /// Its engines sleep: it serves when somebody wakes them.
     Asleep,
@@ -32,8 +29,7 @@ pub enum PodOutlook {
 
 impl PodOutlook {
     /// The outlook of `replica` at `now`, when a start takes at most `start_limit`.
-    #[must_use]
-    pub fn assess(replica: &Replica, start_limit: Seconds, now: Timestamp) -> Self {
+    pub(crate) fn assess(replica: &Replica, start_limit: Seconds, now: Timestamp) -> Self {
         match replica.phase {
             Phase::Ready => Self::Ready,
             Phase::Terminating => Self::Terminating,
@@ -52,8 +48,7 @@ impl PodOutlook {
     }
 
     /// It was ordered and will not serve.
-    #[must_use]
-    pub const fn is_lost(self) -> bool {
+    pub(crate) const fn is_lost(self) -> bool {
         matches!(self, Self::Broken | Self::Unschedulable | Self::Asleep)
     }
 }
@@ -90,8 +85,11 @@ fn has_worked_since(signals: &Signals, from: Timestamp) -> bool {
 }
 
 /// How many pods of `variant` will not serve, and how many were ready and have failed.
-#[must_use]
-pub fn count_lost_and_failing(variant: &VariantState, start_limit: Seconds, now: Timestamp) -> (u32, u32) {
+pub(crate) fn count_lost_and_failing(
+    variant: &VariantState,
+    start_limit: Seconds,
+    now: Timestamp,
+) -> (u32, u32) {
     let outlooks = variant.replicas.iter().map(|replica| PodOutlook::assess(replica, start_limit, now));
     outlooks.fold((0, 0), |(lost, failing), outlook| {
         (lost + u32::from(outlook.is_lost()), failing + u32::from(outlook == PodOutlook::Failing))
@@ -102,8 +100,7 @@ pub fn count_lost_and_failing(variant: &VariantState, start_limit: Seconds, now:
 /// `start` apart, never became ready, and nothing that was ordered since did.
 ///
 /// One broken pod says nothing about the next one: a node may be bad, or a GPU may hang. An image that cannot be pulled breaks all.
-#[must_use]
-pub fn is_growth_futile(
+pub(crate) fn is_growth_futile(
     variant: &VariantState,
     start: Seconds,
     start_limit: Seconds,

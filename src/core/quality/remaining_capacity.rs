@@ -101,8 +101,7 @@ impl RemainingCapacity {
     }
 
     /// Going from `current` to `targets` replicas of each variant removes a ready pod. What is added elsewhere does not serve yet.
-    #[must_use]
-    pub fn removes_ready_pod(&self, current: &[u32], targets: &[u32]) -> bool {
+    pub(crate) fn removes_ready_pod(&self, current: &[u32], targets: &[u32]) -> bool {
         let mut variants = current.iter().zip(targets).zip(self.ready.iter().zip(&self.asleep));
         variants.any(|((current, target), (ready, asleep))| {
             target.saturating_sub(*asleep) < current.saturating_sub(*asleep).min(*ready)

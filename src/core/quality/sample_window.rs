@@ -184,12 +184,10 @@ impl<'a> Span<'a> {
         (self.reads.has(gauge) && !range.min.is_nan()).then_some(range)
     }
 
-    /// The mean of a gauge over time.
     pub(super) fn mean(&self, gauge: Signal) -> Option<f64> {
         self.range(gauge).map(|range| range.mean)
     }
 
-    /// The maximum of a gauge.
     pub(super) fn max(&self, gauge: Signal) -> Option<f64> {
         self.range(gauge).map(|range| range.max)
     }

@@ -8,7 +8,7 @@ use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};
 use crate::units::Seconds;
 
 /// Every scrape of this window must show saturation: one minute, four scrapes of the usual 15 s.
-pub const SATURATED_WINDOW: Seconds = PEAK_WINDOW;
+pub(crate) const SATURATED_WINDOW: Seconds = PEAK_WINDOW;
 
 /// Fewer scrapes do not make a window.
 const MIN_SCRAPES: usize = 2;
@@ -25,13 +25,13 @@ const MAX_UNKNOWN_PER_SATURATED: u32 = 2;
 
 /// How many ready pods of a fleet are saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SaturatedPods {
+pub(crate) struct SaturatedPods {
     /// Saturated in every scrape of the window.
-    pub saturated: u32,
+    pub(crate) saturated: u32,
     /// Ready, measured or not.
-    pub ready: u32,
+    pub(crate) ready: u32,
     /// None of them shows waiting requests: they run as many as they can.
-    pub inferred: bool,
+    pub(crate) inferred: bool,
 }
 
 /// What the scrapes of the window say about an engine, a pod or a queue.
@@ -53,8 +53,7 @@ enum Pressure {
 /// pod with room prevents it, because requests can go there.
 ///
 /// `without_queue` gives, for a pod whose queue is distrusted, whether the rest of its signals says that it is full (`None`: unknown).
-#[must_use]
-pub fn saturated_pods<'a>(
+pub(crate) fn saturated_pods<'a>(
     replicas: impl IntoIterator<Item = &'a Replica>,
     ready: u32,
     without_queue: impl Fn(&Replica) -> Option<Option<bool>>,
@@ -85,8 +84,7 @@ pub fn saturated_pods<'a>(
 }
 
 /// The scheduler has held requests in every scrape of the window.
-#[must_use]
-pub fn is_queue_never_empty(scheduler: &Signals, now: Timestamp) -> bool {
+pub(crate) fn is_queue_never_empty(scheduler: &Signals, now: Timestamp) -> bool {
     let pressure_of = |_, queue: Sample| if queue.value > 0.0 { Pressure::Saturated } else { Pressure::Calm };
     window_pressure(scheduler, Signal::SchedulerQueueSize, now, pressure_of) == Pressure::Saturated
 }

@@ -42,7 +42,6 @@ pub struct SignalHistory {
     /// By engine: the pod's name, followed by the engine's where the pod has several.
     #[serde(rename = "doubts", skip_serializing_if = "NameMap::is_empty")]
     pub(super) contradictions: NameMap<Contradictions>,
-    /// By variant.
     #[serde(rename = "believed", skip_serializing_if = "NameMap::is_empty")]
     pub(super) baselines: NameMap<BaselineHistory>,
 }
@@ -218,7 +217,6 @@ impl Contradictions {
         recent.fold(SignalSet::NONE, |all, (signals, _)| all.with(signals))
     }
 
-    /// The last scrape that contradicted anything.
     pub(super) fn newest(&self) -> Option<Timestamp> {
         self.iter().map(|(_, at)| at).max()
     }

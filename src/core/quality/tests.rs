@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::freshness::read_engine;
+use super::freshness::{Freshness, read_engine};
 use super::*;
 use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
 use crate::quality::analyzer_signals::Declared;
@@ -42,7 +42,7 @@ fn coverage_state(replicas: Vec<Replica>, source: &SourceHealth) -> CoverageStat
     let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
     let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
-    assess_coverage(source, &[&variant(replicas, scale)], Declared::default(), NOW).state
+    assess_coverage(source, &[&variant(replicas, scale)], Declared::default(), NOW)
 }
 
 fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
@@ -169,7 +169,7 @@ fn a_ready_pod_the_pod_list_does_not_have_makes_the_sight_partial() {
     let two = Replicas::new(2);
     let one_listed = variant(vec![ready([scraped(5, 15)])], Scale { spec: two, current: two, ready: two });
     assert_eq!(
-        assess_coverage(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW).state,
+        assess_coverage(&SourceHealth::Complete, &[&one_listed], Declared::default(), NOW),
         CoverageState::Partial
     );
 }
@@ -185,16 +185,28 @@ fn only_a_fresh_and_complete_sight_may_lower_a_number() {
 }
 
 #[test]
+fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
+    let awake = (0..4).map(|_| ready([scraped(5, 15)]));
+    let replicas = awake.chain([in_phase(Phase::Asleep), in_phase(Phase::Asleep)]).collect();
+    let (six, four) = (Replicas::new(6), Replicas::new(4));
+    let state = variant(replicas, Scale { spec: six, current: six, ready: four });
+    let coverage = assess_variant(&state, Declared::default(), None, NOW);
+    assert_eq!((coverage.ready, coverage.asleep, coverage.starting), (4, 2, 0));
+    assert_eq!(coverage.expected_pending(&state, Seconds::whole(300), 0, NOW), Replicas::ZERO);
+    let found = assess_coverage(&SourceHealth::Complete, &[&state], Declared::default(), NOW);
+    assert_eq!(found, CoverageState::Fresh, "what sleeps hides nothing");
+}
+
+#[test]
 fn what_will_not_come_is_not_credited() {
     let young = Replica { created: ago(60), ..in_phase(Phase::Starting) };
     let old = Replica { created: ago(301), ..in_phase(Phase::Starting) };
     let nowhere = Replica { created: ago(60), ..in_phase(Phase::Unschedulable) };
     let (five, one) = (Replicas::new(5), Replicas::ONE);
     let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
-    let seen =
-        assess_coverage(&SourceHealth::Complete, &[&state], Declared::default(), NOW).variants.remove(0);
+    let coverage = assess_variant(&state, Declared::default(), None, NOW);
     // Four are pending: one is listed and young, one is not listed yet.
-    let credited = |state, replaced| seen.expected_pending(state, Seconds::whole(300), replaced, NOW);
+    let credited = |state, replaced| coverage.expected_pending(state, Seconds::whole(300), replaced, NOW);
     assert_eq!(credited(&state, 0), Replicas::new(2));
     let failing = || Replica { created: ago(900), ready_since: Some(ago(800)), ..in_phase(Phase::Starting) };
     let state = VariantState { replicas: vec![failing(), failing()], ..state.clone() };

@@ -12,36 +12,27 @@ use crate::units::Replicas;
 
 /// A later stage's change of a number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Adjustment {
-    /// Which stage.
-    pub stage: Stage,
-    /// The number before it.
+pub(crate) struct Adjustment {
+    pub(crate) stage: Stage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Replicas>,
-    /// The number after it.
-    pub to: Replicas,
-    /// Why.
-    pub why: AdjustmentReason,
+    pub(crate) from: Option<Replicas>,
+    pub(crate) to: Replicas,
+    pub(crate) why: AdjustmentReason,
 }
 
 /// Why a later stage changed a number, or what binds it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum AdjustmentReason {
-    /// A rule of stability.
+pub(crate) enum AdjustmentReason {
     Stability {
-        /// Which.
         rule: StabilityRule,
     },
     /// The variant's minimum and maximum.
     Bounds {
-        /// Minimum.
         min: Replicas,
-        /// Maximum, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         max: Option<Replicas>,
     },
-    /// A shared limit.
     Limit {
         /// Which; `None` are the GPUs of upstream's pools.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,12 +45,10 @@ pub enum AdjustmentReason {
     },
     /// What runs must fit into what remains.
     MustFit {
-        /// What does not fit.
         limit: RemovalLimit,
     },
     /// The safety net of a saturated fleet.
     Saturated {
-        /// How it stands.
         state: Saturation,
     },
     /// An HPA takes the change for none.
@@ -92,24 +81,19 @@ impl AdjustmentReason {
 /// A variant of a saturated fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Saturation {
-    /// How it is known.
+pub(crate) struct Saturation {
     pub evidence: SaturationEvidence,
-    /// What becomes of it.
     pub relief: Relief,
     /// Replicas that run, within the maximum.
     pub running: Replicas,
     /// Replicas that were ordered before.
     pub ordered: Replicas,
-    /// The maximum, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Replicas>,
     /// Replicas ordered that are within their start-up time.
     pub starting: u32,
-    /// Pods without a node.
     pub unschedulable: u32,
-    /// Pods that are not Ready.
-    pub not_ready: u32,
+    pub(crate) not_ready: u32,
     /// How long a pod takes to start, whole seconds.
     pub start_up: u32,
 }
@@ -117,14 +101,9 @@ pub struct Saturation {
 /// How it is known that a fleet is saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum SaturationEvidence {
+pub(crate) enum SaturationEvidence {
     /// Its pods have been saturated in every scrape of the last minute.
-    Pods {
-        /// So many.
-        saturated: u32,
-        /// Of so many Ready ones.
-        ready: u32,
-    },
+    Pods { saturated: u32, ready: u32 },
     /// The scheduler's queue has not been empty for a minute.
     Queue,
 }

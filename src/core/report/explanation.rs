@@ -23,23 +23,21 @@ pub struct Explanation(Arc<Reasoning>);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reasoning {
-    /// Replicas that ran when it was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running: Option<Replicas>,
+    pub(crate) running: Option<Replicas>,
     /// The number that is explained; `None` where nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub number: Option<Replicas>,
-    /// What the number follows from, before adjustments.
-    pub basis: Basis,
+    pub(crate) number: Option<Replicas>,
+    pub(crate) basis: Basis,
     /// What the analyzers found, where they were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<Analysis>,
+    pub(crate) analysis: Option<Analysis>,
     /// What later stages changed, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub adjustments: Vec<Adjustment>,
+    pub(crate) adjustments: Vec<Adjustment>,
     /// Why the number is not published, if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub withheld: Option<Withheld>,
+    pub(crate) withheld: Option<Withheld>,
 }
 
 impl Explanation {
@@ -48,9 +46,8 @@ impl Explanation {
         Self::without_number(Basis::Recorded { text: text.into() })
     }
 
-    /// Why there is no number.
     #[must_use]
-    pub fn without_number(basis: Basis) -> Self {
+    pub(crate) fn without_number(basis: Basis) -> Self {
         Reasoning {
             running: None,
             number: None,
@@ -183,13 +180,12 @@ impl<'de> Deserialize<'de> for Explanation {
     }
 }
 
-/// What a number follows from, before adjustments.
+/// What a number follows from, before adjustments; `render::basis` says each in words.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Basis {
+pub(crate) enum Basis {
     /// A text of which the data was not kept.
     Recorded {
-        /// The text.
         text: SmolStr,
     },
     /// An analyzer's number: its finding says why.
@@ -198,64 +194,42 @@ pub enum Basis {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         caveat: Option<Caveat>,
     },
-    /// Held: the metric source does not answer.
     SourceDown {
-        /// What the source said.
         cause: SmolStr,
     },
-    /// Held: Ready pods have no series at all.
     NoSeries {
-        /// Ready pods.
         ready: u32,
     },
-    /// Held: the newest samples of all Ready pods are too old.
     StaleSamples {
-        /// Ready pods.
         ready: u32,
     },
-    /// Held: an incomplete answer of the source has nothing of the Ready pods.
     IncompleteAnswer {
-        /// What the source warned of.
         warnings: SmolStr,
-        /// Ready pods.
         ready: u32,
     },
-    /// Held: pods start, none is Ready.
     PodsStarting {
-        /// Pods that start.
         starting: u32,
     },
-    /// Held: no pod is Ready, and some fit on no node.
     PodsUnschedulable {
-        /// Pods without a node.
         unschedulable: u32,
-        /// Pods that start, these included.
+        /// Pods that start, those without a node included.
         starting: u32,
     },
-    /// Held: all Ready pods run engines that sleep.
     PodsAsleep {
-        /// Pods that sleep.
         asleep: u32,
     },
-    /// Held: pods are Ready and were not scraped yet.
     NotMeasuredYet,
-    /// Held: replicas are requested, no pod exists.
     NoPods {
-        /// Replicas that the scale target requests.
         requested: Replicas,
-        /// The scale target.
         target: SmolStr,
     },
-    /// Nothing changes between two passes of the analyzer.
     BetweenCycles,
     /// The last change has not happened yet.
     AwaitingReplicas {
         /// The variant that is waited for, if it is another one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         variant: Option<SmolStr>,
-        /// What was ordered of it.
         desired: Replicas,
-        /// What runs of it.
         running: Replicas,
     },
     /// Replicas exist that are not Ready yet.
@@ -263,59 +237,37 @@ pub enum Basis {
         /// The variant that is waited for, if it is another one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         variant: Option<SmolStr>,
-        /// Replicas that are not Ready.
         pending: Replicas,
-        /// Replicas that run.
         running: Replicas,
     },
     /// Held until demand and capacity are known.
     Learning,
-    /// No replica runs and no request waits.
     Idle,
-    /// No replica runs, and no request could be seen waiting.
     NoWakeUpSignal,
-    /// No replica runs, and the source's answer is incomplete.
     IdleUnconfirmed,
-    /// No replica runs, and requests wait at the scheduler.
     RequestsWaiting {
-        /// How many.
         requests: f64,
     },
-    /// No request for the retention period.
     IdleFor {
-        /// Seconds without a request.
         seconds: f64,
     },
-    /// The model is not known to be idle any more.
     NotIdle,
-    /// The cheapest variant keeps a replica, because scale to zero is off.
     LastReplicaKept,
     /// The safety net, where no analyzer has decided in this evaluation: its adjustment says the rest.
     SafetyNet,
-    /// The scale target does not exist.
     TargetNotFound {
-        /// The scale target.
         target: SmolStr,
-        /// Where it was looked for.
         namespace: SmolStr,
     },
-    /// The object itself cannot be used.
     InvalidVariant {
-        /// What is wrong with it.
         problem: SmolStr,
     },
-    /// Held: the decision about the model failed.
     DecisionFailed {
-        /// What the panic said.
         cause: SmolStr,
-        /// When it is tried again.
         retry_at: Timestamp,
     },
-    /// Held: the new number broke a rule.
     RuleBroken {
-        /// Which rule.
         rule: Rule,
-        /// What was decided, and what is allowed.
         detail: SmolStr,
     },
 }
@@ -323,10 +275,8 @@ pub enum Basis {
 /// Why an analyzer's number is not simply what its finding asks for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Caveat {
-    /// An incomplete answer of the source removes nothing.
+pub(crate) enum Caveat {
     IncompleteAnswer {
-        /// What the source warned of.
         warnings: SmolStr,
     },
     /// Some Ready pods have no fresh metrics, so nothing is removed.
@@ -339,17 +289,13 @@ pub enum Caveat {
     NotFresh,
     /// One fewer would suffice, but the smallest step is larger.
     StepTooLarge {
-        /// What the step would leave.
         to: Replicas,
     },
     /// More are needed, and none can be added.
     Blocked {
-        /// What is in the way.
         by: Blocker,
     },
-    /// The last change has not happened yet.
     AwaitingReplicas {
-        /// What was ordered.
         desired: Replicas,
     },
 }
@@ -357,20 +303,15 @@ pub enum Caveat {
 /// What keeps a variant from growing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Blocker {
-    /// No node has room.
+pub(crate) enum Blocker {
     NoNode {
-        /// Pods without a node.
         pods: u32,
     },
-    /// The maximum is reached.
     Maximum {
-        /// The maximum.
         max: Replicas,
     },
     /// Pods do not become Ready.
     NotReady {
-        /// Pods that start.
         pods: u32,
     },
     /// No variant can grow.
@@ -380,20 +321,16 @@ pub enum Blocker {
 /// Why a number is not published.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Withheld {
-    /// Nothing has been measured, and no earlier number is known.
+pub(crate) enum Withheld {
     NothingKnown,
-    /// The newest evidence is too old.
+    /// The age of the newest evidence is over the limit, both in seconds.
     EvidenceTooOld {
-        /// Its age, seconds.
         age: f64,
-        /// The limit, seconds.
         limit: f64,
     },
 }
 
 /// `value` as explanations keep it: four decimals, and finite, since JSON has no other numbers.
-#[must_use]
 pub(crate) fn figure(value: f64) -> f64 {
     // Beyond this a float has no decimals to round, and the product could overflow.
     const MAX_ROUNDED: f64 = 1e11;

@@ -7,15 +7,14 @@ use crate::model::{Analyzer, Role};
 /// What the analyzers found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Analysis {
-    /// The finding.
-    pub finding: Finding,
+pub(crate) struct Analysis {
+    pub(crate) finding: Finding,
     /// Another analyzer decides than the model's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stand_in: Option<StandIn>,
+    pub(crate) stand_in: Option<StandIn>,
     /// Why no more replicas are removed, if that was it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub removal_limit: Option<RemovalLimit>,
+    pub(crate) removal_limit: Option<RemovalLimit>,
 }
 
 impl From<Finding> for Analysis {
@@ -27,18 +26,15 @@ impl From<Finding> for Analysis {
 /// The analyzer that decides about additions while the model's own cannot be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct StandIn {
-    /// The model's own.
-    pub own: Analyzer,
-    /// The one that decides.
-    pub analyzer: Analyzer,
+pub(crate) struct StandIn {
+    pub(crate) own: Analyzer,
+    pub(crate) analyzer: Analyzer,
 }
 
 /// What an analyzer found, with its numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Finding {
-    /// The rate policy.
+pub(crate) enum Finding {
     Rate(RateExplanation),
     /// V1: mean spare KV cache and queue of the replicas below saturation.
     SaturationPercent {
@@ -57,58 +53,47 @@ pub enum Finding {
     },
     /// The mean score of a variant's engines.
     Score {
-        /// The mean.
         mean: f64,
         /// Engines that have a score.
         engines: u32,
     },
     /// Demand against capacity, by each analyzer that was asked.
     Capacity {
-        /// In the order of the policy.
         analyzers: Vec<CapacityFinding>,
     },
     /// The legacy solver's cheapest allocation that keeps the latencies of its service class.
     Allocation,
 }
 
-/// What the rate policy found of one role.
+/// What the rate policy found of one role, in requests/s.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct RateExplanation {
-    /// The role.
-    pub role: Role,
-    /// Requests/s now.
-    pub demand: f64,
-    /// Requests/s when a pod ordered now serves, where demand grows.
+pub(crate) struct RateExplanation {
+    pub(crate) role: Role,
+    pub(crate) demand: f64,
+    /// When a pod ordered now serves, where demand grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub forecast: Option<Forecast>,
-    /// Requests/s that the replicas carry.
-    pub capacity: f64,
-    /// The replicas that carry it.
-    pub replicas: f64,
-    /// What supports the least.
-    pub constraint: RateConstraint,
-    /// Requests/s that it supports.
-    pub supports: f64,
+    pub(crate) forecast: Option<Forecast>,
+    pub(crate) capacity: f64,
+    pub(crate) replicas: f64,
+    pub(crate) constraint: RateConstraint,
+    pub(crate) supports: f64,
     /// Seconds until a replica can be removed, where the load allows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub removal_in: Option<f64>,
+    pub(crate) removal_in: Option<f64>,
 }
 
-/// A demand to come.
+/// A demand, requests/s, in so many seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Forecast {
-    /// Requests/s.
-    pub rate: f64,
-    /// In how many seconds.
-    pub seconds: f64,
+pub(crate) struct Forecast {
+    pub(crate) rate: f64,
+    pub(crate) seconds: f64,
 }
 
 /// What limits the load that the replicas support.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum RateConstraint {
-    /// The highest utilisation that keeps the objectives.
+pub(crate) enum RateConstraint {
     Utilisation,
     /// The reserve for chance.
     ChanceReserve {
@@ -120,58 +105,44 @@ pub enum RateConstraint {
         /// Share of the demand, 0 to 1.
         share: f64,
     },
-    /// The backlog that is worked off.
+    /// A backlog of requests that is worked off in so many seconds.
     Backlog {
-        /// Requests.
         requests: f64,
-        /// In how many seconds.
         seconds: f64,
     },
 }
 
 /// What one analyzer of capacity found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CapacityFinding {
+pub(crate) struct CapacityFinding {
     /// Which analyzer: its unit is that of the totals.
-    pub analyzer: Analyzer,
+    pub(crate) analyzer: Analyzer,
     /// Of the whole model, or of each role where it tells them apart.
-    pub totals: Vec<CapacityTotals>,
+    pub(crate) totals: Vec<CapacityTotals>,
 }
 
 /// Demand and capacity of a model or a role, in the analyzer's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct CapacityTotals {
-    /// The role; `None` is the whole model.
+pub(crate) struct CapacityTotals {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub role: Option<Role>,
-    /// What is asked.
-    pub demand: f64,
+    pub(crate) role: Option<Role>,
+    pub(crate) demand: f64,
     /// What the serving replicas carry.
-    pub supply: f64,
+    pub(crate) supply: f64,
     /// The same with those that start.
-    pub anticipated: f64,
+    pub(crate) anticipated: f64,
     /// What is missing, at least 0.
-    pub required: f64,
+    pub(crate) required: f64,
     /// What could go, at least 0.
-    pub spare: f64,
+    pub(crate) spare: f64,
 }
 
 /// What leaves too little room for a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum RemovalLimit {
-    /// Requests: running and waiting at their peaks, and the sequences that would remain.
-    Sequences {
-        /// Requests at their peaks.
-        used: f64,
-        /// Sequences that would remain.
-        remaining: f64,
-    },
-    /// KV cache.
-    KvCache {
-        /// Tokens at their peaks.
-        used: f64,
-        /// Tokens that would remain.
-        remaining: f64,
-    },
+pub(crate) enum RemovalLimit {
+    /// Running and waiting requests at their peaks, and the sequences that would remain.
+    Sequences { used: f64, remaining: f64 },
+    /// Tokens in the KV caches at their peaks, and those that would remain.
+    KvCache { used: f64, remaining: f64 },
 }

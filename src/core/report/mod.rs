@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
-pub use self::adjustment::*;
-pub(crate) use self::explanation::figure;
-pub use self::explanation::{Basis, Blocker, Caveat, Explanation, Reasoning, Withheld};
-pub use self::finding::*;
+pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationEvidence};
+pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld, figure};
+pub use self::explanation::{Explanation, Reasoning};
+pub(crate) use self::finding::*;
 pub use self::optimizer::{Addition, OptimizerStep, Vote};
 pub use crate::isolate::Failed;
 use crate::limit::Binding;
@@ -125,19 +125,15 @@ impl LimitGap {
 pub struct Step {
     /// The variant it is about; `None` when about the whole group.
     pub variant: Option<SmolStr>,
-    /// What was concluded.
-    pub detail: Detail,
+    pub(crate) detail: Detail,
 }
 
 /// What a step concluded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Detail {
-    /// What the observations of a role are worth.
+pub(crate) enum Detail {
     Coverage(CoverageStep),
-    /// What an analyzer found.
     Analysis(AnalysisStep),
-    /// What an optimizer did.
     Optimization(OptimizerStep),
     /// The number of a variant before limits and bounds.
     Target(TargetStep),
@@ -145,91 +141,74 @@ pub enum Detail {
     Adjustment(AdjustmentStep),
     /// The number of a variant that goes to zero, or may not.
     Replacement(#[serde(serialize_with = "data_only")] Explanation),
-    /// A limit that the policy asks for is not in force.
     LimitNotEnforced(LimitGap),
-    /// The scale target does not exist.
     TargetNotFound(SmolStr),
     /// Orders whose evidence is contradicted were withdrawn.
     OrdersWithdrawn(OrdersWithdrawn),
-    /// The decision about the model failed.
     DecisionFailed(Failed),
-    /// The checker refused a number.
     RuleBroken(Violation),
 }
 
 /// What the observations of a role are worth: counts of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CoverageStep {
-    /// The role.
-    pub role: Role,
-    /// In one word.
-    pub state: CoverageState,
-    /// Ready.
-    pub ready: u32,
+pub(crate) struct CoverageStep {
+    pub(crate) role: Role,
+    pub(crate) state: CoverageState,
+    pub(crate) ready: u32,
     /// Ready, with fresh samples.
-    pub fresh: u32,
+    pub(crate) fresh: u32,
     /// Ready, with samples that do not reach back far enough yet.
-    pub aging: u32,
+    pub(crate) aging: u32,
     /// Ready, with old samples.
-    pub stale: u32,
+    pub(crate) stale: u32,
     /// Ready, without any series.
-    pub absent: u32,
+    pub(crate) absent: u32,
     /// Ready, without a series that the analyzer needs.
-    pub lacking: u32,
-    /// Not Ready yet.
-    pub starting: u32,
+    pub(crate) lacking: u32,
+    pub(crate) starting: u32,
     /// Of these, without a node.
-    pub unschedulable: u32,
-    /// With engines that sleep.
-    pub asleep: u32,
+    pub(crate) unschedulable: u32,
+    pub(crate) asleep: u32,
 }
 
 /// What an analyzer found, with its inputs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AnalysisStep {
-    /// The finding.
-    pub analysis: Analysis,
+pub(crate) struct AnalysisStep {
+    pub(crate) analysis: Analysis,
     /// Inputs and formula values, in the order of the formula.
-    pub values: Vec<Value>,
-    /// What would change the answer.
-    pub thresholds: Vec<Threshold>,
+    pub(crate) values: Vec<Value>,
+    pub(crate) thresholds: Vec<Threshold>,
 }
 
 /// The number of a variant before limits and bounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TargetStep {
-    /// Why.
+pub(crate) struct TargetStep {
     #[serde(serialize_with = "data_only")]
-    pub explanation: Explanation,
+    pub(crate) explanation: Explanation,
     /// The limit that held the optimizer back, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub binding: Option<Binding>,
-    /// Inputs.
+    pub(crate) binding: Option<Binding>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<Value>,
+    pub(crate) values: Vec<Value>,
 }
 
 /// What a later stage changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct AdjustmentStep {
-    /// The change.
-    pub adjustment: Adjustment,
-    /// Inputs.
+pub(crate) struct AdjustmentStep {
+    pub(crate) adjustment: Adjustment,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<Value>,
+    pub(crate) values: Vec<Value>,
     /// What the safety net makes of it, where the fleet is saturated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub relief: Option<Relief>,
+    pub(crate) relief: Option<Relief>,
 }
 
 /// Orders that were withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct OrdersWithdrawn {
-    /// The number that was ordered.
-    pub ordered: Replicas,
-    /// The number that stands again.
-    pub restored: Replicas,
+pub(crate) struct OrdersWithdrawn {
+    pub(crate) ordered: Replicas,
+    pub(crate) restored: Replicas,
 }
 
 fn data_only<S: Serializer>(explanation: &Explanation, serializer: S) -> Result<S::Ok, S::Error> {
@@ -237,14 +216,11 @@ fn data_only<S: Serializer>(explanation: &Explanation, serializer: S) -> Result<
 }
 
 impl Step {
-    /// A step about one variant.
-    pub fn of_variant(variant: &SmolStr, detail: Detail) -> Self {
+    pub(crate) fn of_variant(variant: &SmolStr, detail: Detail) -> Self {
         Self { variant: Some(variant.clone()), detail }
     }
 
-    /// A step about a whole group.
-    #[must_use]
-    pub const fn of_group(detail: Detail) -> Self {
+    pub(crate) const fn of_group(detail: Detail) -> Self {
         Self { variant: None, detail }
     }
 
@@ -263,9 +239,7 @@ impl Step {
         Self::of_variant(variant, Detail::Replacement(explanation))
     }
 
-    /// A change by a later stage.
-    #[must_use]
-    pub fn adjustment(variant: &SmolStr, adjustment: Adjustment) -> Self {
+    pub(crate) fn adjustment(variant: &SmolStr, adjustment: Adjustment) -> Self {
         Self::of_variant(
             variant,
             Detail::Adjustment(AdjustmentStep { adjustment, values: Vec::new(), relief: None }),
@@ -274,7 +248,7 @@ impl Step {
 
     /// The same with its inputs.
     #[must_use]
-    pub fn with_values(mut self, inputs: Vec<Value>) -> Self {
+    pub(crate) fn with_values(mut self, inputs: Vec<Value>) -> Self {
         match &mut self.detail {
             Detail::Analysis(AnalysisStep { values, .. })
             | Detail::Target(TargetStep { values, .. })
@@ -308,6 +282,12 @@ impl Step {
             Detail::Adjustment(step) => &step.values,
             _ => &[],
         }
+    }
+
+    /// It says of a target what `explanation` says.
+    #[must_use]
+    pub fn is_target_of(&self, explanation: &Explanation) -> bool {
+        matches!(&self.detail, Detail::Target(target) if target.explanation == *explanation)
     }
 
     /// What would change the answer.
@@ -451,8 +431,7 @@ pub struct Threshold {
     pub to: Direction,
     /// The quantity.
     pub when: SmolStr,
-    /// Below or above the threshold.
-    pub is: Side,
+    pub(crate) is: Side,
     /// The threshold.
     pub at: f64,
     /// What it is now.
@@ -469,12 +448,9 @@ pub enum Direction {
     Fewer,
 }
 
-/// A side of a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Side {
-    /// Smaller than it.
+pub(crate) enum Side {
     Below,
-    /// Larger than it.
     Above,
 }

@@ -97,12 +97,9 @@ pub enum OptimizerStep {
 /// What one analyzer says of a role, in its own unit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Vote {
-    /// The analyzer.
-    pub analyzer: Analyzer,
-    /// Missing capacity.
-    pub missing: f64,
-    /// Spare capacity.
-    pub spare: f64,
+    pub(crate) analyzer: Analyzer,
+    pub(crate) missing: f64,
+    pub(crate) spare: f64,
 }
 
 /// Replicas that were added to a variant.

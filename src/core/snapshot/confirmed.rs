@@ -7,8 +7,7 @@ use super::{Sample, Series};
 const MAX_UNCONFIRMED: f64 = 8.0;
 
 /// The newest sample of `series`, limited by the one before it.
-#[must_use]
-pub fn newest_confirmed(series: Series<'_>) -> Option<Sample> {
+pub(crate) fn newest_confirmed(series: Series<'_>) -> Option<Sample> {
     let mut newest = series.iter().rev();
     let last = newest.next()?;
     let before = newest.next().map_or(0.0, |sample| sample.value.max(0.0));
@@ -16,8 +15,7 @@ pub fn newest_confirmed(series: Series<'_>) -> Option<Sample> {
 }
 
 /// The highest value of `series`, limited by the second highest.
-#[must_use]
-pub fn highest_confirmed(series: Series<'_>) -> Option<f64> {
+pub(crate) fn highest_confirmed(series: Series<'_>) -> Option<f64> {
     let [mut most, mut second] = [None, None];
     for value in series.iter().map(|sample| sample.value) {
         if most.is_none_or(|most| value > most) {

@@ -231,8 +231,7 @@ impl EngineParameters {
     }
 
     /// Equal in all that decides capacity; the maximum of sequences is left out, as upstream.
-    #[must_use]
-    pub fn is_compatible(&self, other: &Self) -> bool {
+    pub(crate) fn is_compatible(&self, other: &Self) -> bool {
         self.engine == other.engine
             && self.tokens_override == other.tokens_override
             && self.has_same_memory(other)

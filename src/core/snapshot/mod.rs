@@ -15,7 +15,7 @@ use crate::model::{GroupId, InvalidVariant, Variant};
 use crate::name_map::NameMap;
 use crate::units::Replicas;
 
-pub use self::confirmed::{highest_confirmed, newest_confirmed};
+pub(crate) use self::confirmed::{highest_confirmed, newest_confirmed};
 pub use self::engine_parameters::{Container, Engine, EngineParameters};
 pub use self::signal::{Signal, SignalSet};
 pub use self::signals::{Rows, Sample, Series, Signals, median_gap};
@@ -175,8 +175,7 @@ pub struct Replica {
 
 impl Replica {
     /// When it became ready, or was created if it has not been ready yet.
-    #[must_use]
-    pub fn ready_or_created(&self) -> Timestamp {
+    pub(crate) fn ready_or_created(&self) -> Timestamp {
         self.ready_since.unwrap_or(self.created)
     }
 }

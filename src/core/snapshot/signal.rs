@@ -51,7 +51,6 @@ pub enum Signal {
 }
 
 impl Signal {
-    /// Its position among all signals.
     pub(crate) const fn index(self) -> usize {
         // The cast of a fieldless enum is its position.
         self as usize
@@ -116,12 +115,9 @@ impl From<SignalSet> for Vec<Signal> {
 }
 
 impl SignalSet {
-    /// The empty set.
-    pub const NONE: Self = Self(0);
+    pub(crate) const NONE: Self = Self(0);
 
-    /// The set of `signals`.
-    #[must_use]
-    pub const fn of(signals: &[Signal]) -> Self {
+    pub(crate) const fn of(signals: &[Signal]) -> Self {
         let (mut bits, mut place) = (0, 0);
         while place < signals.len() {
             bits |= signals[place].bit();
@@ -130,21 +126,17 @@ impl SignalSet {
         Self(bits)
     }
 
-    /// The union.
     #[must_use]
-    pub const fn with(self, more: Self) -> Self {
+    pub(crate) const fn with(self, more: Self) -> Self {
         Self(self.0 | more.0)
     }
 
-    /// The difference.
     #[must_use]
-    pub const fn without(self, fewer: Self) -> Self {
+    pub(crate) const fn without(self, fewer: Self) -> Self {
         Self(self.0 & !fewer.0)
     }
 
-    /// The intersection.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
@@ -155,14 +147,11 @@ impl SignalSet {
     }
 
     /// All of `part` are in it.
-    #[must_use]
-    pub const fn contains(self, part: Self) -> bool {
+    pub(crate) const fn contains(self, part: Self) -> bool {
         self.0 & part.0 == part.0
     }
 
-    /// Nothing is in it.
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
+    pub(crate) const fn is_empty(self) -> bool {
         self.0 == 0
     }
 

@@ -173,15 +173,13 @@ impl Signals {
     }
 
     /// The newest scrape, if each scrape has shown all of `needed`; `None` where one has to look signal by signal.
-    #[must_use]
-    pub fn complete_until(&self, needed: SignalSet) -> Option<Timestamp> {
+    pub(crate) fn complete_until(&self, needed: SignalSet) -> Option<Timestamp> {
         let whole = SignalSet::from_bits(self.known & !self.sparse).contains(needed);
         self.times.last().copied().filter(|_| whole)
     }
 
     /// A sample is later than `latest`.
-    #[must_use]
-    pub fn ahead_of(&self, latest: Timestamp) -> bool {
+    pub(crate) fn ahead_of(&self, latest: Timestamp) -> bool {
         self.times.last().is_some_and(|own| *own > latest)
     }
 
@@ -274,7 +272,6 @@ impl<'a> Rows<'a> {
         moved
     }
 
-    /// The same of one signal.
     pub(crate) fn moved_of(self, signal: Signal) -> Option<f64> {
         let (first, last) = (self.column(signal)?, self.values.len().checked_sub(self.width())?);
         Some(self.values.get(last + first)? - self.values[first]).filter(|moved| !moved.is_nan())

@@ -4,7 +4,7 @@ use crate::support::prelude::*;
 use crate::support::steady::scrapes;
 use wva_core::check;
 use wva_core::decision::{GapCause, SignalGap};
-use wva_core::quality::{CoverageState, RemainingCapacity, Shortfall, assess_coverage, mark_sleepers};
+use wva_core::quality::{RemainingCapacity, Shortfall, mark_sleepers};
 
 /// Four pods that have served for a quarter of an hour, scraped every 15 s.
 struct Fleet {
@@ -401,14 +401,7 @@ fn a_removal_does_not_count_on_pods_that_sleep() {
 }
 
 #[test]
-fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
-    let state = sleeping(2);
-    let declared = Analyzer::SaturationPercent.declared(Role::Both);
-    let coverage = assess_coverage(&SourceHealth::Complete, &[&state], declared, at(0));
-    let variant = &coverage.variants[0];
-    assert_eq!((variant.ready, variant.asleep, variant.starting), (4, 2, 0));
-    assert_eq!(coverage.state, CoverageState::Fresh, "what sleeps hides nothing");
-    assert_eq!(variant.expected_pending(&state, Seconds::whole(300), 0, at(0)), Replicas::ZERO);
+fn a_pod_is_asleep_while_all_its_engines_say_so_and_do_nothing() {
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
     old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);

@@ -12,7 +12,6 @@ use crate::snapshot::{Signal, SourceHealth};
 pub(crate) struct RoleInput<'i, 'a> {
     pub(crate) context: ModelContext<'i>,
     pub(crate) role: Role,
-    /// What the observations are worth.
     pub(crate) state: CoverageState,
     pub(crate) variants: &'i [VariantContext<'a>],
 }
@@ -39,7 +38,6 @@ pub(crate) fn removes_nothing(source: &SourceHealth) -> Caveat {
     }
 }
 
-/// What keeps a variant from growing.
 pub(crate) fn blocker(variant: &VariantContext<'_>) -> Blocker {
     let (base, coverage) = (variant.scale.base(), &variant.coverage);
     let number = variant.committed().unwrap_or(base).max(base);

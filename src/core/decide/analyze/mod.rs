@@ -24,7 +24,6 @@ use crate::model::Role;
 use crate::quality::{AssessedVariant, CoverageState, VariantCoverage, coverage_state};
 use crate::report::{CoverageStep, Detail, Step};
 
-/// What came of asking the analyzers.
 #[derive(Default)]
 struct Pass {
     proposals: Vec<Proposal>,
@@ -36,10 +35,8 @@ struct Pass {
     optimizer_input: Option<OptimizerInput>,
 }
 
-/// What came of one role.
 struct RolePass {
     proposals: Vec<Proposal>,
-    /// The analyzer was asked.
     has_analyzed: bool,
     /// It was, and found nothing: it does not know what a replica carries, or what arrives.
     is_silent: bool,

@@ -8,7 +8,6 @@ use crate::units::Replicas;
 /// What of a variant's last change is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Movement {
-    /// Nothing.
     Settled,
     /// Replicas are on their way.
     Growing,

@@ -7,7 +7,6 @@ use crate::quality::EngineLoad;
 use crate::quality::analyzer_signals::Reads;
 use crate::units::{Replicas, Requests};
 
-/// What the analyzers read of one variant.
 pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) variant: &'m VariantContext<'a>,
     /// What its engines were doing, those of pods that are not measured estimated by measured ones.
@@ -18,11 +17,9 @@ pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) counted: Replicas,
 }
 
-/// What one analyzer is asked.
 #[derive(Clone, Copy)]
 pub(crate) struct AnalyzerInput<'q, 'm, 'a> {
     pub(crate) context: ModelContext<'q>,
-    /// The weight of its finding.
     pub(crate) score: f64,
     pub(crate) utilisation: Utilisation,
     pub(crate) observations: &'q [VariantObservation<'m, 'a>],
@@ -53,7 +50,6 @@ fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) 
     }
 }
 
-/// What the analyzers read of `variant`.
 pub(crate) fn observe<'m, 'a>(
     context: ModelContext<'_>,
     variant: &'m VariantContext<'a>,
@@ -75,7 +71,6 @@ pub(crate) fn observe<'m, 'a>(
 }
 
 impl<'a> VariantObservation<'_, 'a> {
-    /// What its engines were doing, as `A` reads it.
     pub(crate) fn loads<A: Reads>(&self) -> impl Iterator<Item = EngineLoad<'a, A>> {
         self.loads.iter().map(EngineLoad::for_analyzer)
     }

@@ -39,7 +39,6 @@ enum StepDirection {
     Steady,
 }
 
-/// Decides about the variants of one role.
 pub(crate) fn propose(input: &RoleInput<'_, '_>, steps: &mut Vec<Step>) -> Vec<Proposal> {
     let RoleInput { context, state, variants, .. } = *input;
     let active = variants.iter().filter(|variant| variant.is_active());

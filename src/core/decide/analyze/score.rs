@@ -19,7 +19,6 @@ use crate::report::{
 };
 use crate::units::{Replicas, count, truncated_u32};
 
-/// Decides about each variant of one role.
 pub(crate) fn propose(
     input: &RoleInput<'_, '_>,
     bests: &mut BestSpeeds,

@@ -147,7 +147,6 @@ impl Display for RateExplanation {
 }
 
 impl RateExplanation {
-    /// What binds.
     pub(super) fn constraint(&self) -> impl Display {
         Text(|f: &mut Formatter<'_>| {
             let supports = amount(self.supports);
