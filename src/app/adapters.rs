@@ -1,8 +1,12 @@
-//! Glue between rooms that do not know each other: one room's port, filled by another room.
+//! Ports of one room, implemented by another: `serve` and `cluster` do not import each other.
 
 use futures::future::BoxFuture;
+use k8s_openapi::api::authorization::v1::{
+    NonResourceAttributes, ResourceAttributes, SubjectAccessReviewSpec,
+};
 
-use crate::cluster::{CertificateBundle, EventRecorder, reviews};
+use crate::cluster::reviews::{self, AccessDecision};
+use crate::cluster::{CertificateBundle, EventRecorder};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::SharedPki;
 use crate::serve::{AmbiguousSelector, EventSink};
@@ -13,13 +17,13 @@ pub(super) struct ClusterReviewer(pub kube::Client);
 impl Reviewer for ClusterReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         Box::pin(async move {
-            let subject = reviews::review_token(&self.0, token.secret()).await;
-            let subject = subject.map_err(|error| undecided(&error))?;
-            Ok(subject.map(|subject| User {
-                name: subject.user,
-                uid: Some(subject.uid).filter(|uid| !uid.is_empty()),
-                groups: subject.groups,
-                extra: subject.extra,
+            let user = reviews::review_token(&self.0, token.secret()).await;
+            let user = user.map_err(|error| undecided(&error))?;
+            Ok(user.map(|user| User {
+                name: user.username.unwrap_or_default(),
+                uid: user.uid.filter(|uid| !uid.is_empty()),
+                groups: user.groups.unwrap_or_default(),
+                extra: user.extra.unwrap_or_default(),
             }))
         })
     }
@@ -30,10 +34,9 @@ impl Reviewer for ClusterReviewer {
         attributes: &'a Attributes,
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
-            let decision = reviews::check_access(&self.0, &subject(user), &access(attributes)).await;
-            let decision = decision.map_err(|error| undecided(&error))?;
-            let reason = Some(decision.reason).filter(|reason| !reason.is_empty());
-            Ok(if decision.allowed { Access::Allowed } else { Access::Denied { reason } })
+            let decision = reviews::check_access(&self.0, review_spec(user, attributes)).await;
+            let AccessDecision { allowed, reason } = decision.map_err(|error| undecided(&error))?;
+            Ok(if allowed { Access::Allowed } else { Access::Denied { reason } })
         })
     }
 }
@@ -46,35 +49,36 @@ fn undecided(error: &reviews::ReviewError) -> ReviewError {
     }
 }
 
-fn subject(user: &User) -> reviews::Subject {
-    reviews::Subject {
-        user: user.name.clone(),
-        uid: user.uid.clone().unwrap_or_default(),
-        groups: user.groups.clone(),
-        extra: user.extra.clone(),
-    }
-}
-
-fn access(attributes: &Attributes) -> reviews::Access {
+fn review_spec(user: &User, attributes: &Attributes) -> SubjectAccessReviewSpec {
+    let text = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
+    let mut spec = SubjectAccessReviewSpec {
+        user: text(&user.name),
+        uid: user.uid.as_deref().and_then(text),
+        groups: Some(user.groups.clone()),
+        extra: Some(user.extra.clone()),
+        ..SubjectAccessReviewSpec::default()
+    };
     match attributes {
         Attributes::Resource { verb, group, version, resource, subresource, namespace, name } => {
-            reviews::Access::Resource {
-                namespace: namespace.clone(),
-                verb: (*verb).into(),
-                group: (*group).into(),
-                version: (*version).into(),
-                resource: resource.clone(),
-                subresource: subresource.clone(),
-                name: name.clone(),
-            }
+            spec.resource_attributes = Some(ResourceAttributes {
+                namespace: text(namespace),
+                verb: text(verb),
+                group: text(group),
+                version: text(version),
+                resource: text(resource),
+                subresource: text(subresource),
+                name: text(name),
+                ..ResourceAttributes::default()
+            });
         }
         Attributes::Path { verb, path } => {
-            reviews::Access::Path { path: (*path).into(), verb: (*verb).into() }
+            spec.non_resource_attributes = Some(NonResourceAttributes { path: text(path), verb: text(verb) });
         }
     }
+    spec
 }
 
-/// What people should know becomes an event of the cluster.
+/// An ambiguous selector is recorded as an event.
 impl EventSink for EventRecorder {
     fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
         self.record_ambiguous_selector(read.metric, read.selector, read.variants);

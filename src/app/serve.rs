@@ -1,7 +1,6 @@
 //! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
 //! readers nothing.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,13 +20,13 @@ use super::sources::source;
 use super::tasks::Phase;
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
-use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics};
+use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings,
     ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter, Election,
-    ElectionSettings, EventRecorder, SelfCheck, SelfCheckParts, ServiceRef, StateStore, StateWriter,
-    StatusWriter, TrustWatch, WatchSettings,
+    ElectionSettings, EventRecorder, SelfCheck, ServiceRef, StateStore, StateWriter, StatusWriter,
+    TrustWatch, WatchSettings,
 };
 use crate::collect::series_of;
 use crate::config::{Config, ignored_environment};
@@ -175,7 +174,7 @@ impl App {
         let ports = ServerPorts { reader: Arc::new(reader), reviewer, events: event_sink, recent, registry };
         self.ensure_certificate()?;
         let server = self.bind(settings, ports).await?;
-        self.start_self_check(server.address(), certificates, events, ca_metrics);
+        self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
         Ok(engine)
     }
@@ -384,18 +383,18 @@ impl App {
         ServiceRef { namespace: self.config.namespace.clone(), name: self.config.service.clone() }
     }
 
-    /// Looks at what is served as the API server does, once there is a server.
+    /// Verifies what is served as the API server does.
     fn start_self_check(
         &mut self,
-        address: SocketAddr,
+        served: ServedChain,
         watches: CertificateWatches,
         events: EventRecorder,
         metrics: CaBundleMetrics,
     ) {
-        let check = SelfCheck::new(SelfCheckParts {
+        let check = SelfCheck {
             client: self.client.clone(),
             service: self.our_service(),
-            address,
+            served,
             has_own_files: self.config.certificate.is_some(),
             apiservices: watches.known,
             certificates: watches.bundles,
@@ -403,7 +402,7 @@ impl App {
             metrics,
             clock: self.clock.clone(),
             confirm: CONFIRM_WINDOW,
-        });
+        };
         self.phases.serving.start("caBundle check", |stop| check.run(stop));
     }
 

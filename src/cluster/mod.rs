@@ -14,7 +14,7 @@ pub mod writers;
 pub use leadership::{Election, ElectionSettings, StateStore, StateWriter};
 pub use pki::{
     ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings, SelfCheck,
-    SelfCheckParts, ServiceRef,
+    ServiceRef,
 };
 pub use watch::{
     ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, Trust, TrustWatch,

@@ -1,83 +1,37 @@
 //! Access reviews: whether a caller may do something (SubjectAccessReview), and who it is (TokenReview). `serve` caches and
 //! applies the answers.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{
-    NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
+use k8s_openapi::api::authorization::v1::{SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::client::Body;
 use kube::core::Status;
 use tokio::time::{sleep, timeout};
 
 /// Longest wait for an answer: the default of aggregated API servers.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// The wait before a request that an overloaded API server rejected (429) is repeated: its own `Retry-After`.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
 /// Attempts in all: they fit into the 5 s that a caller waits.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// Why a request could not be sent.
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 /// Largest answer that is read: a user in ten thousand groups.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// The caller.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Subject {
-    /// User name.
-    pub user: String,
-    /// Unique id; empty when unknown.
-    pub uid: String,
-    /// Groups.
-    pub groups: Vec<String>,
-    /// Extra attributes.
-    pub extra: BTreeMap<String, Vec<String>>,
-}
-
-/// What the caller wants to do.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Access {
-    /// A resource of an API group.
-    Resource {
-        /// Empty for all namespaces.
-        namespace: String,
-        /// `get`, `list`, …
-        verb: String,
-        /// API group.
-        group: String,
-        /// API version.
-        version: String,
-        /// Resource, e.g. the metric's name.
-        resource: String,
-        /// Subresource; empty for none.
-        subresource: String,
-        /// Object name; empty for none.
-        name: String,
-    },
-    /// A path such as `/metrics`.
-    Path {
-        /// The path.
-        path: String,
-        /// `get`, …
-        verb: String,
-    },
-}
+/// Why a request could not be sent.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The answer to a SubjectAccessReview.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDecision {
     /// True when access is granted.
     pub allowed: bool,
-    /// Why, for people; may be empty.
-    pub reason: String,
+    /// Why, for people.
+    pub reason: Option<String>,
 }
 
 /// A review without an answer.
@@ -131,62 +85,31 @@ impl ReviewError {
     }
 }
 
-/// Asks the API server whether `subject` may do `access`.
+/// Asks the API server whether the caller that `spec` names may do what it says.
 ///
 /// # Errors
 /// When the API server does not answer.
 pub async fn check_access(
     client: &kube::Client,
-    subject: &Subject,
-    access: &Access,
+    spec: SubjectAccessReviewSpec,
 ) -> Result<AccessDecision, ReviewError> {
-    let text = |text: &String| Some(text).filter(|text| !text.is_empty()).cloned();
-    let mut spec = SubjectAccessReviewSpec {
-        user: text(&subject.user),
-        uid: text(&subject.uid),
-        groups: Some(subject.groups.clone()),
-        extra: Some(subject.extra.clone()),
-        ..SubjectAccessReviewSpec::default()
-    };
-    match access {
-        Access::Resource { namespace, verb, group, version, resource, subresource, name } => {
-            spec.resource_attributes = Some(ResourceAttributes {
-                namespace: text(namespace),
-                verb: text(verb),
-                group: text(group),
-                version: text(version),
-                resource: text(resource),
-                subresource: text(subresource),
-                name: text(name),
-                ..ResourceAttributes::default()
-            });
-        }
-        Access::Path { path, verb } => {
-            spec.non_resource_attributes = Some(NonResourceAttributes { path: text(path), verb: text(verb) });
-        }
-    }
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     let status = ask("SubjectAccessReview", client, &review).await?.status.unwrap_or_default();
-    let allowed = status.allowed && status.denied != Some(true);
-    Ok(AccessDecision { allowed, reason: status.reason.or(status.evaluation_error).unwrap_or_default() })
+    let reason = status.reason.or(status.evaluation_error).filter(|reason| !reason.is_empty());
+    Ok(AccessDecision { allowed: status.allowed && status.denied != Some(true), reason })
 }
 
-/// Asks the API server who has `token`; `None` when it is invalid.
+/// Asks the API server who has `token`: a user with a name, or `None` when it is invalid.
 ///
 /// # Errors
 /// When the API server does not answer. Never contains the token.
-pub async fn review_token(client: &kube::Client, token: &str) -> Result<Option<Subject>, ReviewError> {
+pub async fn review_token(client: &kube::Client, token: &str) -> Result<Option<UserInfo>, ReviewError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
     let review = TokenReview { spec, ..TokenReview::default() };
     let answer = ask("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
     let status = answer.status.unwrap_or_default();
     let user = status.user.filter(|_| status.authenticated == Some(true));
-    Ok(user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty())).map(|user| Subject {
-        user: user.username.unwrap_or_default(),
-        uid: user.uid.unwrap_or_default(),
-        groups: user.groups.unwrap_or_default(),
-        extra: user.extra.unwrap_or_default(),
-    }))
+    Ok(user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty())))
 }
 
 /// Sends a review; `name` is its kind. An API server that is overloaded (429) is asked [`MAX_ATTEMPTS`] times in all.
@@ -258,10 +181,8 @@ mod tests {
             }
         };
         let began = Instant::now();
-        let subject = Subject::default();
-        let access = Access::Path { path: "/metrics".into(), verb: "get".into() };
         tokio::select! {
-            decision = check_access(&client, &subject, &access) => (decision, began.elapsed()),
+            decision = check_access(&client, SubjectAccessReviewSpec::default()) => (decision, began.elapsed()),
             () = answering => unreachable!("the client outlives the review"),
         }
     }

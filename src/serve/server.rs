@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -76,6 +77,12 @@ impl Server {
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Reads the chain that API clients are served, leaf first; empty while there is no certificate.
+    pub fn served_chain(&self) -> impl Fn() -> Vec<CertificateDer<'static>> + Send + Sync + use<> {
+        let certificates = self.state.0.certificates.clone();
+        move || certificates.served_chain()
     }
 
     /// Changes the limit of open connections from 1,024. A quarter of it at most is for untrusted peers, a quarter for users

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use futures::stream::{SelectAll, select_all};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::Api;
+use kube::api::{Api, Patch};
 use kube::runtime::watcher;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -112,6 +114,19 @@ pub(crate) fn ca_bundle(object: &APIService) -> Option<&[u8]> {
 /// True when the API server verifies no certificate.
 pub(crate) fn skips_verification(object: &APIService) -> bool {
     object.spec.as_ref().is_some_and(|spec| spec.insecure_skip_tls_verify == Some(true))
+}
+
+/// The name of an APIService, and a patch that applies `part` of it: with the uid, so that nothing is created when the object has
+/// just been deleted.
+pub(crate) fn apply_patch(object: &APIService, part: &str, value: &Value) -> (String, Patch<Value>) {
+    let name = object.name_any();
+    let patch = json!({
+        "apiVersion": APIService::api_version(&()),
+        "kind": APIService::kind(&()),
+        "metadata": { "name": name, "uid": object.metadata.uid },
+        part: value,
+    });
+    (name, Patch::Apply(patch))
 }
 
 /// Watches them. [`ApiServiceWatch::run`] it in a task.

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::Resource;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, PatchParams};
 use kube::runtime::events::EventType;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -17,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::apiservice::{self, ApiServices, ServiceRef, ca_bundle, skips_verification};
+use super::apiservice::{self, ApiServices, ServiceRef, apply_patch, ca_bundle, skips_verification};
 use super::certificate_bundle::CertificateBundle;
 use super::verification::verify;
 use crate::cluster::requests::{LogOnce, bounded};
@@ -160,7 +159,7 @@ impl CaBundleWriter {
         }
         let refusal = carried.and_then(|carried| self.refusal(carried, ours));
         self.histories.entry(name).or_default().not_before = Some(Instant::now() + MIN_WRITE_INTERVAL);
-        self.write(name, object, trust).await?;
+        self.write(object, trust).await?;
         tracing::info!("wrote spec.caBundle of APIService {name}");
         if let Some(refusal) = refusal {
             let note =
@@ -170,16 +169,11 @@ impl CaBundleWriter {
         Ok(())
     }
 
-    async fn write(&self, name: &str, object: &APIService, trust: String) -> Result<(), String> {
-        // With the uid, so that nothing is created when the object has just been deleted.
-        let body = json!({
-            "apiVersion": APIService::api_version(&()),
-            "kind": APIService::kind(&()),
-            "metadata": { "name": name, "uid": object.metadata.uid },
-            "spec": { "caBundle": ByteString(trust.into_bytes()) },
-        });
+    async fn write(&self, object: &APIService, trust: String) -> Result<(), String> {
+        let bundle = json!({ "caBundle": ByteString(trust.into_bytes()) });
+        let (name, patch) = apply_patch(object, "spec", &bundle);
         let parameters = PatchParams::apply(CA_BUNDLE_FIELD_MANAGER).force();
-        let patched = bounded(self.api.patch(name, &parameters, &Patch::Apply(body))).await;
+        let patched = bounded(self.api.patch(&name, &parameters, &patch)).await;
         let hint = "check that the service account may patch it by name";
         patched.map(drop).map_err(|error| error.with_hint(hint))
     }

@@ -11,10 +11,11 @@ use rcgen::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
 use super::rotation::{RotationPhase, RotationStep};
-use super::verification::{dns_names, verify};
+use super::verification::verify;
 
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// Validity of the CA: 10 years; it is private to one installation.
@@ -227,6 +228,18 @@ pub(crate) fn split_pem(pem: &str) -> Vec<String> {
         part.find("-----BEGIN CERTIFICATE-----").and_then(|at| part.get(at..)).map(str::to_owned)
     };
     pem.split_inclusive(END).filter(|part| part.ends_with(END)).filter_map(from_begin).collect()
+}
+
+/// The DNS names among the alternative names of a certificate.
+fn dns_names(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let names = alternatives.iter().flat_map(|extension| &extension.value.general_names);
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect()
 }
 
 /// Parses the certificate under `key` of the Secret, and reads something of it.

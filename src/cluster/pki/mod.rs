@@ -13,4 +13,4 @@ pub use apiservice::{ApiServiceWatch, ServiceRef};
 pub use ca_bundle::CaBundleWriter;
 pub use certificate_bundle::{CertificateBundle, PkiError};
 pub use certificates::{CertificateManager, CertificateSettings};
-pub use self_check::{SelfCheck, SelfCheckParts};
+pub use self_check::SelfCheck;

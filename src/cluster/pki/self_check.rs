@@ -3,14 +3,12 @@
 //! certificate that webpki judges differently from Go), its own condition `Available` decides.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceCondition};
-use kube::Resource;
-use kube::api::{Api, Patch, PatchParams};
+use kube::ResourceExt;
+use kube::api::{Api, PatchParams};
 use kube::runtime::events::EventType;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -22,9 +20,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::apiservice::{ApiServices, NAMES, ServiceRef, ca_bundle, skips_verification};
+use super::apiservice::{ApiServices, NAMES, ServiceRef, apply_patch, ca_bundle, skips_verification};
 use super::certificate_bundle::CertificateBundle;
-use super::verification::{Fault, served_chain, verify};
+use super::verification::{Fault, Refusal, verify};
 use crate::cluster::requests::bounded;
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::Clock;
@@ -62,14 +60,17 @@ impl CaBundleMetrics {
     }
 }
 
-/// What is checked, and how it is reported.
-pub struct SelfCheckParts {
+/// The chain that this instance serves, leaf first; empty while it has none.
+pub type ServedChain = Arc<dyn Fn() -> Vec<CertificateDer<'static>> + Send + Sync>;
+
+/// The check. [`SelfCheck::run`] it in a task.
+pub struct SelfCheck {
     /// To write conditions.
     pub client: kube::Client,
     /// Our Service.
     pub service: ServiceRef,
-    /// The address that this instance listens on.
-    pub address: SocketAddr,
+    /// What is checked.
+    pub served: ServedChain,
     /// True when the user provides the certificate, and so the `caBundle` too.
     pub has_own_files: bool,
     /// The APIServices.
@@ -86,12 +87,6 @@ pub struct SelfCheckParts {
     pub confirm: Duration,
 }
 
-/// The check. [`SelfCheck::run`] it in a task.
-pub struct SelfCheck {
-    parts: SelfCheckParts,
-    histories: BTreeMap<&'static str, CheckHistory>,
-}
-
 /// The last results for one APIService, and what was reported of them.
 #[derive(Default)]
 struct CheckHistory {
@@ -105,8 +100,10 @@ struct CheckHistory {
     written: Option<Instant>,
 }
 
+/// By the name of the APIService.
+type Histories = BTreeMap<&'static str, CheckHistory>;
+
 /// The result of a check: the condition, and whether the API server sends us requests by this bundle.
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct CheckResult {
     status: &'static str,
     reason: &'static str,
@@ -115,153 +112,137 @@ struct CheckResult {
     valid: Option<bool>,
 }
 
-impl SelfCheck {
-    /// A check that has not started.
-    #[must_use]
-    pub const fn new(parts: SelfCheckParts) -> Self {
-        Self { parts, histories: BTreeMap::new() }
+impl CheckResult {
+    fn verified(message: &str) -> Self {
+        Self { status: "True", reason: "Verified", message: message.into(), valid: Some(true) }
     }
 
+    fn unknown(reason: &'static str, message: &str, valid: Option<bool>) -> Self {
+        Self { status: "Unknown", reason, message: message.into(), valid }
+    }
+}
+
+impl SelfCheck {
     /// Checks every minute and after every change, until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut ticks = interval(CHECK_INTERVAL);
         let mut due: Option<Instant> = None;
+        let mut histories = Histories::new();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = ticks.tick() => {}
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
-                Ok(()) = self.parts.apiservices.changed() => {}
-                Ok(()) = self.parts.certificates.changed() => {}
+                Ok(()) = self.apiservices.changed() => {}
+                Ok(()) = self.certificates.changed() => {}
             }
-            self.parts.certificates.mark_unchanged();
-            let apiservices = self.parts.apiservices.borrow_and_update().clone();
-            let Some(next) = cancel.run_until_cancelled(self.check_all(&apiservices)).await else { return };
+            self.certificates.mark_unchanged();
+            let apiservices = self.apiservices.borrow_and_update().clone();
+            let checking = self.check_all(&apiservices, &mut histories);
+            let Some(next) = cancel.run_until_cancelled(checking).await else { return };
             due = next;
         }
     }
 
     /// Checks every APIService that points to us; when to check again before the next regular time.
-    async fn check_all(&mut self, apiservices: &ApiServices) -> Option<Instant> {
-        let service = self.parts.service.clone();
-        let ours: Vec<_> = apiservices.ours(&service).collect();
-        for name in NAMES.into_iter().filter(|name| ours.iter().all(|(ours, _)| ours != name)) {
-            self.retract(name, apiservices).await;
+    async fn check_all(&self, apiservices: &ApiServices, histories: &mut Histories) -> Option<Instant> {
+        let ours: BTreeMap<_, _> = apiservices.ours(&self.service).collect();
+        for name in NAMES.into_iter().filter(|name| !ours.contains_key(name)) {
+            self.metrics.valid.remove(&ApiServiceLabel { apiservice: name });
+            // Only once: it may point to another installation of wva now, which reports itself.
+            if histories.remove(name).is_some() {
+                self.retract(name, apiservices).await;
+            }
         }
-        if ours.is_empty() {
-            return None;
-        }
-        let chain = served_chain(self.parts.address, &service.server_name()).await;
         let mut next: Option<Instant> = None;
         for (name, object) in ours {
-            let result = self.check(object, &chain);
-            let due = self.report(name, object, &result).await;
+            let history = histories.entry(name).or_default();
+            let due = self.report(name, object, &self.check(object), history).await;
             next = [next, due].into_iter().flatten().min();
         }
         next
     }
 
-    /// Withdraws what was reported about an APIService that no longer points to us. Only once: it may point to another
-    /// installation of `wva` now, which reports itself.
-    async fn retract(&mut self, name: &'static str, apiservices: &ApiServices) {
-        self.parts.metrics.valid.remove(&ApiServiceLabel { apiservice: name });
-        if self.histories.remove(name).is_none() {
-            return;
-        }
+    /// Withdraws what was reported about an APIService that no longer points to us.
+    async fn retract(&self, name: &str, apiservices: &ApiServices) {
         let object = apiservices.present().find(|(present, _)| *present == name).map(|(_, object)| object);
         if let Some(object) = object.filter(|object| condition(object, CONDITION).is_some()) {
-            self.apply(name, object, json!([])).await;
+            self.apply(object, json!([])).await;
         }
     }
 
-    fn check(&self, object: &APIService, chain: &io::Result<Vec<CertificateDer<'static>>>) -> CheckResult {
+    fn check(&self, object: &APIService) -> CheckResult {
         if skips_verification(object) {
-            return CheckResult {
-                status: "Unknown",
-                reason: "InsecureSkipTLSVerify",
-                message: "spec.insecureSkipTLSVerify is true: the API server verifies no certificate, and would send HPAs' \
-                          requests to whoever answers; remove it"
-                    .into(),
-                valid: Some(true),
-            };
+            let message = "spec.insecureSkipTLSVerify is true: the API server verifies no certificate, and would send HPAs' \
+                           requests to whoever answers; remove it";
+            return CheckResult::unknown("InsecureSkipTLSVerify", message, Some(true));
         }
-        let chain = match chain {
-            Ok(chain) => chain,
-            Err(error) => {
-                return CheckResult {
-                    status: "Unknown",
-                    reason: "CannotLook",
-                    message: format!(
-                        "the served certificate cannot be looked at ({error}): check that this process may connect to its own \
-                         port and has a certificate"
-                    ),
-                    valid: None,
-                };
-            }
+        let chain = (self.served)();
+        if chain.is_empty() {
+            let message = "this instance has no certificate to serve yet: look into wva's log for why";
+            return CheckResult::unknown("CannotLook", message, None);
+        }
+        let bundle = ca_bundle(object);
+        let result = match bundle {
+            Some(bundle) => verify(bundle, &chain, &self.service.server_name(), self.clock.now()),
+            None => Err(Refusal {
+                fault: Fault::NoAuthority,
+                message: "spec.caBundle is empty, so the API server verifies by its system's CAs".into(),
+            }),
         };
-        let server_name = self.parts.service.server_name();
-        let (fault, message) = match ca_bundle(object) {
-            None => (
-                Fault::NoAuthority,
-                "spec.caBundle is empty, so the API server verifies by its system's CAs".into(),
-            ),
-            Some(bundle) => match verify(bundle, chain, &server_name, self.parts.clock.now()) {
-                Ok(()) => return verified("spec.caBundle verifies the certificate that is served"),
-                Err(refusal) => (refusal.fault, refusal.message),
-            },
+        let Err(Refusal { fault, mut message }) = result else {
+            return CheckResult::verified("spec.caBundle verifies the certificate that is served");
         };
         // Its system's CAs, and what Go accepts and webpki does not, only the API server knows.
-        let available = condition(object, "Available");
-        let only_api_server_knows = ca_bundle(object).is_none() || fault == Fault::Unusable;
-        if only_api_server_knows && available.is_some_and(|available| available.status == "True") {
-            return verified(
-                "the API server accepts the certificate that is served: its condition Available is True",
-            );
+        let only_api_server_knows = bundle.is_none() || fault == Fault::Unusable;
+        if let Some(available) = condition(object, "Available").filter(|_| only_api_server_knows) {
+            if available.status == "True" {
+                return CheckResult::verified(
+                    "the API server accepts the certificate that is served: its condition Available is True",
+                );
+            }
+            if let Some(answer) = &available.message {
+                message += &format!(", and it says: {answer}");
+            }
         }
-        let answer =
-            available.filter(|_| only_api_server_knows).and_then(|available| available.message.as_ref());
-        let answer = answer.map_or_else(String::new, |answer| format!(", and it says: {answer}"));
-        let next = next_step(fault, self.parts.has_own_files);
-        let message = format!("{message}{answer}; {next}");
+        message += &format!("; {}", next_step(fault, self.has_own_files));
         CheckResult { status: "False", reason: fault.reason(), message, valid: Some(false) }
     }
 
     /// Reports a result that lasts; when to check again.
     async fn report(
-        &mut self,
+        &self,
         name: &'static str,
         object: &APIService,
         result: &CheckResult,
+        history: &mut CheckHistory,
     ) -> Option<Instant> {
-        let confirm = self.parts.confirm;
-        let history = self.histories.entry(name).or_default();
         let same = history.valid.filter(|(valid, _)| *valid == result.valid);
         let (_, since) = *history.valid.insert(same.unwrap_or_else(|| (result.valid, Instant::now())));
-        let is_confirmed = result.valid == Some(true) || since.elapsed() >= confirm;
-        let gauge = &self.parts.metrics.valid;
+        let is_confirmed = result.valid == Some(true) || since.elapsed() >= self.confirm;
         let label = ApiServiceLabel { apiservice: name };
         match result.valid {
-            Some(valid) => drop(gauge.get_or_create(&label).set(valid.into())),
-            None if is_confirmed => drop(gauge.remove(&label)),
+            Some(valid) => drop(self.metrics.valid.get_or_create(&label).set(valid.into())),
+            None if is_confirmed => drop(self.metrics.valid.remove(&label)),
             None => {}
         }
         if !is_confirmed {
-            return Some(since + confirm);
+            return Some(since + self.confirm);
         }
-        self.log_and_record(name, object, result);
-        let due = self.write(name, object, result).await;
-        due.or_else(|| result.valid.is_none().then(|| Instant::now() + confirm))
+        self.log_and_record(object, result, history);
+        let due = self.write(object, result, history).await;
+        due.or_else(|| result.valid.is_none().then(|| Instant::now() + self.confirm))
     }
 
     /// Logs a result and records an event, once each. An event for which there is no room is recorded the next time.
-    fn log_and_record(&mut self, name: &'static str, object: &APIService, result: &CheckResult) {
+    fn log_and_record(&self, object: &APIService, result: &CheckResult, history: &mut CheckHistory) {
         let CheckResult { status, reason, message, .. } = result;
-        let history = self.histories.entry(name).or_default();
         let now = Some((*status, *reason));
         let written = condition(object, CONDITION).map(|condition| condition.status.as_str());
+        let before = |reported: Option<(&'static str, _)>| reported.map(|(status, _)| status).or(written);
         if history.logged != now {
-            let before = history.logged.map(|(status, _)| status).or(written);
-            match (before, *status) {
+            let name = object.name_any();
+            match (before(history.logged), *status) {
                 (_, "False" | "Unknown") => tracing::warn!("APIService {name}: {message}"),
                 (Some("False" | "Unknown"), _) => tracing::info!("APIService {name}: {message}"),
                 _ => {}
@@ -271,66 +252,57 @@ impl SelfCheck {
         if *status == "Unknown" || history.recorded == now {
             return;
         }
-        let before = history.recorded.map(|(status, _)| status).or(written);
-        let event = match (before, *status) {
-            (_, "False") => Some((EventType::Warning, "CABundleNotVerified")),
-            (Some("False"), _) => Some((EventType::Normal, CONDITION)),
-            _ => None,
+        let record =
+            |type_, reason| self.events.record(NewEvent::about(object, type_, reason, message.clone()));
+        let is_recorded = match (before(history.recorded), *status) {
+            (_, "False") => record(EventType::Warning, "CABundleNotVerified"),
+            (Some("False"), _) => record(EventType::Normal, CONDITION),
+            _ => true,
         };
-        let record = |(type_, reason)| {
-            self.parts.events.record(NewEvent::about(object, type_, reason, message.clone()))
-        };
-        if event.is_none_or(record) {
+        if is_recorded {
             history.recorded = now;
         }
     }
 
     /// Writes the condition when it differs; when to retry.
     async fn write(
-        &mut self,
-        name: &'static str,
+        &self,
         object: &APIService,
         result: &CheckResult,
+        history: &mut CheckHistory,
     ) -> Option<Instant> {
         let CheckResult { status, reason, message, .. } = result;
         let old = condition(object, CONDITION);
         let is_same = |old: &APIServiceCondition| {
-            old.status == *status
-                && old.reason.as_deref() == Some(*reason)
-                && old.message.as_ref() == Some(message)
+            (&*old.status, old.reason.as_deref(), old.message.as_deref())
+                == (*status, Some(*reason), Some(&**message))
         };
         if old.is_some_and(is_same) {
             return None;
         }
-        let history = self.histories.entry(name).or_default();
-        let next = history.written.map(|at| at + self.parts.confirm).filter(|next| *next > Instant::now());
+        let next = history.written.map(|at| at + self.confirm).filter(|next| *next > Instant::now());
         if next.is_some() {
             return next;
         }
         history.written = Some(Instant::now());
         // Whole seconds, as the API has them.
-        let now = || json!(self.parts.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        let now = || json!(self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         let same_status = old.filter(|old| old.status == *status);
         let since = same_status.and_then(|old| old.last_transition_time.as_ref());
         let since = since.map_or_else(now, |since| json!(since));
         let condition = json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
         });
-        self.apply(name, object, json!([condition])).await;
+        self.apply(object, json!([condition])).await;
         None
     }
 
     /// Makes `conditions` the only ones of ours on an APIService.
-    async fn apply(&self, name: &str, object: &APIService, conditions: Value) {
-        let body = json!({
-            "apiVersion": APIService::api_version(&()),
-            "kind": APIService::kind(&()),
-            "metadata": { "name": name, "uid": object.metadata.uid },
-            "status": { "conditions": conditions },
-        });
-        let api: Api<APIService> = Api::all(self.parts.client.clone());
+    async fn apply(&self, object: &APIService, conditions: Value) {
+        let api: Api<APIService> = Api::all(self.client.clone());
+        let (name, patch) = apply_patch(object, "status", &json!({ "conditions": conditions }));
         let parameters = PatchParams::apply(CHECK_FIELD_MANAGER).force();
-        if let Err(error) = bounded(api.patch_status(name, &parameters, &Patch::Apply(body))).await {
+        if let Err(error) = bounded(api.patch_status(&name, &parameters, &patch)).await {
             tracing::debug!(%error, "the condition {CONDITION} of APIService {name} was not written");
         }
     }
@@ -339,10 +311,6 @@ impl SelfCheck {
 fn condition<'a>(object: &'a APIService, type_: &str) -> Option<&'a APIServiceCondition> {
     let conditions = object.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == type_)
-}
-
-fn verified(message: &str) -> CheckResult {
-    CheckResult { status: "True", reason: "Verified", message: message.into(), valid: Some(true) }
 }
 
 fn next_step(fault: Fault, has_own_files: bool) -> &'static str {

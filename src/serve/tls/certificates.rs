@@ -8,6 +8,7 @@ use std::{fmt, io};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
@@ -111,6 +112,11 @@ impl Certificates {
     /// True when API clients can be served.
     pub(crate) fn is_ready(&self) -> bool {
         self.keys.load().serving.is_some()
+    }
+
+    /// What API clients are served, leaf first; empty while there is no certificate.
+    pub(crate) fn served_chain(&self) -> Vec<CertificateDer<'static>> {
+        self.keys.load().serving.as_ref().map(|key| key.cert.clone()).unwrap_or_default()
     }
 
     /// Applies every change, for ever.

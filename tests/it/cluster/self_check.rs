@@ -1,77 +1,54 @@
 //! The check of the `caBundle` against the served certificate, and events.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::ByteString;
-use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::TcpListener;
 use tokio::time::sleep;
-use tokio_rustls::TlsAcceptor;
 use wva::cluster::pki::apiservice;
-use wva::cluster::pki::self_check::{CONDITION, CaBundleMetrics};
-use wva::cluster::{ApiServiceWatch, EventRecorder, SelfCheck, SelfCheckParts};
+use wva::cluster::pki::self_check::{CONDITION, CaBundleMetrics, ServedChain};
+use wva::cluster::{ApiServiceWatch, EventRecorder, SelfCheck};
 
 use super::certificates::{events, ours};
 use super::store::{SERVICES, Store, Write};
 use super::*;
 use crate::serve::client::Captured;
-use crate::serve::pki::{Authority, Leaf, Subject};
+use crate::serve::pki::{Authority, Subject};
 
 /// How long a bad result must last.
 const CONFIRM: Duration = Duration::from_millis(200);
 
-/// The address of a server with the certificate `leaf` and nothing else.
-async fn serving(leaf: &Leaf) -> SocketAddr {
-    serving_at("127.0.0.1:0".parse().unwrap(), leaf).await
+/// A served chain: a leaf of `authority` for `name`.
+fn leaf(authority: &Authority, name: &str) -> ServedChain {
+    let leaf = authority.issue(&Subject { names: &[name], ..Subject::default() });
+    let chain = vec![CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap()];
+    Arc::new(move || chain.clone())
 }
 
-async fn serving_at(address: SocketAddr, leaf: &Leaf) -> SocketAddr {
-    let chain =
-        CertificateDer::pem_slice_iter(leaf.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
-    let listener = TcpListener::bind(address).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    spawn(async move {
-        while let Ok((tcp, _)) = listener.accept().await {
-            let _ = acceptor.accept(tcp).await;
-        }
-    });
-    address
-}
-
-/// Checks what is served at `address`; returns the metrics.
-fn check(store: &Store, address: SocketAddr, has_own_files: bool) -> Arc<Registry> {
+/// Checks what is served; returns the metrics.
+fn check(store: &Store, served: ServedChain, has_own_files: bool) -> Arc<Registry> {
     let mut registry = Registry::default();
     let events = events(&store.client(), &mut registry);
-    check_with(store, address, has_own_files, events, registry)
+    check_with(store, served, has_own_files, events, registry)
 }
 
 fn check_with(
     store: &Store,
-    address: SocketAddr,
+    served: ServedChain,
     has_own_files: bool,
     events: EventRecorder,
     mut registry: Registry,
 ) -> Arc<Registry> {
     let client = store.client();
-    let (watching, known) = ApiServiceWatch::new(client.clone(), ours());
+    let (watching, apiservices) = ApiServiceWatch::new(client.clone(), ours());
     spawn(watching.run(CancellationToken::new()));
     let (publish, certificates) = watch::channel(None);
-    let parts = SelfCheckParts {
+    let check = SelfCheck {
         service: ours(),
-        address,
+        served,
         has_own_files,
-        apiservices: known,
+        apiservices,
         certificates,
         events,
         metrics: CaBundleMetrics::register(&mut registry),
@@ -80,7 +57,7 @@ fn check_with(
         client,
     };
     spawn(async move {
-        SelfCheck::new(parts).run(CancellationToken::new()).await;
+        check.run(CancellationToken::new()).await;
         drop(publish);
     });
     Arc::new(registry)
@@ -123,10 +100,6 @@ fn is_valid(registry: &Registry, value: u8) -> bool {
         .contains(&format!("wva_apiservice_ca_bundle_valid{{apiservice=\"{}\"}} {value}\n", apiservice::NAME))
 }
 
-fn leaf(authority: &Authority, name: &str) -> Leaf {
-    authority.issue(&Subject { names: &[name], ..Subject::default() })
-}
-
 #[tokio::test]
 async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_repair() {
     let right = Authority::new("right");
@@ -136,7 +109,7 @@ async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_re
         service["status"]["conditions"] = json!([{ "type": "Available", "status": "True" }]);
     });
     set_bundle(&store, &wrong.pem());
-    let registry = check(&store, serving(&leaf(&right, "wva.wva.svc")).await, true);
+    let registry = check(&store, leaf(&right, "wva.wva.svc"), true);
     let condition = store.until(SOON, |store| condition_with(store, "False")).await;
     assert_eq!(condition["reason"], "UnknownAuthority");
     let message = condition["message"].as_str().unwrap();
@@ -179,47 +152,67 @@ async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_re
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_reported_with_its_names() {
+async fn a_result_has_its_reason_the_next_step_and_where_it_counts_the_api_servers_answer() {
     let right = Authority::new("right");
-    let store = Store::installed();
-    set_bundle(&store, &right.pem());
-    check(&store, serving(&leaf(&right, "localhost")).await, true);
-    let condition = store.until(SOON, |store| condition_with(store, "False")).await;
-    assert_eq!(condition["reason"], "WrongName");
-    let message = condition["message"].as_str().unwrap();
-    assert!(
-        message.contains("x509: certificate is valid for localhost, not wva.wva.svc; have the"),
-        "{message}"
-    );
-}
-
-#[tokio::test]
-async fn an_empty_bundle_is_judged_by_the_authorities_of_the_machine() {
-    let store = Store::installed();
-    check(&store, serving(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
-    let condition = store.until(SOON, |store| condition_with(store, "False")).await;
-    let message = condition["message"].as_str().unwrap();
-    assert!(message.starts_with("spec.caBundle is empty, so"), "{message}");
-}
-
-#[tokio::test]
-async fn an_empty_ca_bundle_is_accepted_when_the_api_server_says_that_it_is() {
-    let store = Store::installed();
-    let available = json!([{ "type": "Available", "status": "True" }]);
-    store.change(&service(), |service| service["status"]["conditions"] = available);
-    let registry = check(&store, serving(&leaf(&Authority::new("public"), "wva.wva.svc")).await, true);
-    store.until(SOON, |store| condition_with(store, "True")).await;
-    assert!(is_valid(&registry, 1));
-}
-
-#[tokio::test]
-async fn insecure_skip_tls_verify_is_reported_and_is_no_failure() {
-    let store = Store::installed();
-    store.change(&service(), |service| service["spec"]["insecureSkipTLSVerify"] = json!(true));
-    let registry = check(&store, serving(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
-    let condition = store.until(SOON, |store| condition_with(store, "Unknown")).await;
-    assert_eq!(condition["reason"], "InsecureSkipTLSVerify");
-    assert!(is_valid(&registry, 1));
+    let bundle = serde_json::to_value(ByteString(right.pem().into_bytes())).unwrap();
+    let available = |status: &str| json!([{ "type": "Available", "status": status, "message": "x509: why" }]);
+    for (case, name, spec, conditions, expected, messages) in [
+        (
+            "another name",
+            "localhost",
+            json!({ "caBundle": bundle }),
+            available("True"),
+            ("False", "WrongName", 0),
+            ["certificate not valid for name \"wva.wva.svc\"", "DnsName(\"localhost\"); have the"],
+        ),
+        (
+            "an empty bundle: the CAs of the API server's system",
+            "wva.wva.svc",
+            json!({}),
+            json!([]),
+            ("False", "NoAuthority", 0),
+            ["spec.caBundle is empty, so", "; put the CA"],
+        ),
+        (
+            "an empty bundle, and the API server says why it fails",
+            "wva.wva.svc",
+            json!({}),
+            available("False"),
+            ("False", "NoAuthority", 0),
+            ["spec.caBundle is empty, so", ", and it says: x509: why; put the CA"],
+        ),
+        (
+            "an empty bundle that the API server accepts",
+            "wva.wva.svc",
+            json!({}),
+            available("True"),
+            ("True", "Verified", 1),
+            ["the API server accepts", "Available is True"],
+        ),
+        (
+            "no verification is no failure",
+            "wva.wva.svc",
+            json!({ "insecureSkipTLSVerify": true }),
+            json!([]),
+            ("Unknown", "InsecureSkipTLSVerify", 1),
+            ["spec.insecureSkipTLSVerify is true", "remove it"],
+        ),
+    ] {
+        let store = Store::installed();
+        store.change(&service(), |service| {
+            for (field, value) in spec.as_object().unwrap() {
+                service["spec"][field] = value.clone();
+            }
+            service["status"]["conditions"] = conditions;
+        });
+        let registry = check(&store, leaf(&right, name), true);
+        let (status, reason, valid) = expected;
+        let condition = store.until(SOON, |store| condition_with(store, status)).await;
+        assert_eq!(condition["reason"], reason, "{case}");
+        let message = condition["message"].as_str().unwrap();
+        assert!(messages.iter().all(|part| message.contains(part)), "{case}: {message}");
+        assert!(is_valid(&registry, valid), "{case}: {}", metrics(&registry));
+    }
 }
 
 #[tokio::test]
@@ -228,7 +221,7 @@ async fn a_ca_bundle_that_is_repaired_at_once_is_not_reported() {
     let wrong = Authority::new("wrong");
     let store = Store::installed();
     set_bundle(&store, &wrong.pem());
-    let registry = check(&store, serving(&leaf(&right, "wva.wva.svc")).await, false);
+    let registry = check(&store, leaf(&right, "wva.wva.svc"), false);
     until(|| is_valid(&registry, 0)).await;
     set_bundle(&store, &right.pem());
     store.until(SOON, |store| condition_with(store, "True")).await;
@@ -239,21 +232,10 @@ async fn a_ca_bundle_that_is_repaired_at_once_is_not_reported() {
 #[tokio::test]
 async fn an_apiservice_of_another_service_is_not_checked() {
     let store = Store::new().with_service(apiservice::NAME, "keda");
-    let registry = check(&store, serving(&leaf(&Authority::new("right"), "wva.wva.svc")).await, true);
+    let registry = check(&store, leaf(&Authority::new("right"), "wva.wva.svc"), true);
     sleep(3 * CONFIRM).await;
     assert!(store.writes("").is_empty());
     assert!(!metrics(&registry).contains("wva_apiservice_ca_bundle_valid{"));
-}
-
-#[tokio::test]
-async fn a_listener_on_every_address_is_reached_by_ipv4_without_ipv6() {
-    let right = Authority::new("right");
-    let store = Store::installed();
-    set_bundle(&store, &right.pem());
-    // As on a machine without IPv6: nothing listens at `::1`.
-    let port = serving(&leaf(&right, "wva.wva.svc")).await.port();
-    check(&store, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), true);
-    store.until(SOON, |store| condition_with(store, "True")).await;
 }
 
 #[tokio::test]
@@ -262,20 +244,21 @@ async fn a_check_that_cannot_be_done_is_reported_once_without_a_result() {
     let right = Authority::new("right");
     let store = Store::installed();
     set_bundle(&store, &right.pem());
-    // A port without a listener.
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let registry = check(&store, address, true);
+    let is_loaded = Arc::new(AtomicBool::new(false));
+    let (loaded, chain) = (is_loaded.clone(), leaf(&right, "wva.wva.svc"));
+    let served = move || if loaded.load(Ordering::Relaxed) { chain() } else { Vec::new() };
+    let registry = check(&store, Arc::new(served), true);
     let condition = store.until(SOON, |store| condition_with(store, "Unknown")).await;
     assert_eq!(condition["reason"], "CannotLook");
     let message = condition["message"].as_str().unwrap();
-    assert!(message.contains("cannot be looked at") && message.contains("refused"), "{message}");
+    assert!(message.contains("no certificate to serve yet: look into"), "{message}");
     assert!(!metrics(&registry).contains("wva_apiservice_ca_bundle_valid{"), "{}", metrics(&registry));
     sleep(4 * CONFIRM).await;
-    assert_eq!(log.lines("cannot be looked at").len(), 1, "{:?}", log.lines("APIService"));
+    assert_eq!(log.lines("no certificate to serve yet").len(), 1, "{:?}", log.lines("APIService"));
     assert_eq!(store.writes(&service()).len(), 1);
     assert!(written_events(&store).is_empty(), "nothing is known to be wrong with the bundle");
 
-    serving_at(address, &leaf(&right, "wva.wva.svc")).await;
+    is_loaded.store(true, Ordering::Relaxed);
     store.until(SOON, |store| condition_with(store, "True")).await;
     assert!(is_valid(&registry, 1));
 }
@@ -286,7 +269,7 @@ async fn a_condition_is_retracted_once_when_the_apiservice_goes_to_another_servi
     let wrong = Authority::new("wrong");
     let store = Store::installed();
     set_bundle(&store, &wrong.pem());
-    let registry = check(&store, serving(&leaf(&right, "wva.wva.svc")).await, true);
+    let registry = check(&store, leaf(&right, "wva.wva.svc"), true);
     store.until(SOON, |store| condition_with(store, "False")).await;
     store.change(&service(), |service| service["spec"]["service"]["name"] = json!("keda"));
     let retracted = |store: &Store| {
@@ -307,14 +290,14 @@ async fn a_condition_is_retracted_once_when_the_apiservice_goes_to_another_servi
 #[tokio::test]
 async fn a_missing_apiservice_is_logged_only_when_none_points_to_us() {
     let [_, first, second] = apiservice::NAMES;
-    let address = serving(&leaf(&Authority::new("right"), "wva.wva.svc")).await;
+    let served = leaf(&Authority::new("right"), "wva.wva.svc");
     for (store, lines) in [
         (Store::new(), 1),
         (Store::new().with_service(first, "wva").with_service(second, "wva"), 0),
         (Store::new().with_service(first, "keda"), 1),
     ] {
         let (log, _guard) = Captured::log(tracing::Level::WARN);
-        check(&store, address, true);
+        check(&store, served.clone(), true);
         sleep(CONFIRM).await;
         let logged = log.lines("does not exist: install the chart");
         assert_eq!(logged.len(), lines, "{logged:?}");
@@ -334,8 +317,8 @@ async fn events_of_reads_do_not_displace_events_about_certificates() {
     for n in 0..1000 {
         events.record_ambiguous_selector(&format!("m{n}"), "model=m", &[&chat, &b]);
     }
-    let address = serving(&leaf(&Authority::new("right"), "localhost")).await;
-    check_with(&store, address, true, events, registry);
+    let served = leaf(&Authority::new("right"), "localhost");
+    check_with(&store, served, true, events, registry);
     store.until(SOON, |store| condition_with(store, "False")).await;
     spawn(writer.run(CancellationToken::new()));
     let first = store.until(SOON, |store| written_events(store).into_iter().next()).await;
@@ -352,8 +335,8 @@ async fn an_event_without_room_is_retried_and_the_log_line_is_not_repeated() {
     drop(writer); // the queue is closed
     let right = Authority::new("right");
     set_bundle(&store, &right.pem());
-    let address = serving(&leaf(&right, "localhost")).await;
-    let registry = check_with(&store, address, true, events, registry);
+    let served = leaf(&right, "localhost");
+    let registry = check_with(&store, served, true, events, registry);
     store.until(SOON, |store| condition_with(store, "False")).await;
     // Any change is a reason to check again; our own condition was the first.
     store.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
@@ -413,7 +396,7 @@ async fn an_ambiguous_selector_is_one_event_a_metric_however_many_selectors_are_
 async fn a_refused_event_is_counted() {
     let store = Store::installed();
     store.forbid("/apis/events.k8s.io");
-    let registry = check(&store, serving(&leaf(&Authority::new("right"), "localhost")).await, true);
+    let registry = check(&store, leaf(&Authority::new("right"), "localhost"), true);
     store.until(SOON, |store| condition_with(store, "False")).await;
     until(|| metrics(&registry).contains("wva_events_lost_total 1\n")).await;
 }

@@ -276,6 +276,35 @@ async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
     assert_eq!(second.report.dropped, [""; 0], "once");
 }
 
+/// The state objects that version 0.1.0 wrote at its end, after ten minutes of the rate policy on a real control plane.
+const EARLIER_OBJECTS: &str = include_str!("fixtures/state-objects-of-a-rate-policy.json");
+
+#[tokio::test]
+async fn numbers_reasons_and_what_was_learned_by_version_0_1_0_are_read() {
+    let api = Store::new();
+    let objects: Vec<Value> = serde_json::from_str(EARLIER_OBJECTS).unwrap();
+    let [decision, memory] = [0, 1].map(|index| -> Value {
+        serde_json::from_str(objects[index]["data"]["entries"].as_str().unwrap()).unwrap()
+    });
+    for object in objects {
+        api.put(&format!("{MAPS}/{}", object["metadata"]["name"].as_str().unwrap()), object);
+    }
+    let restored = state_store(api.client()).load().await.unwrap();
+    assert_eq!(restored.memory.dropped, [""; 0]);
+    let read = &restored.decisions[&VariantId::new("llm", "llama")];
+    let Verdict::Target(target) = &read.verdict else { panic!("no number: {read:?}") };
+    assert_eq!((target.desired, target.reason), (Replicas::new(4), Reason::Steady));
+    let message = "llm/llama: 6.25 requests/s of 11.94 that 4 replicas carry; a reserve of 57 % for a surge allows 7.60";
+    assert_eq!(target.explanation.to_string(), message);
+    let group = &restored.memory.groups[&GroupId::new("llm", "llama")];
+    let variant = group.variants.get("llama").unwrap();
+    assert_eq!((variant.target, variant.reason), (Some(Replicas::new(4)), Some(Reason::Steady)));
+    assert!(group.learned.is_some());
+    // Nothing is lost: written again, both are what they were.
+    assert_eq!(serde_json::to_value(read).unwrap(), decision["value"]);
+    assert_eq!(serde_json::to_value(group).unwrap(), memory["value"]);
+}
+
 /// The memory of `count` models, with a kilobyte learned of each.
 fn memory(count: u32) -> Memory {
     let name = |at: u32| format!("{at}|{}", "r".repeat(110));
