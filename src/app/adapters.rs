@@ -11,7 +11,7 @@ use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User}
 use crate::serve::tls::SharedPki;
 use crate::serve::{AmbiguousSelector, EventSink};
 
-/// The API server decides who may read.
+/// Authentication and authorisation by the API server.
 pub(super) struct ClusterReviewer(pub kube::Client);
 
 impl Reviewer for ClusterReviewer {
@@ -85,7 +85,7 @@ impl EventSink for EventRecorder {
     }
 }
 
-/// The Secret's content, as the serving edge wants it.
+/// The shared certificates, for `serve`.
 pub(super) fn shared_pki(bundle: &CertificateBundle) -> SharedPki {
     SharedPki { ca_pem: bundle.trust(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
 }

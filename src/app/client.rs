@@ -1,4 +1,4 @@
-//! The client of the API server: one for everything that is asked of it.
+//! The client of the API server: one for the whole program.
 
 use std::path::Path;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use anyhow::Context;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-/// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is made anew.
+/// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is restarted.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// A client of the cluster that this kubeconfig names, or else of the one that this process runs in.
+/// A client of the cluster that `kubeconfig` names, or else of the one that this process runs in.
 ///
 /// # Errors
 /// When neither says how to reach a cluster.
@@ -26,12 +26,12 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Cl
             "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
         )?,
     };
-    // A list or a start of a watch that is never answered is given up; a watch itself ends after 60 s. Counted from the
-    // request, not from when its pooled connection was last used.
+    // Bounds a list, or the start of a watch, that is never answered; a watch itself ends after 60 s. Counted from the request,
+    // not from the last use of its pooled connection.
     from.read_timeout = Some(READ_TIMEOUT);
     from.reset_reader_on_write = true;
-    // Whoever asks tells that it failed, and asks again when that suits it. The client's own 15 tries after a 429, 503
-    // or 504 tell nobody, wait up to 82 s longer than the API server needs, or as long as any `Retry-After` says.
+    // Callers log failures and retry in their own time. The client's own 15 attempts after a 429, 503 or 504 log nothing, and wait
+    // up to 82 s longer than the API server needs, or as long as any `Retry-After` says.
     from.default_retry = false;
     kube::Client::try_from(from).context("cannot set up the Kubernetes client")
 }
@@ -47,7 +47,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that has too much to do for the next hour.
+    /// An API server that is overloaded for an hour.
     async fn overloaded(listener: TcpListener) {
         let answer = "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 3600\r\nContent-Length: 0\r\n\r\n";
         while let Ok((mut tcp, _)) = listener.accept().await {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_overloaded_api_server_is_heard_of_at_once_and_not_an_hour_later() {
+    async fn the_429_of_an_overloaded_api_server_is_returned_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();

@@ -1,4 +1,4 @@
-//! From configured to constructed: who keeps evaluations.
+//! Constructs the recorder of evaluations.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::record::{
     FileSettings, QueueRecorder, Recent, Recording, RecordingMetrics, keep_recent, write_files,
 };
 
-/// The engine's recorder, with its tasks started in `phase`, and what is in memory.
+/// The engine's recorder, whose tasks run in `phase`, and the evaluations in memory.
 pub(super) fn recorder(
     settings: &RecordSettings,
     instance: &str,
@@ -20,12 +20,12 @@ pub(super) fn recorder(
     phase: &mut Phase,
 ) -> anyhow::Result<(QueueRecorder, Arc<Recent>)> {
     let recent = Arc::new(Recent::new(settings.snapshots, settings.snapshots_size));
-    let mut keeper = QueueRecorder::default();
+    let mut recorder = QueueRecorder::default();
     if settings.snapshots > 0 {
-        let (more, queue) = keeper.to_recent();
+        let (more, queue) = recorder.to_recent();
         let recent = recent.clone();
         phase.start("recent snapshots", |stop| keep_recent(queue, recent, stop));
-        keeper = more;
+        recorder = more;
     }
     if let Some(files) = settings.files.clone() {
         let folder = files.folder.display().to_string();
@@ -39,9 +39,9 @@ pub(super) fn recorder(
             .with_context(|| format!("--record-dir {folder}: give a directory that may be written to"))?;
         info!(folder, "evaluations are recorded");
         let metrics = RecordingMetrics::register(registry);
-        let (more, queue) = keeper.to_files(metrics.clone());
+        let (more, queue) = recorder.to_files(metrics.clone());
         phase.start("recording", |stop| write_files(queue, recording, metrics, stop));
-        keeper = more;
+        recorder = more;
     }
-    Ok((keeper, recent))
+    Ok((recorder, recent))
 }

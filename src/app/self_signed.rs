@@ -1,4 +1,4 @@
-//! A certificate directory without a certificate gets one, as with any API server: self-signed, for the Service's names.
+//! Writes a self-signed certificate for the Service's names into a certificate directory that has none, as any API server does.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,24 +12,23 @@ use crate::cluster::pki::certificates::self_signed;
 use crate::config::Certificate;
 use crate::engine::Clock;
 
-/// Who may read a key: its owner.
+/// A key is readable by its owner only.
 const KEY_MODE: u32 = 0o600;
-/// Who may read a certificate: everybody.
+/// A certificate is readable by everybody.
 const CERTIFICATE_MODE: u32 = 0o644;
 
-/// Writes `files` into `directory` when neither is there. One of the two alone is an error of whoever put it there, which
-/// reading them names.
+/// Writes `files` into `directory` when neither exists. If only one does, nothing is written, and reading them reports it.
 ///
 /// # Errors
-/// When they cannot be made or written.
+/// When they cannot be issued or written.
 pub(super) fn ensure(
     directory: &Path,
     files: &Certificate,
     names: &[String],
     clock: &dyn Clock,
 ) -> anyhow::Result<()> {
-    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
-    if is_there(&files.chain) || is_there(&files.key) {
+    let exists = |path: &Path| fs::symlink_metadata(path).is_ok();
+    if exists(&files.chain) || exists(&files.key) {
         return Ok(());
     }
     let (chain, key) = self_signed(names, clock.now())?;
@@ -45,12 +44,12 @@ pub(super) fn ensure(
     })?;
     warn!(
         directory = shown.to_string().as_str(),
-        "made a self-signed certificate: put the last certificate of tls.crt, its CA, into spec.caBundle of the APIServices"
+        "wrote a self-signed certificate: put the last certificate of tls.crt, its CA, into spec.caBundle of the APIServices"
     );
     Ok(())
 }
 
-/// Never replaces what somebody else has written meanwhile.
+/// Never replaces a file that was written meanwhile.
 fn write(path: &Path, mode: u32, text: &str) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.write_all(text.as_bytes())?;
@@ -65,7 +64,7 @@ mod tests {
     use crate::engine::SystemClock;
 
     #[test]
-    fn a_certificate_directory_without_a_certificate_gets_one_that_is_kept() {
+    fn an_empty_certificate_directory_gets_a_pair_that_is_kept() {
         let directory = std::env::temp_dir().join(format!("wva-self-signed-{}", std::process::id()));
         let files = Certificate { chain: directory.join("tls.crt"), key: directory.join("tls.key") };
         let names = ["wva.x.svc".to_owned()];
@@ -79,7 +78,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&files.chain).unwrap(), chain);
         fs::remove_file(&files.chain).unwrap();
         ensure(&directory, &files, &names, &SystemClock).unwrap();
-        assert!(!files.chain.exists(), "half a pair is somebody's mistake, and reading it says so");
+        assert!(!files.chain.exists(), "half a pair is a mistake that reading it reports");
         fs::remove_dir_all(&directory).unwrap();
         fs::write(&directory, "").unwrap();
         let error = ensure(&directory, &files, &names, &SystemClock).unwrap_err();

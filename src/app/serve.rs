@@ -1,5 +1,4 @@
-//! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in the order that costs
-//! readers nothing.
+//! `wva serve`: builds every part, starts the tasks, waits for a reason to stop, and stops in an order in which no read fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,40 +32,40 @@ use crate::config::{Config, ignored_environment};
 use crate::engine::{
     Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over,
 };
-use crate::policy::{self, PolicyKeeper};
+use crate::policy::{PolicyParts, PolicyUpdater, config_map_selection};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
 use crate::telemetry::{ConfigMetrics, EvaluationMetrics, StateMetrics, build_info};
 
-/// The prefix of the state objects' names.
+/// The prefix of the names of state objects.
 const STATE_PREFIX: &str = "wva";
-/// Writers flush and the lease is given up within this; each of their requests is bounded by 5 s.
+/// Longest time for the last writes and for releasing the lease; each request takes at most 5 s.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests in flight may take this long after the listener is closed: ten times the longest read.
+/// How long running requests may take after the listener is closed: ten times the longest read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The server cuts off connections that are not drained in time; this long it has for that.
+/// How long the server may take to close connections that were not drained in time.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The phases of a shutdown, in order: for each, what is told to stop and what is waited for.
+/// The phases of a shutdown, in order.
 #[derive(Default)]
 struct Phases {
-    /// Readiness fails, everything else goes on.
+    /// Readiness fails; everything else continues.
     stopping: CancellationToken,
-    /// No more decisions; what is known is written down.
+    /// Decisions end; the state is written.
     work: Phase,
-    /// The lease is given up: another instance decides, we forward.
+    /// The lease is released: another instance decides, and this one forwards.
     election: CancellationToken,
-    /// The listener closes; requests in flight are finished.
+    /// The listener closes; running requests are finished.
     serving: Phase,
-    /// Nothing needs the cluster any more.
+    /// The watches end.
     watches: Phase,
 }
 
 /// Runs until a signal or a failure.
 ///
 /// # Errors
-/// When the configuration cannot be carried out, or a part ends that should run for ever.
+/// When a part cannot be built, or one ends that should run for ever.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
     for (name, why) in ignored_environment() {
         warn!(name, why, "this setting has no effect");
@@ -77,17 +76,17 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let engine = app.start().await?;
     let ended = app.wait().await?;
     let Phases { stopping, work, election, serving, watches } = app.phases;
-    let asked = Instant::now();
+    let stopped_at = Instant::now();
     stopping.cancel();
-    // Before the last writing down: reads go on, and none may see a number that the next holder does not start from.
+    // Before the last write: reads continue, and none may see a number that the next leader does not start from.
     engine.resign();
     work.end(FLUSH_TIMEOUT).await;
     election.cancel();
     if ended.is_none() {
-        sleep_until(asked + delay).await;
+        sleep_until(stopped_at + delay).await;
     }
     serving.end(DRAIN_TIMEOUT + CUT_OFF_TIMEOUT).await;
-    // With a lease that is still being given up.
+    // Including the release of the lease.
     watches.end(FLUSH_TIMEOUT).await;
     info!("stopped");
     match ended {
@@ -96,10 +95,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     }
 }
 
-/// What is known of certificates and of who verifies them.
+/// The shared certificates, and the APIServices that verify them.
 struct CertificateWatches {
     bundles: watch::Receiver<Option<CertificateBundle>>,
-    known: watch::Receiver<ApiServices>,
+    apiservices: watch::Receiver<ApiServices>,
 }
 
 struct App {
@@ -127,10 +126,9 @@ impl App {
             metrics: EvaluationMetrics::register(&mut registry),
         };
         let (record, instance) = (&self.config.record, &self.config.instance);
-        let (keeper, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
-        let engine = Engine::new(parts, self.config.policy.clone()).recorded_by(Arc::new(keeper));
-        let engine = engine.naming_victims(self.config.pod_deletion_cost);
-        let engine = Arc::new(engine);
+        let (recorder, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
+        let engine = Engine::new(parts, self.config.policy.clone()).with_recorder(Arc::new(recorder));
+        let engine = Arc::new(engine.with_deletion_orders(self.config.pod_deletion_cost));
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
         let metrics = StateMetrics::register(&mut registry);
@@ -143,7 +141,7 @@ impl App {
         );
         self.phases.watches.start("events", |stop| writer.run(stop));
         let maps = self.start_config_maps();
-        self.start_policy(policy::Parts {
+        self.start_policy(PolicyParts {
             maps,
             cluster: cluster.clone(),
             engine: engine.clone(),
@@ -185,7 +183,7 @@ impl App {
         Ok(server.with_max_connection_age(self.config.connection_age))
     }
 
-    /// The cluster, and whether all of it has been listed and the policy to start with is known.
+    /// The cluster, and whether every watch has listed and the engine has its first policy.
     fn start_watches(
         &mut self,
         mut has_policy: watch::Receiver<bool>,
@@ -200,16 +198,16 @@ impl App {
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);
         self.phases.watches.start("cluster watch", |stop| watching.run(stop));
-        let (tell, synced) = watch::channel(false);
-        let mut observed = cluster.subscribe();
+        let (publish, synced) = watch::channel(false);
+        let mut states = cluster.subscribe();
         self.phases.watches.start("first listing", |stop| async move {
             let listed = async {
-                let listed = observed.wait_for(|observed| observed.view.synced).await.is_ok();
+                let listed = states.wait_for(|state| state.view.synced).await.is_ok();
                 listed && has_policy.wait_for(|has_policy| *has_policy).await.is_ok()
             };
             if stop.run_until_cancelled(listed).await == Some(true) {
                 info!("every watch has listed once");
-                tell.send_replace(true);
+                publish.send_replace(true);
             }
             stop.cancelled().await;
         });
@@ -217,23 +215,22 @@ impl App {
     }
 
     fn start_config_maps(&mut self) -> ConfigMapReader {
-        let (watching, maps) = ConfigMapWatch::new(self.client.clone(), policy::settings(&self.config));
+        let (watching, maps) = ConfigMapWatch::new(self.client.clone(), config_map_selection(&self.config));
         self.phases.watches.start("ConfigMap watch", |stop| watching.run(stop));
         maps
     }
 
-    fn start_policy(&mut self, parts: policy::Parts) {
-        let keeper = PolicyKeeper::new(parts, &self.config);
-        self.phases.watches.start("policy", |stop| keeper.run(stop));
+    fn start_policy(&mut self, parts: PolicyParts) {
+        let updater = PolicyUpdater::new(parts, &self.config);
+        self.phases.watches.start("policy", |stop| updater.run(stop));
     }
 
-    /// Who has seen nothing yet does not campaign: another instance may have.
+    /// An instance that has not listed the cluster yet is no candidate: another one may have.
     fn start_election(&mut self, mut synced: watch::Receiver<bool>) -> watch::Receiver<Leadership> {
-        let (namespace, instance) = (&self.config.namespace, &self.config.instance);
-        let address = Some(self.config.advertised.clone());
-        let settings = ElectionSettings::new(namespace, &self.config.lease, instance, address);
+        let Config { namespace, lease, instance, advertised, .. } = &self.config;
+        let settings = ElectionSettings::new(namespace, lease, instance, Some(advertised.clone()));
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
-        // Given up early, followed to the end: what still arrives is forwarded to the next holder.
+        // Ends early, but observes to the end: requests that still arrive are forwarded to the next leader.
         let campaign_until = self.phases.election.clone();
         self.phases.watches.start("election", |observe_until| async move {
             let listed = async { synced.wait_for(|listed| *listed).await.is_ok() };
@@ -244,7 +241,7 @@ impl App {
         leadership
     }
 
-    /// The loop that evaluates, and the hand-over before it.
+    /// The loop that evaluates, and the take-over before it.
     fn start_deciding(
         &mut self,
         engine: Arc<Engine>,
@@ -252,7 +249,8 @@ impl App {
         leadership: watch::Receiver<Leadership>,
         metrics: StateMetrics,
     ) {
-        let (interval, store) = (self.config.interval, self.store());
+        let interval = self.config.interval;
+        let store = self.store();
         let max_stale = Duration::from_secs_f64(self.config.policy.max_stale.get());
         let writer = StateWriter::new(
             store.clone(),
@@ -262,8 +260,8 @@ impl App {
             max_stale,
         )
         .with_metrics(metrics);
-        let looping = reader.clone();
-        self.phases.work.start("evaluation", |stop| run(looping, interval, stop));
+        let evaluating = reader.clone();
+        self.phases.work.start("evaluation", |stop| run(evaluating, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
             let load = || store.load();
             stop.run_until_cancelled(take_over(engine, reader, leadership, load)).await;
@@ -278,16 +276,24 @@ impl App {
         leadership: &watch::Receiver<Leadership>,
     ) {
         let instance = self.config.instance.clone();
-        let (published, holder) = (board.subscribe(), leadership.clone());
-        let writer = StatusWriter::new(self.client.clone(), cluster, published, holder, instance, series_of);
+        let writer = StatusWriter::new(
+            self.client.clone(),
+            cluster,
+            board.subscribe(),
+            leadership.clone(),
+            instance,
+            series_of,
+        );
         self.phases.work.start("status writer", |stop| writer.run(stop));
-        let (store, board, leadership) = (self.store(), board.clone(), leadership.clone());
+        let store = self.store();
+        let board = board.clone();
+        let leadership = leadership.clone();
         self.phases.watches.start("state follower", |stop| async move {
             store.follow(&board, leadership, stop).await;
         });
     }
 
-    /// Where it is wanted: nothing waits for it, and it waits for evaluations only.
+    /// If enabled.
     fn start_deletion_costs(
         &mut self,
         cluster: ClusterReader,
@@ -296,9 +302,11 @@ impl App {
         registry: &mut Registry,
     ) {
         if self.config.pod_deletion_cost {
-            let (published, holder) = (board.subscribe(), leadership.clone());
             let metrics = DeletionCostMetrics::register(registry);
-            let writer = DeletionCostWriter::new(self.client.clone(), cluster, published, holder, metrics);
+            let published = board.subscribe();
+            let leadership = leadership.clone();
+            let writer =
+                DeletionCostWriter::new(self.client.clone(), cluster, published, leadership, metrics);
             self.phases.work.start("deletion cost writer", |stop| writer.run(stop));
         }
     }
@@ -322,57 +330,56 @@ impl App {
         }
     }
 
-    /// A directory that is to have a certificate has one.
+    /// Fills a certificate directory that has no certificate.
     fn ensure_certificate(&self) -> anyhow::Result<()> {
-        let wanted = self.config.certificate_directory.as_deref().zip(self.config.certificate.as_ref());
-        let Some((directory, files)) = wanted else { return Ok(()) };
+        let configured = self.config.certificate_directory.as_deref().zip(self.config.certificate.as_ref());
+        let Some((directory, files)) = configured else { return Ok(()) };
         self_signed::ensure(directory, files, &self.certificate_settings().names(), &*self.clock)
     }
 
     fn certificate_settings(&self) -> CertificateSettings {
         CertificateSettings {
-            namespace: self.config.namespace.clone(),
             secret: DEFAULT_SECRET_NAME.into(),
-            service: self.config.service.clone(),
+            service: self.our_service(),
             settle: self.config.ca_settle,
         }
     }
 
-    /// The shared certificates: made or adopted, followed, and, where they are what we serve with, announced to the API
-    /// server as the `caBundle` of its APIServices.
+    /// Creates or adopts the shared certificates and follows them. Where we serve with them, writes their CAs as `caBundle` of the
+    /// APIServices.
     fn start_certificates(&mut self, events: EventRecorder) -> CertificateWatches {
-        let (watching, known) = ApiServiceWatch::new(self.client.clone(), self.our_service());
+        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), self.our_service());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = self.certificate_settings();
-        let announced = self.config.certificate.is_none();
-        let announced_by = announced.then(|| known.clone());
+        let serves_shared = self.config.certificate.is_none();
+        let verified_by = serves_shared.then(|| apiservices.clone());
         let certificates =
-            CertificateManager::new(self.client.clone(), settings, self.clock.clone(), announced_by);
+            CertificateManager::new(self.client.clone(), settings, self.clock.clone(), verified_by);
         let (publish, bundles) = watch::channel(None);
         self.phases.watches.start("certificates", |stop| certificates.run(publish, stop));
-        if announced {
-            let keeper = CaBundleWriter::new(
+        if serves_shared {
+            let writer = CaBundleWriter::new(
                 self.client.clone(),
                 self.our_service(),
                 bundles.clone(),
-                known.clone(),
+                apiservices.clone(),
                 events,
                 self.clock.clone(),
             );
-            self.phases.watches.start("caBundle", |stop| keeper.run(stop));
+            self.phases.watches.start("caBundle", |stop| writer.run(stop));
         }
-        CertificateWatches { bundles, known }
+        CertificateWatches { bundles, apiservices }
     }
 
-    /// The certificates as the serving edge wants them.
+    /// The shared certificates, for `serve`.
     fn start_sharing(
         &mut self,
         mut bundles: watch::Receiver<Option<CertificateBundle>>,
     ) -> watch::Receiver<Option<SharedPki>> {
-        let (tell, shared) = watch::channel(None);
+        let (publish, shared) = watch::channel(None);
         self.phases.watches.start("shared certificates", |stop| async move {
             while let Some(Ok(())) = stop.run_until_cancelled(bundles.changed()).await {
-                tell.send_replace(bundles.borrow_and_update().as_ref().map(shared_pki));
+                publish.send_replace(bundles.borrow_and_update().as_ref().map(shared_pki));
             }
             stop.cancelled().await;
         });
@@ -396,7 +403,7 @@ impl App {
             service: self.our_service(),
             served,
             has_own_files: self.config.certificate.is_some(),
-            apiservices: watches.known,
+            apiservices: watches.apiservices,
             certificates: watches.bundles,
             events,
             metrics,
@@ -412,7 +419,7 @@ impl App {
         trust
     }
 
-    /// Until a signal (`None`), or until a task ends that should not.
+    /// Waits for a signal (`None`), or for the end of a task that should not end.
     async fn wait(&mut self) -> anyhow::Result<Option<(&'static str, String)>> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let Phases { work, serving, watches, .. } = &mut self.phases;

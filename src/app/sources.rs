@@ -1,4 +1,4 @@
-//! From configured to constructed: the metric source.
+//! Constructs the metric source.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::collect::{
 use crate::config;
 use crate::engine::{Clock, MetricSource};
 
-/// The source the configuration names.
+/// The configured source.
 pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn MetricSource>> {
     match config {
         config::Source::Prometheus(prometheus) => {
@@ -47,7 +47,7 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
 }
 
 fn scrape_settings(from: config::Scrape) -> ScrapeSettings {
-    // Pods rarely have a certificate for their IP; but a token goes to a verified server only.
+    // Pods rarely have a certificate for their IP address, but a token is only sent to a verified server.
     let insecure_skip_verify = from.token_file.is_none() && from.ca_file.is_none();
     ScrapeSettings {
         scheme: from.scheme,

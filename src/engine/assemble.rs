@@ -1,4 +1,4 @@
-//! Joins what the source answered with what the cluster looks like into one snapshot. Pure.
+//! Joins the answer of the metric source with the state of the cluster into one snapshot. Pure.
 //!
 //! A series of a pod that no longer exists is a ghost: the join with the pod list drops it.
 
@@ -13,21 +13,21 @@ use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
 use wva_core::units::Seconds;
 use wva_core::{Snapshot, clean_all};
 
-use super::breaks::Broken;
+use super::join_failure::JoinFailure;
 use super::ports::{ClusterView, Collected, SourceError};
 
-/// The snapshot of one evaluation, and what broke while it was put together.
+/// The snapshot of one evaluation, and the failures while it was joined.
 #[derive(Debug)]
 pub struct Assembled {
     /// The snapshot.
     pub snapshot: Snapshot,
-    /// Pods and models whose series could not be put together: their models are held by a source that is not complete.
-    pub broken: Vec<Broken>,
+    /// Pods and models whose series could not be joined. Their models count as measured incompletely.
+    pub broken: Vec<JoinFailure>,
 }
 
-/// A node that joins has its GPUs before what discovers their kind has named them, and some drivers take ten minutes to install.
-/// Until then its GPUs are not counted, and the others are a limit as before.
-const JOINING: Seconds = Seconds::whole(15 * 60);
+/// A node that joins has GPUs before they are labelled: some drivers take ten minutes to install. Until then its GPUs are not
+/// counted, and the limit holds without them.
+const NODE_JOIN_WINDOW: Seconds = Seconds::whole(15 * 60);
 
 /// The snapshot of one evaluation.
 #[must_use]
@@ -41,11 +41,17 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
     let variants = groups.values_mut().flat_map(|group| &mut group.variants);
     variants.for_each(|variant| mark_sleepers(variant, now));
     let ClusterView { invalid, inventory, elsewhere, unlabelled, .. } = view;
-    let (invalid, inventory) = (invalid.clone(), inventory.clone());
-    let elsewhere = elsewhere.clone();
-    let unlabelled = unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= JOINING);
+    let unlabelled =
+        unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= NODE_JOIN_WINDOW);
     let unlabelled = unlabelled.map(|node| node.name.clone());
-    let mut snapshot = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
+    let mut snapshot = Snapshot {
+        now,
+        groups,
+        invalid: invalid.clone(),
+        inventory: inventory.clone(),
+        elsewhere: elsewhere.clone(),
+        unlabelled,
+    };
     clean_all(&mut snapshot);
     Assembled { snapshot, broken }
 }

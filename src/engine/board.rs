@@ -33,14 +33,14 @@ pub struct Published {
     pub took: Duration,
     /// Where it comes from.
     pub origin: Origin,
-    /// In which holding of the lease its numbers were made; `None` when that is not known.
+    /// The term in which it was computed; `None` when that is not known.
     pub term: Option<Term>,
     /// One decision a variant.
     pub decisions: BTreeMap<VariantId, Decision>,
     /// Why.
     pub report: Report,
-    /// Which pods go first where replicas go; empty when nobody wants to know.
-    pub victims: BTreeMap<VariantId, DeletionOrder>,
+    /// Which pods are deleted first where replicas are removed; empty unless that is needed.
+    pub deletion_orders: BTreeMap<VariantId, DeletionOrder>,
 }
 
 impl Published {
@@ -55,7 +55,7 @@ impl Published {
             term: None,
             decisions: BTreeMap::new(),
             report: Report::default(),
-            victims: BTreeMap::new(),
+            deletion_orders: BTreeMap::new(),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! How much of the time goes into evaluating, reads included: at most a quarter. When an evaluation takes long, because
-//! there are thousands of variants or the source is slow, answers get older; the machine is not given up to it. Only the
-//! wait for a source that did not answer counts less: it is no work.
+//! Evaluations take at most a quarter of the time, those that reads cause included. When an evaluation takes long, because there
+//! are thousands of variants or the source is slow, answers get older instead. The wait for a source that did not answer counts
+//! less, because it is no work.
 //!
-//! Time of the wall, not of our processor: most of a collection is the source's work (with 20,000 pods Prometheus spends
-//! 0.9 s of processor time and we 0.5 s), we cannot measure it, and a source that is slow because it is overloaded must be
-//! asked less often. It is asked four queries at once at most, so a quarter of the time is one of its processors.
+//! Wall-clock time counts, not our processor time: most of a collection is the source's work (with 20,000 pods Prometheus spends
+//! 0.9 s of processor time and we 0.5 s), which we cannot measure, and an overloaded source must be queried less often. At most
+//! four queries run at once, so a quarter of the time is one of its processors.
 
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// After an evaluation that took `E`, the next one starts no earlier than `3 E` later: `E / (E + 3 E)` is a quarter.
-const REST: u32 = 3;
+const REST_FACTOR: u32 = 3;
 
-/// Whether the last evaluation has been rested from. Whoever wants to evaluate asks here: the loop and every read.
+/// When the next evaluation may start, whether the loop or a read causes it.
 #[derive(Debug, Default)]
 pub(super) struct DutyCycle(Mutex<Option<Instant>>);
 
 impl DutyCycle {
-    /// An evaluation that took this long ends now.
+    /// Starts the rest after an evaluation that took this long.
     pub(super) fn rest_from(&self, took: Duration) {
-        *self.0.lock() = Instant::now().checked_add(took.saturating_mul(REST));
+        *self.0.lock() = Instant::now().checked_add(took.saturating_mul(REST_FACTOR));
     }
 
     /// True while no evaluation may start.

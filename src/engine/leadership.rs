@@ -1,4 +1,4 @@
-//! Who decides. The lease (in `cluster`) produces this value; the engine, the status writer and the forwarder read it.
+//! Who the leader is. `cluster::leadership` publishes it; the engine, the writers and the forwarder read it.
 
 use serde::Serialize;
 use tokio::time::Instant;
@@ -17,15 +17,15 @@ pub struct Leadership {
 pub struct Holder {
     /// Its identity (the pod's name).
     pub identity: String,
-    /// Where it answers, as `https://host:port`; `None` when it does not say.
+    /// Where it serves, as `https://host:port`, if the lease has that.
     pub address: Option<String>,
-    /// uid of the Lease object: epochs of different leases are not comparable. Empty where there is no object.
+    /// uid of the Lease object: epochs of different leases cannot be compared. Empty where there is no object.
     pub lease: String,
     /// `leaseTransitions`: the epoch of its decisions, counted within this lease.
     pub epoch: i64,
 }
 
-/// One holding of one lease: what an earlier term remembered is older, whatever its number says.
+/// One holding of one lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Term {
     /// The lease's uid.
@@ -35,8 +35,7 @@ pub struct Term {
 }
 
 impl Leadership {
-    /// The holder, when it is another instance. While this one holds the lease, and just after it ran out, the lease names
-    /// this one.
+    /// The holder, if it is another instance.
     #[must_use]
     pub fn other_holder(&self) -> Option<&Holder> {
         self.holder.as_ref().filter(|_| self.mine_until.is_none())

@@ -3,10 +3,10 @@
 
 mod assemble;
 mod board;
-mod breaks;
 mod changes;
 mod duty_cycle;
 mod evaluate;
+mod join_failure;
 mod leadership;
 mod overdue;
 mod ports;
@@ -17,8 +17,8 @@ mod takeover;
 
 pub use assemble::{Assembled, assemble};
 pub use board::{Board, Origin, Published};
-pub use breaks::Broken;
 pub use evaluate::{Engine, Parts};
+pub use join_failure::JoinFailure;
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Endpoint, Gap, MAX_ENGINES_OF_A_POD, MAX_SERIES_OF_A_POD,

@@ -1,5 +1,5 @@
-//! Decisions that do not end. A thread cannot be ended from outside, so one that takes too long is left behind; the model that
-//! keeps it is held like one that broke, and the next evaluation decides about all others.
+//! Decisions that do not end. A thread cannot be ended from outside, so one that takes too long is abandoned; the model it is
+//! stuck at is held like one that failed, and the next evaluation decides about all others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,34 +11,33 @@ use wva_core::{GroupId, Progress};
 
 use super::board::Published;
 
-/// Threads that are left behind at most: each may keep a processor busy for ever. One decision more that does not end is waited
-/// for, and readers get the last numbers, until they are too old.
+/// Most abandoned threads: each may keep a processor busy for ever. A further decision that does not end is waited for, and
+/// readers get the last numbers until they are too old.
 const MAX_ABANDONED: usize = 4;
-/// A model is taken for what keeps a decision when it has been worked on for this part of the time that a decision has: one that
-/// is merely the last of thousands on a slow machine is not.
-const KEEPS_FROM: u32 = 4;
+/// A decision is stuck at a model that has taken a quarter of the decision's time limit. One that is merely the last of
+/// thousands on a slow machine has not.
+const STUCK_DIVISOR: u32 = 4;
 
-/// What a decision is working on.
-pub(super) struct Current {
+/// The model that a decision is working on.
+pub(super) struct CurrentModel {
     model: Mutex<Option<(GroupId, Instant)>>,
-    /// Who wants to know too.
     observer: Option<Arc<dyn Progress + Send + Sync>>,
 }
 
-impl Current {
+impl CurrentModel {
     pub(super) fn new(observer: Option<Arc<dyn Progress + Send + Sync>>) -> Self {
         Self { model: Mutex::default(), observer }
     }
 
-    /// The model that keeps a decision which has not ended after `timeout`, when it is a single one.
-    pub(super) fn keeper(&self, timeout: Duration) -> Option<GroupId> {
+    /// The model at which a decision is stuck that has not ended after `timeout`.
+    pub(super) fn stuck_model(&self, timeout: Duration) -> Option<GroupId> {
         let model = self.model.lock();
         let (id, since) = model.as_ref()?;
-        (since.elapsed() >= timeout / KEEPS_FROM).then(|| id.clone())
+        (since.elapsed() >= timeout / STUCK_DIVISOR).then(|| id.clone())
     }
 }
 
-impl Progress for Current {
+impl Progress for CurrentModel {
     fn begins(&self, model: Option<&GroupId>) {
         *self.model.lock() = model.map(|id| (id.clone(), Instant::now()));
         if let Some(observer) = &self.observer {
@@ -47,36 +46,36 @@ impl Progress for Current {
     }
 }
 
-/// A decision whose thread is left behind.
-struct Left {
+/// A decision whose thread still runs.
+struct AbandonedDecision {
     thread: JoinHandle<Arc<Published>>,
-    keeper: Option<GroupId>,
+    stuck: Option<GroupId>,
 }
 
-/// The decisions that were given up.
+/// The decisions that were abandoned.
 #[derive(Default)]
-pub(super) struct Abandoned(Mutex<Vec<Left>>);
+pub(super) struct AbandonedDecisions(Mutex<Vec<AbandonedDecision>>);
 
-impl Abandoned {
-    /// Leaves `thread` behind; gives it back when there are too many already.
-    pub(super) fn leave(
+impl AbandonedDecisions {
+    /// Adds the thread of a decision and the model it is stuck at; gives the thread back when there are too many already.
+    pub(super) fn add(
         &self,
         thread: JoinHandle<Arc<Published>>,
-        keeper: Option<GroupId>,
+        stuck: Option<GroupId>,
     ) -> Result<(), JoinHandle<Arc<Published>>> {
         let mut all = self.0.lock();
-        all.retain(|left| !left.thread.is_finished());
+        all.retain(|decision| !decision.thread.is_finished());
         if all.len() >= MAX_ABANDONED {
             return Err(thread);
         }
-        all.push(Left { thread, keeper });
+        all.push(AbandonedDecision { thread, stuck });
         Ok(())
     }
 
-    /// The models that keep a thread still: to decide about one again would keep another.
-    pub(super) fn keepers(&self) -> Vec<GroupId> {
+    /// The models at which threads are still stuck: deciding about them again would take another thread.
+    pub(super) fn stuck_models(&self) -> Vec<GroupId> {
         let mut all = self.0.lock();
-        all.retain(|left| !left.thread.is_finished());
-        all.iter().filter_map(|left| left.keeper.clone()).collect()
+        all.retain(|decision| !decision.thread.is_finished());
+        all.iter().filter_map(|decision| decision.stuck.clone()).collect()
     }
 }

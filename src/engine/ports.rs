@@ -1,4 +1,4 @@
-//! What an evaluation needs from the outside, as traits and plain values. The edges implement them.
+//! The ports of the engine: traits and plain values, which the edges implement and fill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use wva_core::VariantId;
 use wva_core::model::InvalidVariant;
 use wva_core::snapshot::{Sample, Signal, VariantState};
 
-use super::breaks::Broken;
+use super::join_failure::JoinFailure;
 
-/// Where time comes from: the wall, or a virtual clock that runs faster (the demo).
+/// The time: of the wall clock, or of a virtual clock that runs faster (the demo).
 pub trait Clock: Send + Sync {
-    /// The current moment.
+    /// The current time.
     fn now(&self) -> Timestamp;
     /// Resolves when `duration` of this clock has passed.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
@@ -38,7 +38,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Where metrics come from.
+/// A source of metrics.
 pub trait MetricSource: Send + Sync {
     /// Reads the signals of everything in `scope`. A missing series is not an error; see [`Collected::gaps`].
     fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>>;
@@ -51,7 +51,7 @@ pub struct Scope {
     pub namespaces: BTreeSet<String>,
     /// The pods that serve, for sources that read them directly.
     pub endpoints: Vec<Endpoint>,
-    /// What decisions look at, for sources that have to ask for each signal; all that is known when `None`.
+    /// The signals that decisions need, for sources that query each one; `None`: all.
     pub needs: Option<RequiredSignals>,
 }
 
@@ -77,15 +77,15 @@ pub struct Collected {
     pub gaps: Vec<Gap>,
     /// Samples that were NaN, infinite or negative where impossible; dropped.
     pub bad_samples: u64,
-    /// Series left out because their pod shows more than one may.
+    /// Series that were dropped because their pod has too many.
     pub dropped_series: u64,
-    /// Pods whose series could not be put together; each makes a gap of its namespace.
-    pub broken: Vec<Broken>,
+    /// Pods whose series could not be joined; each is a gap of its namespace.
+    pub broken: Vec<JoinFailure>,
 }
 
-/// Series of one pod that are kept: 15 of each of 64 engines. A pod has one engine, or eight.
+/// Most series of one pod: 15 of each of 64 engines. A pod has one engine, or eight.
 pub const MAX_SERIES_OF_A_POD: usize = 1_000;
-/// Engines of one pod that are looked at: its data-parallel ranks, 8 to 16 on the largest nodes.
+/// Most engines of one pod: its data-parallel ranks, of which the largest nodes have 8 to 16.
 pub const MAX_ENGINES_OF_A_POD: usize = 64;
 
 /// The samples of one signal of one engine or scheduler. Names are shared: there are many series of each.
@@ -103,8 +103,7 @@ pub struct Series {
     pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
-    /// Of what a scheduler gives out, who gets it: then the samples are that part alone, which the scheduler's total has
-    /// in it too.
+    /// For a scheduler's series about one receiver: which one. The scheduler's total contains these samples too.
     pub to: Option<Receiver>,
     /// Oldest first, with their true times; all finite.
     pub samples: Vec<Sample>,
@@ -115,7 +114,7 @@ pub struct Series {
 pub struct Receiver {
     /// Name of the pod.
     pub pod: Arc<str>,
-    /// The port of the serving process in it, when the scheduler says it.
+    /// The port of the serving process in it, if the scheduler reports it.
     pub port: Option<u16>,
 }
 
@@ -138,7 +137,7 @@ pub struct SourceError {
     pub message: String,
 }
 
-/// What the cluster looks like now.
+/// The state of the cluster.
 pub trait Cluster: Send + Sync {
     /// The newest view; cheap.
     fn view(&self) -> Arc<ClusterView>;
@@ -156,7 +155,7 @@ pub struct Claim {
 /// Variants with their targets and pods (without signals), and where the pods' metrics are.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterView {
-    /// False until every watch has listed once: nothing can be decided before.
+    /// True once every watch has listed: nothing is decided before.
     pub synced: bool,
     /// The variants this installation is responsible for, sorted by their ids.
     pub variants: Vec<VariantState>,
@@ -165,19 +164,19 @@ pub struct ClusterView {
     pub claims: Vec<Claim>,
     /// The pods of these variants.
     pub endpoints: Vec<Endpoint>,
-    /// Objects that cannot be decided about.
+    /// Invalid variants.
     pub invalid: Vec<InvalidVariant>,
-    /// GPUs that the nodes have, by the accelerator's name; `None` when nobody looks, or has seen them.
+    /// GPUs of the nodes by the accelerator's name; `None` when nodes are not watched, or not listed yet.
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
-    /// Of these, the ones that pods use which are no variant's here.
+    /// How many of them other pods use than those of our variants.
     pub elsewhere: BTreeMap<SmolStr, u32>,
-    /// The oldest node that has GPUs and does not name their accelerator.
+    /// The oldest node with GPUs whose accelerator no label names.
     pub unlabelled: Option<UnlabelledNode>,
-    /// Namespaces whose variants are left alone, because they say so.
+    /// Namespaces whose variants are ignored, by their annotation.
     pub excluded: BTreeSet<SmolStr>,
 }
 
-/// A node that has GPUs and does not name their accelerator.
+/// A node with GPUs whose accelerator no label names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnlabelledNode {
     /// Its name.
@@ -197,7 +196,7 @@ impl ClusterView {
         claims.get(..count).unwrap_or_default()
     }
 
-    /// The state of one variant that can be decided about.
+    /// The state of a valid variant.
     #[must_use]
     pub fn variant(&self, id: &VariantId) -> Option<&VariantState> {
         let at = self.variants.binary_search_by(|state| state.variant.id.cmp(id)).ok()?;

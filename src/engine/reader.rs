@@ -1,5 +1,5 @@
-//! How a read gets its number: from the published result while that is young, else from one evaluation that all
-//! readers of the moment share. N readers never cause N queries. And the loop that evaluates when nobody reads.
+//! Reads get the published result while it is young, and otherwise share one evaluation: N readers never cause N queries. Also
+//! the loop that evaluates when nobody reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,17 +16,17 @@ use super::board::{Origin, Published};
 use super::evaluate::Engine;
 use super::ports::{Clock, ClusterView};
 
-/// Evaluations that may be remembered: the running one and the few before it.
-const SHARED_EVALUATIONS: u64 = 8;
-/// An evaluation that died is not started again for the same result before this has passed.
-const FAILURE_PAUSE: Duration = Duration::from_secs(1);
+/// Most evaluations in the cache: the running one and a few before it.
+const MAX_SHARED_EVALUATIONS: u64 = 8;
+/// The wait before an evaluation that panicked is repeated for the same result.
+const FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// How old an answer may be and how long a reader waits for a younger one.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadSettings {
-    /// A published result younger than this is the answer; an older one too, while evaluations may not start.
+    /// A published result up to this age is the answer; an older one too, while no evaluation may start.
     pub max_age: Duration,
-    /// A reader waits this long at most, then gets the last good number with its true age.
+    /// Longest wait of a reader, which then gets the last good number with its true age.
     pub read_wait: Duration,
 }
 
@@ -36,23 +36,24 @@ impl Default for ReadSettings {
     }
 }
 
-/// Reads published results and has them refreshed when they are old. Cheap to clone.
+/// Reads published results, and has old ones refreshed. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     engine: Arc<Engine>,
     settings: ReadSettings,
-    /// Keyed by the sequence of the result that is too old: whoever saw the same one joins the same evaluation.
+    /// By the sequence of the result that is too old: readers that found the same one share an evaluation.
     shared: Cache<u64, Arc<Published>>,
-    /// An evaluation that nobody waits for is under way.
-    begun: Arc<AtomicBool>,
+    /// An evaluation that nobody waits for is running.
+    is_refreshing: Arc<AtomicBool>,
 }
 
 impl Reader {
     /// A reader over `engine`.
     #[must_use]
     pub fn new(engine: Arc<Engine>, settings: ReadSettings) -> Self {
-        let shared = Cache::builder().max_capacity(SHARED_EVALUATIONS).time_to_live(FAILURE_PAUSE).build();
-        Self { engine, settings, shared, begun: Arc::default() }
+        let shared =
+            Cache::builder().max_capacity(MAX_SHARED_EVALUATIONS).time_to_live(FAILURE_BACKOFF).build();
+        Self { engine, settings, shared, is_refreshing: Arc::default() }
     }
 
     /// The newest published result, whatever its age.
@@ -61,7 +62,7 @@ impl Reader {
         self.engine.parts().board.newest()
     }
 
-    /// The newest view of the cluster. Every instance has one of its own, whoever decides.
+    /// The newest view of the cluster: every instance has its own, whoever is the leader.
     #[must_use]
     pub fn view(&self) -> Arc<ClusterView> {
         self.engine.parts().cluster.view()
@@ -73,47 +74,47 @@ impl Reader {
         self.engine.parts().board.subscribe()
     }
 
-    /// True while this instance may answer with `published`: it is of the term that goes on, or of another instance.
+    /// See [`Engine::may_answer`].
     #[must_use]
     pub fn may_answer(&self, published: &Published) -> bool {
         self.engine.may_answer(published)
     }
 
-    /// The current moment of the engine's clock.
+    /// The time by the engine's clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.engine.parts().clock.now()
     }
 
-    /// The clock itself.
+    /// The clock.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         self.engine.parts().clock.clone()
     }
 
-    /// Evidence older than this is no evidence.
+    /// The age at which evidence is refused.
     #[must_use]
     pub fn max_stale(&self) -> Seconds {
         self.engine.policy().max_stale
     }
 
-    /// A result young enough to answer with; after `read_wait` the last one there is. Where evaluations take longer than
-    /// that, at once: waiting would be in vain, and the next one goes on behind it.
+    /// A young result; after `read_wait`, the newest one. Where evaluations take longer than `read_wait`, the newest one at once,
+    /// and the next evaluation runs in the background.
     pub async fn current(&self) -> Arc<Published> {
         let newest = self.newest();
         if self.is_young(&newest) {
             return newest;
         }
         if newest.origin == Origin::Computed && newest.took > self.settings.read_wait {
-            self.begin();
+            self.refresh_in_background();
             return newest;
         }
         tokio::time::timeout(self.settings.read_wait, self.refresh()).await.unwrap_or_else(|_| self.newest())
     }
 
-    /// Starts an evaluation that nobody waits for, unless one is under way or may not start.
-    fn begin(&self) {
-        if self.engine.duty().is_resting() || self.begun.swap(true, Ordering::AcqRel) {
+    /// Starts an evaluation that nobody waits for, unless one is running or none may start.
+    fn refresh_in_background(&self) {
+        if self.engine.duty().is_resting() || self.is_refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
         let this = self.clone();
@@ -123,11 +124,11 @@ impl Reader {
         )]
         tokio::spawn(async move {
             this.refresh().await;
-            this.begun.store(false, Ordering::Release);
+            this.is_refreshing.store(false, Ordering::Release);
         });
     }
 
-    /// How long it is until the newest result is `age` old; `None` when it is, or is not of this instance.
+    /// The time until the newest result is `age` old; `None` when it is already, or was not computed by this instance.
     fn young_for(&self, age: Duration) -> Option<Duration> {
         let newest = self.newest();
         let real = self.now().duration_since(newest.at).unsigned_abs();
@@ -139,11 +140,11 @@ impl Reader {
         published.origin == Origin::Computed && age.unsigned_abs() <= self.settings.max_age
     }
 
-    /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide, or that has
-    /// evaluated too lately for its duration, gets the newest result as it is.
+    /// Starts or joins the evaluation that replaces the newest result. An instance that may not decide, or that must rest after
+    /// its last evaluation, gets the newest result as it is.
     ///
-    /// Runs in a task of its own: a reader that goes away must neither take the evaluation with it nor leave its
-    /// place in the cache to the next one, who would start a second evaluation beside the first.
+    /// Runs in its own task: a reader that disconnects must not cancel the evaluation, nor let the next reader start a second one
+    /// beside it.
     pub async fn refresh(&self) -> Arc<Published> {
         if !self.engine.can_evaluate() {
             return self.newest();
@@ -152,21 +153,23 @@ impl Reader {
             self.engine.parts().metrics.postponed();
             return self.newest();
         }
-        let (shared, engine, stale) = (self.shared.clone(), self.engine.clone(), self.newest().sequence);
+        let shared = self.shared.clone();
+        let engine = self.engine.clone();
+        let stale = self.newest().sequence;
         #[expect(
             clippy::disallowed_methods,
             reason = "as short as the evaluation it waits for, which is bounded"
         )]
         let joined = tokio::spawn(async move { shared.get_with(stale, engine.evaluate()).await });
         joined.await.unwrap_or_else(|failure| {
-            error!(failure = failure.to_string().as_str(), "evaluation died");
+            error!(failure = failure.to_string().as_str(), "an evaluation panicked");
             self.newest()
         })
     }
 }
 
-/// Keeps results at most `interval` old, as far as evaluations may start, until `stop`; at most `max_age`, where evaluations
-/// take so long that reads do not wait for them. What a read has evaluated meanwhile is not evaluated again.
+/// Evaluates until `stop`, so that results are at most `interval` old as far as the duty cycle allows; at most `max_age`, where
+/// evaluations take so long that reads do not wait for them. A result that a read has caused meanwhile counts.
 pub async fn run(reader: Reader, interval: Duration, stop: CancellationToken) {
     let clock = reader.clock();
     let evaluating = async {

@@ -1,4 +1,4 @@
-//! One evaluation as it happened: all that it was made from, beside what came out. Enough to make it again elsewhere.
+//! One evaluation with all its inputs and results: enough to repeat it elsewhere.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::board::Published;
 /// An evaluation that was published.
 #[derive(Debug, Clone)]
 pub struct Evaluation {
-    /// What was seen.
+    /// Its input.
     pub snapshot: Snapshot,
-    /// What was remembered before it.
+    /// The memory before it.
     pub before: Arc<Memory>,
-    /// What was wanted.
+    /// The policy.
     pub policy: Arc<Policy>,
-    /// What came out.
+    /// The result.
     pub published: Arc<Published>,
-    /// What is remembered since.
+    /// The memory after it.
     pub after: Arc<Memory>,
 }
 
 /// Keeps evaluations.
 pub trait Recorder: Send + Sync {
-    /// Called on the way of an evaluation to those who wait for it: must return at once, whatever it does with it.
+    /// Called before the waiting readers get the result: must return at once.
     fn record(&self, evaluation: Arc<Evaluation>);
 }

@@ -1,20 +1,20 @@
-//! What a new leader starts from: the memory and the decisions that the last one left. Pure.
+//! The state that a new leader starts from: the memory and the decisions of the last leader. Pure.
 
 use std::collections::BTreeMap;
 
 use wva_core::decision::Verdict;
 use wva_core::{Decision, GroupId, Memory, VariantId};
 
-/// What the state objects held.
+/// The content of the state objects.
 #[derive(Debug, Clone, Default)]
 pub struct Restored {
-    /// The last published decisions: written at every change.
+    /// The last published decisions, written at every change.
     pub decisions: BTreeMap<VariantId, Decision>,
-    /// The memory: written every few minutes, so the decisions are newer.
+    /// The memory, written every few minutes: older than the decisions.
     pub memory: Memory,
 }
 
-/// The memory to go on from: what was learned, with the targets that were last published.
+/// The memory to start from: what was learned, with the targets that were last published.
 #[must_use]
 pub fn adopt(restored: Restored) -> Memory {
     let Restored { decisions, mut memory } = restored;

@@ -13,43 +13,48 @@ use super::leadership::Leadership;
 use super::reader::Reader;
 use super::restored::Restored;
 
-/// State objects that cannot be read after so many tries are done without: a leader that never decides helps nobody.
-const MAX_LOAD_TRIES: u32 = 5;
-/// How long to wait between two tries.
+/// After so many attempts the leader decides without the state objects: one that never decides helps nobody.
+const MAX_LOAD_ATTEMPTS: u32 = 5;
+/// The wait between two attempts.
 const LOAD_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Whenever the lease becomes ours: starts from what `load` finds of the last leader, and evaluates at once. Ends with `leadership`.
+/// Whenever this instance becomes the leader, starts from the last leader's state, which `load` reads, and evaluates at once. Ends
+/// with `leadership`.
 pub async fn take_over<L: Future<Output = Result<Restored, E>>, E: Display>(
     engine: Arc<Engine>,
     reader: Reader,
     mut leadership: watch::Receiver<Leadership>,
     load: impl Fn() -> L,
 ) {
-    let mut taken = None;
+    let mut current = None;
     let mut failures = 0;
     loop {
-        let is_new = |now: &Leadership| now.is_mine() && now.term() != taken;
+        let is_new = |now: &Leadership| now.is_mine() && now.term() != current;
         let term = match leadership.wait_for(is_new).await {
             Ok(now) => now.term(),
             Err(_) => return,
         };
         let Some(term) = term else { continue };
-        let found = match load().await {
-            Ok(found) => found,
-            Err(error) if failures < MAX_LOAD_TRIES => {
-                warn!(%error, "cannot read the state objects to take over yet; trying again");
+        let restored = match load().await {
+            Ok(restored) => restored,
+            Err(error) if failures < MAX_LOAD_ATTEMPTS => {
+                warn!(%error, "cannot read the state objects to take over yet; retrying");
                 failures += 1;
                 sleep(LOAD_BACKOFF).await;
                 continue;
             }
             Err(error) => {
-                error!(%error, "deciding without the state objects, from what the objects' status says");
+                error!(%error, "cannot read the state objects: starting from the numbers in the statuses of the VariantAutoscalings");
                 Restored::default()
             }
         };
-        info!(epoch = term.epoch, decisions = found.decisions.len(), "this instance decides now");
-        engine.take_over(found, term.clone());
-        taken = Some(term);
+        info!(
+            epoch = term.epoch,
+            decisions = restored.decisions.len(),
+            "this instance is the leader and decides now"
+        );
+        engine.take_over(restored, term.clone());
+        current = Some(term);
         failures = 0;
         reader.refresh().await;
     }

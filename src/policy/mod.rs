@@ -1,4 +1,4 @@
-//! The policy follows the ConfigMaps: read as they change, made into a policy, given to the engine, and reported.
+//! Turns the watched ConfigMaps into a policy, passes it to the engine, and reports what is wrong with them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::config::policy_config::{Maps, Names, PolicyLoader, Problem, Problems,
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
 
-/// How long the start waits for the ConfigMaps: a third of what readiness waits for everything it needs.
+/// How long the start waits for the ConfigMaps: a third of the time that readiness waits for everything.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Changes are applied at most once in this time, however often somebody writes: this bounds what is logged.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Lines logged at a time, and events emitted at a time.
+/// Shortest time between two updates, however often somebody writes: this bounds the log.
+const MIN_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+/// Most problems that are logged or recorded as events at a time.
 const MAX_REPORTED: usize = 20;
-/// What stays wrong is emitted as an event again after this, since the API server forgets events.
+/// How often the event of a lasting problem is repeated: the API server deletes events after an hour.
 const EVENT_INTERVAL: Duration = Duration::from_secs(1800);
 
-/// What the policy is made from, and who is told.
-pub(crate) struct Parts {
+/// What the policy is made from, and where problems are reported.
+pub(crate) struct PolicyParts {
     pub(crate) maps: ConfigMapReader,
     pub(crate) cluster: ClusterReader,
     pub(crate) engine: Arc<Engine>,
     pub(crate) events: EventRecorder,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) metrics: ConfigMetrics,
-    /// Set to true while a limit is what the nodes have.
+    /// Set to true while a limit depends on the nodes.
     pub(crate) needs_inventory: watch::Sender<bool>,
-    /// Set to true once the engine has the policy to start with.
+    /// Set to true once the engine has its first policy.
     pub(crate) ready: watch::Sender<bool>,
 }
 
 /// The ConfigMaps to watch for `config`.
-pub(crate) fn settings(config: &Config) -> ConfigMapSelection {
+pub(crate) fn config_map_selection(config: &Config) -> ConfigMapSelection {
     let names = |is_local: bool| {
         let names = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == is_local);
         names.map(|(_, name)| name.clone()).collect()
@@ -53,28 +53,28 @@ pub(crate) fn settings(config: &Config) -> ConfigMapSelection {
     }
 }
 
-/// Keeps the engine's policy.
-pub(crate) struct PolicyKeeper {
-    parts: Parts,
+/// Updates the engine's policy. [`PolicyUpdater::run`] it in a task.
+pub(crate) struct PolicyUpdater {
+    parts: PolicyParts,
     loader: PolicyLoader,
     names: Names,
-    home: String,
+    release_namespace: String,
     /// The namespaces that have variants.
     namespaces: BTreeSet<String>,
-    /// The ConfigMaps, and what is wrong with them, as last reported.
+    /// As last reported.
     maps: Arc<ConfigMaps>,
     problems: Problems,
 }
 
-impl PolicyKeeper {
-    pub(crate) fn new(parts: Parts, config: &Config) -> Self {
+impl PolicyUpdater {
+    pub(crate) fn new(parts: PolicyParts, config: &Config) -> Self {
         let names = config.config_maps.clone();
-        let home = config.namespace.clone();
+        let release_namespace = config.namespace.clone();
         Self {
             parts,
-            loader: PolicyLoader::new(config.policy.clone(), names.clone(), home.clone()),
+            loader: PolicyLoader::new(config.policy.clone(), names.clone(), release_namespace.clone()),
             names,
-            home,
+            release_namespace,
             namespaces: BTreeSet::new(),
             maps: Arc::default(),
             problems: Problems::default(),
@@ -101,10 +101,10 @@ impl PolicyKeeper {
         loop {
             self.update();
             self.parts.ready.send_replace(true);
-            sleep(MIN_INTERVAL).await;
+            sleep(MIN_UPDATE_INTERVAL).await;
             let events_due = sleep(EVENT_INTERVAL);
             tokio::pin!(events_due);
-            // Variants come and go all the time; only a new namespace may bring ConfigMaps of its own.
+            // Variants change all the time; only a new namespace may have ConfigMaps of its own.
             while self.variant_namespaces() == self.namespaces {
                 tokio::select! {
                     changed = maps.changed() => match changed {
@@ -112,7 +112,7 @@ impl PolicyKeeper {
                         Err(_) => return,
                     },
                     changed = cluster.changed() => match changed {
-                        Ok(()) => sleep(MIN_INTERVAL).await,
+                        Ok(()) => sleep(MIN_UPDATE_INTERVAL).await,
                         Err(_) => return,
                     },
                     () = &mut events_due => break,
@@ -124,7 +124,7 @@ impl PolicyKeeper {
     fn variant_namespaces(&self) -> BTreeSet<String> {
         let state = self.parts.cluster.state();
         let mut namespaces = BTreeSet::new();
-        // In the order of namespaces: one name a namespace is copied, not one a variant.
+        // Sorted by namespace: the name of each is copied once, not for every variant.
         for id in state.objects.keys() {
             if namespaces.last().is_none_or(|last: &String| *last != id.namespace) {
                 namespaces.insert(id.namespace.to_string());
@@ -133,7 +133,7 @@ impl PolicyKeeper {
         namespaces
     }
 
-    /// Gives the engine the policy of the ConfigMaps as they are now.
+    /// Passes the policy of the current ConfigMaps to the engine.
     fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
@@ -152,12 +152,14 @@ impl PolicyKeeper {
         self.report(problems);
     }
 
-    /// The ConfigMaps that count, by what they are about.
+    /// The ConfigMaps that count, by namespace and kind.
     fn known_maps(&self, now: &ConfigMaps) -> Maps {
         let mut maps = Maps::new();
         for ((namespace, name), map) in &now.maps {
             let kind = self.names.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
-            if let Some(kind) = kind.filter(|kind| *namespace == self.home || kind.may_be_local()) {
+            if let Some(kind) =
+                kind.filter(|kind| *namespace == self.release_namespace || kind.may_be_local())
+            {
                 maps.insert((namespace.clone(), kind), map.entries.clone());
             }
         }
@@ -167,7 +169,7 @@ impl PolicyKeeper {
     fn log_deleted(&self, now: &ConfigMaps) {
         let deleted = self.maps.maps.keys().filter(|key| !now.maps.contains_key(*key));
         for (namespace, name) in deleted.take(MAX_REPORTED) {
-            let instead = if *namespace == self.home {
+            let instead = if *namespace == self.release_namespace {
                 "defaults are"
             } else {
                 "the ConfigMap of the release namespace is"
@@ -176,7 +178,7 @@ impl PolicyKeeper {
         }
     }
 
-    /// Reports each problem once in the log, for as long as it lasts as a metric, and from the leader as an event.
+    /// Reports each problem: once in the log, as a metric while it lasts, and, by the leader, as an event.
     fn report(&mut self, problems: Problems) {
         let rejected = || problems.iter().filter(|problem| problem.is_rejected);
         self.parts.metrics.set_invalid(rejected().map(entry));
@@ -191,7 +193,7 @@ impl PolicyKeeper {
         let left_out = problems.left_out();
         if left_out > self.problems.left_out() {
             warn!(
-                "{left_out} more problems with ConfigMaps are not shown: fix the ones that are, then look again"
+                "{left_out} more problems with ConfigMaps are not shown: fix those that are, then check again"
             );
         }
         if self.parts.leadership.borrow().is_mine() {

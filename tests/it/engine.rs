@@ -1,4 +1,4 @@
-//! Reads and evaluations: who computes, how often, and what a reader gets while the source is slow.
+//! Reads and evaluations: which instance computes, how often, and what a reader gets while the source is slow.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,7 @@ struct Fleet {
     delay: Duration,
     queries: AtomicU64,
     starts: Mutex<Vec<Instant>>,
-    /// What was asked for last.
+    /// The signals of the last query.
     signals: Mutex<BTreeSet<Signal>>,
 }
 
@@ -66,7 +66,7 @@ impl MetricSource for Fleet {
     }
 }
 
-/// What the pod of [`OneVariant`] shows when it has nothing to do.
+/// The metrics of the idle pod of [`OneVariant`].
 pub(crate) fn idle(at: Timestamp) -> Collected {
     let series = |signal, value| Series {
         namespace: "llm".into(),
@@ -120,18 +120,18 @@ pub(crate) fn term() -> Term {
     Term { lease: "lease".into(), epoch: 1 }
 }
 
-struct Bed {
+struct Fixture {
     fleet: Arc<Fleet>,
     engine: Arc<Engine>,
     reader: Reader,
     leadership: watch::Sender<Leadership>,
 }
 
-fn bed(delay: Duration) -> Bed {
-    bed_with(delay, false)
+fn fixture(delay: Duration) -> Fixture {
+    fixture_with(delay, false)
 }
 
-fn bed_with(delay: Duration, names_victims: bool) -> Bed {
+fn fixture_with(delay: Duration, needs_deletion_orders: bool) -> Fixture {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
     let (queries, starts, signals) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
     let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries, starts, signals });
@@ -146,48 +146,48 @@ fn bed_with(delay: Duration, names_victims: bool) -> Bed {
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut Registry::default()),
     };
-    let engine = Arc::new(Engine::new(parts, Policy::default()).naming_victims(names_victims));
+    let engine = Arc::new(Engine::new(parts, Policy::default()).with_deletion_orders(needs_deletion_orders));
     engine.take_over(Restored::default(), term());
     let reader = Reader::new(engine.clone(), ReadSettings::default());
-    Bed { fleet, engine, reader, leadership }
+    Fixture { fleet, engine, reader, leadership }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_readers_at_once_cause_one_query() {
-    let bed = bed(Duration::from_millis(50));
-    let answers = join_all((0..1000).map(|_| bed.reader.current())).await;
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    let fixture = fixture(Duration::from_millis(50));
+    let answers = join_all((0..1000).map(|_| fixture.reader.current())).await;
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), 1);
     assert!(answers.iter().all(|published| published.sequence == 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn which_pods_go_first_is_measured_and_said_where_somebody_wants_to_know() {
+async fn the_pod_deletion_order_is_measured_and_published_only_if_enabled() {
     for wanted in [false, true] {
-        let bed = bed_with(Duration::ZERO, wanted);
+        let fixture = fixture_with(Duration::ZERO, wanted);
         let mut percent = Policy::default();
         percent.global.default.analyzer = Analyzer::SaturationPercent;
-        bed.engine.set_policy(percent);
-        let published = bed.reader.current().await;
-        assert_eq!(published.victims.contains_key(&VariantId::new("llm", "llama")), wanted);
-        // Which tells whether the gauges can be true, and is asked for whoever decides.
-        assert!(bed.fleet.signals.lock().unwrap().contains(&Signal::Running));
+        fixture.engine.set_policy(percent);
+        let published = fixture.reader.current().await;
+        assert_eq!(published.deletion_orders.contains_key(&VariantId::new("llm", "llama")), wanted);
+        // It shows whether the gauges are plausible, and is queried for every analyzer.
+        assert!(fixture.fleet.signals.lock().unwrap().contains(&Signal::Running));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_read_of_a_young_result_computes_nothing() {
-    let bed = bed(Duration::ZERO);
-    bed.reader.current().await;
+    let fixture = fixture(Duration::ZERO);
+    fixture.reader.current().await;
     tokio::time::advance(Duration::from_millis(1900)).await;
-    bed.reader.current().await;
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    fixture.reader.current().await;
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), 1);
     tokio::time::advance(Duration::from_millis(200)).await;
-    assert_eq!(bed.reader.current().await.sequence, 2);
+    assert_eq!(fixture.reader.current().await.sequence, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_read_during_a_slow_first_evaluation_waits_no_longer_than_read_wait() {
-    let slow = bed(Duration::from_secs(5));
+    let slow = fixture(Duration::from_secs(5));
     let asked = Instant::now();
     let answer = slow.reader.current().await;
     assert_eq!(asked.elapsed(), ReadSettings::default().read_wait);
@@ -195,8 +195,8 @@ async fn a_read_during_a_slow_first_evaluation_waits_no_longer_than_read_wait() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_read_does_not_wait_in_vain_for_an_evaluation_that_takes_longer_than_reads_wait() {
-    let slow = bed(Duration::from_secs(5));
+async fn a_read_does_not_wait_for_evaluations_that_take_longer_than_read_wait() {
+    let slow = fixture(Duration::from_secs(5));
     slow.reader.refresh().await;
     tokio::time::advance(Duration::from_secs(60)).await;
     let asked = Instant::now();
@@ -206,31 +206,31 @@ async fn a_read_does_not_wait_in_vain_for_an_evaluation_that_takes_longer_than_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_goes_away_does_not_stop_the_evaluation_it_started() {
-    let bed = bed(Duration::from_millis(500));
-    drop(tokio::time::timeout(Duration::from_millis(10), bed.reader.current()).await);
+async fn a_reader_that_disconnects_does_not_stop_the_evaluation_it_started() {
+    let fixture = fixture(Duration::from_millis(500));
+    drop(tokio::time::timeout(Duration::from_millis(10), fixture.reader.current()).await);
     tokio::time::sleep(Duration::from_millis(600)).await;
-    assert_eq!(bed.reader.newest().sequence, 1);
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    assert_eq!(fixture.reader.newest().sequence, 1);
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_that_come_and_go_during_a_slow_evaluation_do_not_start_another() {
-    let bed = bed(Duration::from_secs(5));
+async fn readers_that_disconnect_during_a_slow_evaluation_do_not_start_another() {
+    let fixture = fixture(Duration::from_secs(5));
     let readers = (0..300).map(|number| {
-        let reader = bed.reader.clone();
+        let reader = fixture.reader.clone();
         async move {
             tokio::time::sleep(Duration::from_millis(15) * number).await;
             reader.current().await
         }
     });
     join_all(readers).await;
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1, "N readers, one query");
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), 1, "N readers, one query");
 }
 
 #[tokio::test(start_paused = true)]
 async fn after_an_evaluation_the_next_waits_three_times_as_long_and_reads_do_not_wait_for_it() {
-    let slow = bed(Duration::from_secs(4));
+    let slow = fixture(Duration::from_secs(4));
     slow.reader.refresh().await;
     let ended = Instant::now();
     while ended.elapsed() < Duration::from_millis(11_900) {
@@ -247,7 +247,7 @@ async fn after_an_evaluation_the_next_waits_three_times_as_long_and_reads_do_not
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_and_reads_together_evaluate_a_quarter_of_the_time_at_most() {
-    let slow = bed(Duration::from_secs(4));
+    let slow = fixture(Duration::from_secs(4));
     let (stop, began) = (CancellationToken::new(), Instant::now());
     let reads = async {
         while began.elapsed() < Duration::from_secs(100) {
@@ -265,8 +265,8 @@ async fn the_loop_and_reads_together_evaluate_a_quarter_of_the_time_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_no_read_waits_the_loop_evaluates_as_often_as_it_may() {
-    let slow = bed(Duration::from_millis(1_100));
+async fn where_no_read_waits_the_loop_evaluates_as_often_as_the_duty_cycle_allows() {
+    let slow = fixture(Duration::from_millis(1_100));
     let (stop, began) = (CancellationToken::new(), Instant::now());
     let end = async {
         tokio::time::sleep(Duration::from_secs(30)).await;
@@ -281,22 +281,23 @@ async fn where_no_read_waits_the_loop_evaluates_as_often_as_it_may() {
 
 #[tokio::test(start_paused = true)]
 async fn the_loop_does_not_evaluate_again_what_a_read_has_just_evaluated() {
-    let bed = bed(Duration::ZERO);
+    let fixture = fixture(Duration::ZERO);
     let (stop, began) = (CancellationToken::new(), Instant::now());
     let reads = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
-        bed.reader.current().await;
+        fixture.reader.current().await;
         tokio::time::sleep(Duration::from_millis(9_900)).await;
         stop.cancel();
     };
-    tokio::join!(run(bed.reader.clone(), Duration::from_secs(5), stop.clone()), reads);
-    let starts: Vec<_> = bed.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
+    tokio::join!(run(fixture.reader.clone(), Duration::from_secs(5), stop.clone()), reads);
+    let starts: Vec<_> =
+        fixture.fleet.starts.lock().unwrap().iter().map(|at| at.duration_since(began)).collect();
     assert_eq!(starts.iter().map(Duration::as_secs).collect::<Vec<_>>(), [0, 3, 8]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_is_back_after_an_evaluation_hung_is_asked_within_one_sync_of_an_hpa() {
-    let hung = bed(Duration::from_secs(3600));
+async fn a_source_that_recovers_is_queried_within_one_sync_of_an_hpa() {
+    let hung = fixture(Duration::from_secs(3600));
     hung.reader.refresh().await;
     assert_eq!(hung.fleet.queries.load(Ordering::Relaxed), 1);
     tokio::time::advance(Duration::from_millis(15_100)).await;
@@ -306,63 +307,63 @@ async fn a_source_that_is_back_after_an_evaluation_hung_is_asked_within_one_sync
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_the_lease_neither_computes_nor_publishes() {
-    let bed = bed(Duration::from_millis(100));
-    let evaluating = bed.engine.evaluate();
-    bed.leadership.send_replace(Leadership::default());
+    let fixture = fixture(Duration::from_millis(100));
+    let evaluating = fixture.engine.evaluate();
+    fixture.leadership.send_replace(Leadership::default());
     assert_eq!(evaluating.await.sequence, 0, "the lease was lost on the way");
-    bed.reader.current().await;
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), 1);
+    fixture.reader.current().await;
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_resigned_publishes_nothing_more_and_reads_get_the_newest_result_at_once() {
-    let bed = bed(Duration::from_millis(500));
-    bed.reader.refresh().await;
+async fn after_resigning_nothing_is_published_and_reads_get_the_newest_result() {
+    let fixture = fixture(Duration::from_millis(500));
+    fixture.reader.refresh().await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let memory = bed.engine.memory();
+    let memory = fixture.engine.memory();
     let resigning = async {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        bed.engine.resign();
+        fixture.engine.resign();
     };
-    let (evaluated, ()) = tokio::join!(bed.engine.evaluate(), resigning);
+    let (evaluated, ()) = tokio::join!(fixture.engine.evaluate(), resigning);
     assert_eq!(evaluated.sequence, 1, "the one in flight is for nobody");
     assert!(!memory.has_changed().unwrap(), "what is written down is what was published");
 
-    let (asked, queries) = (Instant::now(), bed.fleet.queries.load(Ordering::Relaxed));
-    assert_eq!(bed.reader.current().await.sequence, 1, "though the lease is still ours");
+    let (asked, queries) = (Instant::now(), fixture.fleet.queries.load(Ordering::Relaxed));
+    assert_eq!(fixture.reader.current().await.sequence, 1, "though the lease is still ours");
     assert_eq!(asked.elapsed(), Duration::ZERO);
-    bed.engine.take_over(Restored::default(), term());
-    bed.reader.current().await;
-    assert_eq!(bed.fleet.queries.load(Ordering::Relaxed), queries, "nor in another term");
+    fixture.engine.take_over(Restored::default(), term());
+    fixture.reader.current().await;
+    assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), queries, "nor in another term");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_new_lease_with_an_old_number_is_another_term() {
-    let bed = bed(Duration::ZERO);
-    bed.leadership.send_modify(|leadership| {
+    let fixture = fixture(Duration::ZERO);
+    fixture.leadership.send_modify(|leadership| {
         leadership.holder.as_mut().unwrap().lease = "made anew".into();
     });
-    assert!(!bed.engine.can_evaluate(), "what is remembered belongs to the lease that was deleted");
+    assert!(!fixture.engine.can_evaluate(), "what is remembered belongs to the lease that was deleted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_source_that_never_answers_is_cut_off_and_named() {
-    let bed = bed(Duration::from_secs(3600));
-    let published = bed.engine.evaluate().await;
+async fn a_source_that_never_answers_is_a_timeout_that_is_reported() {
+    let fixture = fixture(Duration::from_secs(3600));
+    let published = fixture.engine.evaluate().await;
     let verdict = &published.decisions[&VariantId::new("llm", "llama")].verdict;
     let Verdict::Unknown(unknown) = verdict else { panic!("nothing was measured: {verdict:?}") };
     assert!(unknown.explanation.to_string().contains("did not answer"), "{}", unknown.explanation);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_holder_goes_on_from_the_published_target_not_from_the_current_count() {
-    let first = bed(Duration::ZERO);
+async fn a_new_leader_starts_from_the_published_target_not_from_the_current_count() {
+    let first = fixture(Duration::ZERO);
     let mut decisions = first.engine.evaluate().await.decisions.clone();
     let decision = decisions.get_mut(&VariantId::new("llm", "llama")).unwrap();
     let Verdict::Target(target) = &mut decision.verdict else { panic!("measured") };
     target.desired = Replicas::new(7);
 
-    let second = bed(Duration::from_secs(3600));
+    let second = fixture(Duration::from_secs(3600));
     second.engine.take_over(Restored { decisions, ..Restored::default() }, term());
     let shown = &second.reader.newest().decisions[&VariantId::new("llm", "llama")].verdict;
     assert!(

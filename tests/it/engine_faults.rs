@@ -1,4 +1,4 @@
-//! Decisions that hang, and leases that run out: what a reader gets, and what no thread waits for.
+//! Decisions that hang, and leases that expire: what a reader gets, and that no thread waits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,8 +25,7 @@ use wva_core::{Decision, GroupId, Policy, Progress, VariantId};
 
 use crate::engine::{OneVariant, PausedClock, idle};
 
-/// A clock at which decisions hang while it is closed: they are the only ones that ask for the time on another thread than
-/// the test's.
+/// A clock at which decisions hang while it is closed: only they read the time on another thread than the test's.
 struct Gate {
     home: ThreadId,
     started: Instant,
@@ -64,7 +63,7 @@ impl MetricSource for Quick {
     }
 }
 
-struct Bed {
+struct Fixture {
     gate: Arc<Gate>,
     board: Board,
     engine: Arc<Engine>,
@@ -86,8 +85,8 @@ fn mine(epoch: i64) -> Leadership {
     Leadership { holder: held("wva-0", epoch), mine_until }
 }
 
-/// On the thread of the test, which is the only one that answers: whatever waits for a decision there stops everything.
-fn bed(giving_up_after: Duration) -> Bed {
+/// Runs on the thread of the test, which also answers reads: waiting for a decision there would stop everything.
+fn fixture(giving_up_after: Duration) -> Fixture {
     let (home, started) = (current().id(), Instant::now());
     let gate = Arc::new(Gate { home, started, closed: Mutex::default(), opened: Condvar::new() });
     let (leadership, board, mut registry) = (watch::Sender::new(mine(1)), Board::new(), Registry::default());
@@ -99,14 +98,14 @@ fn bed(giving_up_after: Duration) -> Bed {
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut registry),
     };
-    let engine = Arc::new(Engine::new(parts, Policy::default()).giving_up_after(giving_up_after));
+    let engine = Arc::new(Engine::new(parts, Policy::default()).with_decision_timeout(giving_up_after));
     engine.take_over(Restored::default(), term(1));
     let settings = ReadSettings { max_age: Duration::ZERO, read_wait: Duration::from_millis(50) };
     let reader = Reader::new(engine.clone(), settings);
-    Bed { gate, board, engine, reader, leadership, registry }
+    Fixture { gate, board, engine, reader, leadership, registry }
 }
 
-impl Bed {
+impl Fixture {
     fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         encode(&mut text, &self.registry).unwrap();
@@ -131,11 +130,11 @@ fn decisions(desired: u32) -> BTreeMap<VariantId, Decision> {
 
 #[tokio::test]
 async fn a_decision_that_takes_long_delays_no_read_no_renewal_and_no_end_of_the_term() {
-    let bed = bed(Duration::from_secs(60));
-    assert_eq!(bed.reader.refresh().await.sequence, 1);
-    bed.gate.set(true);
-    // What waits for the decision ends late instead of never.
-    let gate = bed.gate.clone();
+    let fixture = fixture(Duration::from_secs(60));
+    assert_eq!(fixture.reader.refresh().await.sequence, 1);
+    fixture.gate.set(true);
+    // Opens late, so that a test that waits for the decision fails instead of hanging.
+    let gate = fixture.gate.clone();
     let opening = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(20));
         gate.set(false);
@@ -150,9 +149,9 @@ async fn a_decision_that_takes_long_delays_no_read_no_renewal_and_no_end_of_the_
     let reading = async {
         while began.elapsed() < Duration::from_secs(1) {
             let asked = Instant::now();
-            let published = bed.reader.current().await;
+            let published = fixture.reader.current().await;
             assert_eq!(published.sequence, 1, "the last good number");
-            assert!(bed.engine.can_evaluate() && bed.engine.may_answer(&published));
+            assert!(fixture.engine.can_evaluate() && fixture.engine.may_answer(&published));
             assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
             sleep(Duration::from_millis(5)).await;
         }
@@ -160,52 +159,53 @@ async fn a_decision_that_takes_long_delays_no_read_no_renewal_and_no_end_of_the_
     tokio::select! { () = renewing => {}, () = reading => {} }
     assert!(ticks.load(Ordering::Relaxed) >= 20, "{ticks:?} of a hundred renewals");
     let resigning = Instant::now();
-    bed.engine.resign();
+    fixture.engine.resign();
     assert!(resigning.elapsed() < Duration::from_millis(500), "{:?}", resigning.elapsed());
-    bed.gate.set(false);
+    fixture.gate.set(false);
     sleep(Duration::from_millis(200)).await;
-    assert_eq!(bed.reader.newest().sequence, 1, "what was decided meanwhile is of a term that is over");
+    assert_eq!(fixture.reader.newest().sequence, 1, "what was decided meanwhile is of a term that is over");
     drop(opening);
 }
 
 #[tokio::test]
-async fn an_overdue_decision_is_given_up_and_told_and_four_at_most_are_left_behind() {
-    let bed = bed(Duration::from_millis(200));
-    bed.reader.refresh().await;
-    bed.gate.set(true);
+async fn an_overdue_decision_is_abandoned_and_logged_and_at_most_four_are() {
+    let fixture = fixture(Duration::from_millis(200));
+    fixture.reader.refresh().await;
+    fixture.gate.set(true);
     sleep(Duration::from_millis(100)).await;
     for overdue in 1..=4 {
-        let kept = timeout(Duration::from_secs(5), bed.engine.evaluate()).await.expect("given up");
+        let kept = timeout(Duration::from_secs(5), fixture.engine.evaluate()).await.expect("abandoned");
         assert_eq!(kept.sequence, 1, "the last good number, with its true age");
-        assert_eq!(bed.metric("wva_evaluations_overdue_total"), overdue);
+        assert_eq!(fixture.metric("wva_evaluations_overdue_total"), overdue);
     }
-    // The next one hangs too: its thread is waited for, and readers are not, nor is the end of the process.
+    // The next decision hangs too: its thread is waited for, but no reader waits, nor the end of the process.
     sleep(Duration::from_secs(1)).await;
-    let reader = bed.reader.clone();
+    let reader = fixture.reader.clone();
     let mut fifth = JoinSet::new();
     fifth.spawn(async move { reader.refresh().await });
     sleep(Duration::from_millis(500)).await;
-    assert_eq!(bed.metric("wva_evaluations_overdue_total"), 5);
+    assert_eq!(fixture.metric("wva_evaluations_overdue_total"), 5);
     assert!(fifth.try_join_next().is_none(), "a sixth thread would follow, and so on");
-    let answer = timeout(Duration::from_secs(1), bed.reader.current()).await.expect("no reader waits for it");
+    let answer =
+        timeout(Duration::from_secs(1), fixture.reader.current()).await.expect("no reader waits for it");
     assert_eq!(answer.sequence, 1);
     let stop = CancellationToken::new();
     let stopping = async {
         sleep(Duration::from_millis(300)).await;
         stop.cancel();
     };
-    let ending = async { tokio::join!(run(bed.reader.clone(), Duration::ZERO, stop.clone()), stopping) };
+    let ending = async { tokio::join!(run(fixture.reader.clone(), Duration::ZERO, stop.clone()), stopping) };
     timeout(Duration::from_secs(2), ending).await.expect("the loop ends when it is told to");
-    bed.gate.set(false);
+    fixture.gate.set(false);
     let published = timeout(Duration::from_secs(5), fifth.join_next()).await.unwrap().unwrap().unwrap();
     assert_eq!(published.sequence, 2);
     sleep(Duration::from_millis(100)).await;
-    let newest = bed.reader.newest().sequence;
-    assert!(newest <= 3, "what was given up is not published afterwards: {newest}");
-    assert_eq!(bed.engine.evaluate().await.sequence, newest + 1);
+    let newest = fixture.reader.newest().sequence;
+    assert!(newest <= 3, "an abandoned result is not published afterwards: {newest}");
+    assert_eq!(fixture.engine.evaluate().await.sequence, newest + 1);
 }
 
-/// A clock that a test puts forward.
+/// A clock that the test moves forward.
 #[derive(Default)]
 struct Forward(AtomicU64);
 
@@ -219,7 +219,7 @@ impl Clock for Forward {
     }
 }
 
-/// Two models of which one never ends while it is told to.
+/// Two models, of which one never ends while the gate is closed.
 struct TwoModels;
 
 const ENDLESS: &str = "endless";
@@ -254,7 +254,7 @@ impl MetricSource for BothIdle {
     }
 }
 
-/// Keeps the thread that decides about the endless model, while it is closed.
+/// Blocks the thread that decides about the endless model while it is closed.
 #[derive(Default)]
 struct Keeping {
     closed: Mutex<bool>,
@@ -273,7 +273,7 @@ impl Progress for Keeping {
 }
 
 #[tokio::test]
-async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new_numbers() {
+async fn a_model_that_never_ends_is_held_and_all_others_get_new_numbers() {
     let (clock, keeping) = (Arc::new(Forward::default()), Arc::new(Keeping::default()));
     let (leadership, mut registry) = (watch::Sender::new(mine(1)), Registry::default());
     let parts = Parts {
@@ -284,8 +284,8 @@ async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new
         leadership: leadership.subscribe(),
         metrics: EvaluationMetrics::register(&mut registry),
     };
-    let engine = Engine::new(parts, Policy::default()).giving_up_after(Duration::from_millis(200));
-    let engine = Arc::new(engine.observed_by(keeping.clone()));
+    let engine = Engine::new(parts, Policy::default()).with_decision_timeout(Duration::from_millis(200));
+    let engine = Arc::new(engine.with_observer(keeping.clone()));
     engine.take_over(Restored::default(), term(1));
     let target = |published: &Published, name: &str| match &published.decisions[&VariantId::new("llm", name)]
         .verdict
@@ -301,8 +301,8 @@ async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new
     assert_eq!((good.sequence, good.report.failed.len()), (1, 0));
 
     *keeping.closed.lock().unwrap() = true;
-    assert_eq!(evaluate(15).await.sequence, 1, "given up");
-    // Also when the time has come to try it: its thread is there still.
+    assert_eq!(evaluate(15).await.sequence, 1, "abandoned");
+    // Also when a retry is due: its thread still runs.
     for (sequence, seconds) in (2..).zip([1, 15, 15, 60, 60]) {
         let now = evaluate(seconds).await;
         assert_eq!(now.sequence, sequence);
@@ -331,63 +331,62 @@ async fn a_model_that_never_ends_is_held_and_tried_rarely_and_all_others_get_new
 }
 
 #[tokio::test]
-async fn an_instance_whose_lease_ran_out_answers_no_number_of_its_own() {
-    let bed = bed(Duration::from_secs(60));
-    let own = bed.reader.refresh().await;
-    assert!(own.term == Some(term(1)) && bed.engine.may_answer(&own));
-    // By its own clock, though the object still names it; then nobody; then somebody else.
+async fn an_instance_whose_lease_expired_answers_no_number_of_its_own() {
+    let fixture = fixture(Duration::from_secs(60));
+    let own = fixture.reader.refresh().await;
+    assert!(own.term == Some(term(1)) && fixture.engine.may_answer(&own));
+    // The lease has expired by its own clock, though the object still names it; then it names nobody; then another instance.
     let over = Some(Instant::now());
     for leadership in [
         Leadership { holder: held("wva-0", 1), mine_until: over },
         Leadership::default(),
         Leadership { holder: held("wva-1", 2), mine_until: None },
     ] {
-        bed.leadership.send_replace(leadership.clone());
-        assert!(!bed.engine.may_answer(&own), "{leadership:?}");
-        // What it had written down is its own number too, unless somebody else goes on from there.
+        fixture.leadership.send_replace(leadership.clone());
+        assert!(!fixture.engine.may_answer(&own), "{leadership:?}");
+        // The number in its state object is its own too, unless another leader starts from it.
         let known = leadership.holder.is_some_and(|holder| holder.epoch == 2);
         let written = Published { origin: Origin::Restored, ..Published::clone(&own) };
-        assert_eq!(bed.engine.may_answer(&written), known);
-        assert!(bed.engine.may_answer(&Published { term: Some(term(2)), ..written }));
+        assert_eq!(fixture.engine.may_answer(&written), known);
+        assert!(fixture.engine.may_answer(&Published { term: Some(term(2)), ..written }));
     }
 }
 
 #[tokio::test]
 async fn an_instance_that_gets_the_lease_back_never_answers_its_number_of_the_old_term() {
-    let bed = bed(Duration::from_secs(60));
-    let own = bed.reader.refresh().await;
-    bed.leadership.send_replace(mine(3));
-    assert!(!bed.engine.may_answer(&own), "somebody else had the lease in between");
-    assert!(!bed.engine.can_evaluate());
+    let fixture = fixture(Duration::from_secs(60));
+    let own = fixture.reader.refresh().await;
+    fixture.leadership.send_replace(mine(3));
+    assert!(!fixture.engine.may_answer(&own), "somebody else had the lease in between");
+    assert!(!fixture.engine.can_evaluate());
     let restored = Restored { decisions: decisions(4), ..Restored::default() };
-    bed.engine.take_over(restored, term(3));
-    let shown = bed.reader.newest();
+    fixture.engine.take_over(restored, term(3));
+    let shown = fixture.reader.newest();
     let Verdict::Target(target) = &shown.decisions[&VariantId::new("llm", "llama")].verdict else {
         panic!("a number")
     };
     assert_eq!((shown.origin, target.desired.get()), (Origin::Restored, 4));
-    assert!(bed.engine.may_answer(&shown));
+    assert!(fixture.engine.may_answer(&shown));
 
-    // Nothing could be read: then nothing is answered rather than a number of the old term.
-    let own = bed.engine.evaluate().await;
+    // Nothing could be read: no answer is better than a number of the old term.
+    let own = fixture.engine.evaluate().await;
     assert_eq!(own.term, Some(term(3)));
-    bed.leadership.send_replace(mine(5));
-    bed.engine.take_over(Restored::default(), term(5));
-    assert_eq!(bed.reader.newest().origin, Origin::Empty);
+    fixture.leadership.send_replace(mine(5));
+    fixture.engine.take_over(Restored::default(), term(5));
+    assert_eq!(fixture.reader.newest().origin, Origin::Empty);
 }
 
 #[tokio::test]
-async fn who_gives_the_lease_up_answers_its_last_number_until_the_next_holder_is_there_and_who_lost_it_does_not()
- {
+async fn after_a_release_the_last_number_is_answered_until_the_next_leader_and_not_after_a_loss() {
     for lost in [false, true] {
-        let bed = bed(Duration::from_secs(60));
-        let own = bed.reader.refresh().await;
+        let fixture = fixture(Duration::from_secs(60));
+        let own = fixture.reader.refresh().await;
         if lost {
-            bed.leadership.send_replace(Leadership::default());
+            fixture.leadership.send_replace(Leadership::default());
         }
-        bed.engine.resign();
-        bed.leadership.send_replace(Leadership::default());
-        assert_eq!(bed.engine.may_answer(&own), !lost);
-        assert_eq!(bed.board.newest().sequence, own.sequence);
+        fixture.engine.resign();
+        fixture.leadership.send_replace(Leadership::default());
+        assert_eq!(fixture.engine.may_answer(&own), !lost);
+        assert_eq!(fixture.board.newest().sequence, own.sequence);
     }
 }

@@ -338,7 +338,7 @@ impl StateStore {
             term: Some(Term { lease: last.lease.clone(), epoch: last.epoch }),
             decisions,
             report: Report::default(),
-            victims: BTreeMap::new(),
+            deletion_orders: BTreeMap::new(),
         });
     }
 }

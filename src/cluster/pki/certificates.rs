@@ -63,12 +63,10 @@ const NEXT_KEY: &str = "next-ca.key";
 /// Which Secret, and for which names.
 #[derive(Debug, Clone)]
 pub struct CertificateSettings {
-    /// Namespace of the Secret and of the Service: the release's.
-    pub namespace: String,
-    /// Name of the Secret.
+    /// Name of the Secret, in the namespace of the Service.
     pub secret: String,
-    /// Name of the Service that callers reach us by.
-    pub service: String,
+    /// The Service that callers reach us by.
+    pub service: ServiceRef,
     /// How long each step of a replacement of the CA is left to reach everybody: [`DEFAULT_SETTLE_DURATION`].
     pub settle: Duration,
 }
@@ -78,12 +76,12 @@ impl CertificateSettings {
     /// whatever their addresses.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
-        let Self { service, namespace, .. } = self;
+        let ServiceRef { namespace, name } = &self.service;
         vec![
-            format!("{service}.{namespace}.svc"),
-            service.clone(),
-            format!("{service}.{namespace}"),
-            format!("{service}.{namespace}.svc.cluster.local"),
+            self.service.server_name(),
+            name.clone(),
+            format!("{name}.{namespace}"),
+            format!("{name}.{namespace}.svc.cluster.local"),
             instance_name(namespace),
         ]
     }
@@ -173,12 +171,12 @@ impl CertificateManager {
         clock: Arc<dyn Clock>,
         apiservices: Option<watch::Receiver<ApiServices>>,
     ) -> Self {
-        let api = Api::namespaced(client, &settings.namespace);
+        let api = Api::namespaced(client, &settings.service.namespace);
         Self { api, settings, clock, apiservices, renewed: None, logged: LogOnce::default() }
     }
 
     fn name(&self) -> String {
-        format!("{}/{}", self.settings.namespace, self.settings.secret)
+        format!("{}/{}", self.settings.service.namespace, self.settings.secret)
     }
 
     /// Publishes the certificates whenever they change, and takes the steps that are due. Until cancelled.
@@ -227,12 +225,11 @@ impl CertificateManager {
     }
 
     fn observe_apiservices(&self, observed: &mut ObservedBundle) {
-        let CertificateSettings { namespace, service, .. } = &self.settings;
-        let service = ServiceRef { namespace: namespace.clone(), name: service.clone() };
-        let carry = match &self.apiservices {
-            Some(apiservices) => apiservices.borrow().carry(&service, &observed.trust),
-            None => true,
-        };
+        let service = &self.settings.service;
+        let carry = self
+            .apiservices
+            .as_ref()
+            .is_none_or(|apiservices| apiservices.borrow().carry(service, &observed.trust));
         observed.carried_since = carry.then(|| observed.carried_since.unwrap_or_else(Instant::now));
     }
 
@@ -378,32 +375,27 @@ impl CertificateManager {
         let data = data(bundle).map(|(key, pem)| (key.to_owned(), ByteString(pem.into_bytes())));
         let data = Some(data.collect());
         let parameters = PostParams::default();
-        let name = self.name();
-        match replaced {
+        let name = &self.settings.secret;
+        let (result, what) = match replaced {
             Some((old, step)) => {
                 let mut metadata = ObjectMeta { managed_fields: None, ..old.metadata };
                 if step == RotationStep::Announce {
                     mark_handled(&mut metadata);
                 }
                 let secret = Secret { metadata, data, type_: old.type_, ..Secret::default() };
-                bounded(self.api.replace(&self.settings.secret, &parameters, &secret))
-                    .await
-                    .map_err(|cause| self.failed(cause))?;
-                tracing::info!(secret = %name, "{}", describe(step));
+                (bounded(self.api.replace(name, &parameters, &secret)).await, describe(step))
             }
             None => {
                 let managed_by = ("app.kubernetes.io/managed-by".to_owned(), "wva".to_owned());
-                let metadata = ObjectMeta {
-                    name: Some(self.settings.secret.clone()),
-                    labels: Some([managed_by].into()),
-                    ..ObjectMeta::default()
-                };
-                let type_ = Some(SECRET_TYPE.into());
-                let secret = Secret { metadata, data, type_, ..Secret::default() };
-                bounded(self.api.create(&parameters, &secret)).await.map_err(|cause| self.failed(cause))?;
-                tracing::info!(secret = %name, "issued a CA and a serving certificate");
+                let labels = Some([managed_by].into());
+                let metadata = ObjectMeta { name: Some(name.clone()), labels, ..ObjectMeta::default() };
+                let secret = Secret { metadata, data, type_: Some(SECRET_TYPE.into()), ..Secret::default() };
+                let created = bounded(self.api.create(&parameters, &secret)).await;
+                (created, "issued a CA and a serving certificate")
             }
-        }
+        };
+        result.map_err(|cause| self.failed(cause))?;
+        tracing::info!(secret = self.name(), "{what}");
         Ok(())
     }
 

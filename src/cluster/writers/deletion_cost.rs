@@ -204,7 +204,7 @@ fn updates(
     now: Instant,
 ) -> Vec<CostUpdate> {
     let mut updates = Vec::new();
-    for (id, order) in &published.victims {
+    for (id, order) in &published.deletion_orders {
         for pod in state.pods.get(id).into_iter().flatten() {
             if let Some(cost) = wanted_cost(order, &pod.pod)
                 && cost != pod.mark.cost

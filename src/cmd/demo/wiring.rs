@@ -100,7 +100,7 @@ impl WvaInstance {
             metrics: EvaluationMetrics::register(&mut registry),
         };
         let (keeper, queue) = QueueRecorder::default().to_recent();
-        let engine = Arc::new(Engine::new(parts, Policy::default()).recorded_by(Arc::new(keeper)));
+        let engine = Arc::new(Engine::new(parts, Policy::default()).with_recorder(Arc::new(keeper)));
         engine.take_over(Restored::default(), term());
         let reader = Reader::new(engine, ReadSettings::default());
         let recent = Arc::new(Recent::new(MAX_SNAPSHOTS, MAX_SNAPSHOT_BYTES));

@@ -30,7 +30,7 @@ use wva_core::snapshot::{Sample, Signal};
 
 use super::bounds::{Dropped, Holder, Room};
 use super::signals::{self, Kind, Name};
-use crate::engine::{Broken, Collected, Gap, MAX_ENGINES_OF_A_POD, Receiver, Series};
+use crate::engine::{Collected, Gap, JoinFailure, MAX_ENGINES_OF_A_POD, Receiver, Series};
 
 pub(super) use raw::{Part, RawSeries, hash, is_dividing};
 
@@ -44,7 +44,7 @@ pub(super) struct Merged {
     /// What is beyond the bounds of a pod.
     pub(super) dropped: Dropped,
     /// Pods whose series broke, and their namespaces.
-    broken: Vec<(Arc<str>, Broken)>,
+    broken: Vec<(Arc<str>, JoinFailure)>,
 }
 
 impl Merged {
@@ -83,7 +83,7 @@ pub(super) fn merge(mut raw: Vec<RawSeries>) -> Merged {
             }
             Err(cause) => {
                 let what = format!("pod {pod} in namespace {namespace}");
-                merged.broken.push((namespace, Broken { what, cause }));
+                merged.broken.push((namespace, JoinFailure { what, cause }));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Gives series to the replicas and models they belong to. A model is joined by itself, so that one that breaks costs itself.
+//! Joins series to the replicas and models they belong to. Each model is joined separately, so that a failure affects only it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,44 +9,44 @@ use wva_core::quality::judged_engines;
 use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
 use wva_core::units::Seconds;
 
-use crate::engine::breaks::Broken;
+use crate::engine::join_failure::JoinFailure;
 use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
 
-/// Gives every series to the replica or the group it belongs to; what belongs to nobody is dropped. The models whose series
-/// could not be joined have none, and a source that is not complete.
-pub(super) fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Series>) -> Vec<Broken> {
-    let mut shares: Vec<Vec<Placed>> = groups.iter().map(|_| Vec::new()).collect();
+/// Joins every series to its replica or group; those of unknown pods are dropped. A model whose series could not be joined has
+/// none, and counts as measured incompletely.
+pub(super) fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Series>) -> Vec<JoinFailure> {
+    let mut by_group: Vec<Vec<PlacedSeries>> = groups.iter().map(|_| Vec::new()).collect();
     let addresses = addresses(groups);
-    for one in series {
-        let Some((group, pod)) = addresses.get(&*one.namespace).and_then(|names| names.place(&one)) else {
-            continue;
-        };
-        if let Some(share) = shares.get_mut(group) {
-            share.push(Placed { pod, series: one });
+    for series in series {
+        let place = addresses.get(&*series.namespace).and_then(|names| names.place(&series));
+        let Some((group, pod)) = place else { continue };
+        if let Some(placed) = by_group.get_mut(group) {
+            placed.push(PlacedSeries { pod, series });
         }
     }
-    let mut broken = Vec::new();
-    for ((id, group), share) in groups.iter_mut().zip(shares) {
+    let mut failures = Vec::new();
+    for ((id, group), placed) in groups.iter_mut().zip(by_group) {
         let joined = isolate::caught(|| {
             #[cfg(test)]
             super::tests::break_down(id);
-            join_group(&id.model, group, share);
+            join_group(&id.model, group, placed);
         });
         if let Err(cause) = joined {
-            give_up(group, &cause);
-            broken.push(Broken { what: format!("model {} in namespace {}", id.model, id.namespace), cause });
+            clear_series(group, &cause);
+            let what = format!("model {} in namespace {}", id.model, id.namespace);
+            failures.push(JoinFailure { what, cause });
         }
     }
-    broken
+    failures
 }
 
-/// Nothing is known of a model whose series break; half of it would look like the whole.
-fn give_up(group: &mut ModelGroup, cause: &str) {
+/// Removes all series of a model whose join failed: a part of them would look complete.
+fn clear_series(group: &mut ModelGroup, cause: &str) {
     for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
         replica.engines = wva_core::name_map::NameMap::default();
     }
     group.scheduler = Signals::default();
-    let warning = format!("the metrics of the model could not be put together ({cause}); please report this");
+    let warning = format!("the metrics of the model could not be joined ({cause}); please report this");
     match &mut group.source {
         SourceHealth::Partial { warnings } => warnings.push(warning),
         source @ SourceHealth::Complete => *source = SourceHealth::Partial { warnings: vec![warning] },
@@ -55,23 +55,23 @@ fn give_up(group: &mut ModelGroup, cause: &str) {
 }
 
 /// A series of a model.
-struct Placed {
-    /// The pod it is about, by its place among those of the model; none of a scheduler's totals.
+struct PlacedSeries {
+    /// The index of its pod among those of the model; `None` for a scheduler's totals.
     pod: Option<usize>,
     series: Series,
 }
 
-/// Where the pods and the models of a namespace are.
+/// The pods and models of a namespace.
 #[derive(Default)]
 struct Addresses {
-    /// The group of a pod, and its place in it.
+    /// The group of a pod, and its index there.
     pods: HashMap<SmolStr, (usize, usize)>,
     /// The group of a model.
     models: HashMap<SmolStr, usize>,
 }
 
 impl Addresses {
-    /// The group of a series, and the place of its pod there.
+    /// The group of a series, and the index of its pod there.
     fn place(&self, series: &Series) -> Option<(usize, Option<usize>)> {
         let pod = |name: &str| self.pods.get(name).map(|(group, pod)| (*group, Some(*pod)));
         match &series.to {
@@ -95,24 +95,24 @@ fn addresses(groups: &BTreeMap<GroupId, ModelGroup>) -> HashMap<SmolStr, Address
     namespaces
 }
 
-/// A pod's place in the snapshot.
+/// A pod while its series are joined.
 struct Pod<'a> {
     /// The model of its variant.
     model: &'a str,
-    /// A series of it names that model. Then series of another one (a second engine in the pod) are left out; else every
-    /// series counts, since a served name that differs from `modelID` is cosmetic.
+    /// True when one of its series names that model. Then series of another model (of a second engine in the pod) are ignored;
+    /// otherwise all count, because a served name may differ from `modelID`.
     names_its_model: bool,
     replica: &'a mut Replica,
     /// The engines whose port is known, by port.
     ports: BTreeMap<u16, BTreeSet<SmolStr>>,
-    /// What schedulers gave it, by port.
-    given: BTreeMap<Option<u16>, Parts>,
+    /// Requests that schedulers sent to it, by port.
+    received: BTreeMap<Option<u16>, Parts>,
 }
 
-/// The samples of what adds up.
+/// Series that are added up.
 type Parts = Vec<Vec<Sample>>;
 
-fn join_group(model: &str, group: &mut ModelGroup, share: Vec<Placed>) {
+fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
     let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
     let mut pods: Vec<Pod<'_>> = replicas
         .map(|replica| Pod {
@@ -120,16 +120,16 @@ fn join_group(model: &str, group: &mut ModelGroup, share: Vec<Placed>) {
             names_its_model: false,
             replica,
             ports: BTreeMap::new(),
-            given: BTreeMap::new(),
+            received: BTreeMap::new(),
         })
         .collect();
-    for Placed { pod, series } in share.iter().filter(|placed| placed.series.to.is_none()) {
+    for PlacedSeries { pod, series } in placed.iter().filter(|placed| placed.series.to.is_none()) {
         if let Some(pod) = pod.and_then(|pod| pods.get_mut(pod)) {
             pod.names_its_model |= series.model.as_deref() == Some(model);
         }
     }
     let mut queues: BTreeMap<Signal, Parts> = BTreeMap::new();
-    for Placed { pod, series } in share {
+    for PlacedSeries { pod, series } in placed {
         let Some(pod) = pod else {
             queues.entry(series.signal).or_default().push(series.samples);
             continue;
@@ -138,61 +138,60 @@ fn join_group(model: &str, group: &mut ModelGroup, share: Vec<Placed>) {
         match &series.to {
             None => pod.add(series),
             Some(to) if series.model.as_deref() == Some(model) => {
-                pod.given.entry(to.port).or_default().push(series.samples);
+                pod.received.entry(to.port).or_default().push(series.samples);
             }
             Some(_) => {}
         }
     }
-    pods.into_iter().for_each(Pod::share);
+    pods.into_iter().for_each(Pod::attribute_requests);
     for (signal, parts) in queues {
         group.scheduler.add(signal, queue_of(&parts));
     }
 }
 
 impl Pod<'_> {
-    fn add(&mut self, one: Series) {
-        let foreign = one.model.is_some_and(|model| *model != *self.model);
-        if foreign && self.names_its_model {
+    fn add(&mut self, series: Series) {
+        let is_of_other_model = series.model.is_some_and(|model| *model != *self.model);
+        if is_of_other_model && self.names_its_model {
             return;
         }
-        // A source says which pods show more, and drops the rest; here it is the bound of the work.
+        // Sources report pods with more engines; here the limit bounds the work.
         if self.replica.engines.len() >= MAX_ENGINES_OF_A_POD
-            && self.replica.engines.get(&one.engine).is_none()
+            && self.replica.engines.get(&series.engine).is_none()
         {
             return;
         }
-        if let Some(port) = one.port {
+        if let Some(port) = series.port {
             let engines = self.ports.entry(port).or_default();
-            if !engines.contains(&*one.engine) {
-                engines.insert((&*one.engine).into());
+            if !engines.contains(&*series.engine) {
+                engines.insert((&*series.engine).into());
             }
         }
-        self.replica.engines.or_default(&one.engine).add(one.signal, one.samples);
+        self.replica.engines.or_default(&series.engine).add(series.signal, series.samples);
     }
 
-    /// Gives its engines what the pod was given: each what came to its port, evenly where several answer at one. A port
-    /// at which no engine is known is that of a proxy in the pod, which sends to all of them: whoever runs a scheduler can name
-    /// every port there is, so what came to these is added up once, and not for each engine.
-    fn share(self) {
-        let Self { replica, ports, given, .. } = self;
-        if given.is_empty() {
+    /// Attributes the pod's requests to its engines: to those at the port, evenly if there are several. A port without a known
+    /// engine is that of a proxy in the pod, which sends to all engines. A scheduler may name any number of ports, so the requests
+    /// to such ports are added up once, not for each engine.
+    fn attribute_requests(self) {
+        let Self { replica, ports, received, .. } = self;
+        if received.is_empty() {
             return;
         }
         let all: Vec<SmolStr> = judged_engines(replica).map(|(name, _)| name.clone()).collect();
         let mut shares: BTreeMap<&SmolStr, Parts> = BTreeMap::new();
-        let mut of_all = Parts::new();
-        for (port, given) in given {
-            let here = port.and_then(|port| ports.get(&port));
-            let is_own =
-                |here: &BTreeSet<SmolStr>| all.iter().filter(|name| here.contains(*name)).collect::<Vec<_>>();
-            let own = here.map(is_own).unwrap_or_default();
-            if own.is_empty() {
-                of_all.extend(given);
+        let mut for_all = Parts::new();
+        for (port, parts) in received {
+            let at_port = port.and_then(|port| ports.get(&port));
+            let engines: Vec<_> =
+                all.iter().filter(|name| at_port.is_some_and(|names| names.contains(*name))).collect();
+            if engines.is_empty() {
+                for_all.extend(parts);
             } else {
-                give(&mut shares, &own, &given);
+                add_shares(&mut shares, &engines, &parts);
             }
         }
-        give(&mut shares, &all.iter().collect::<Vec<_>>(), &of_all);
+        add_shares(&mut shares, &all.iter().collect::<Vec<_>>(), &for_all);
         for (engine, parts) in shares {
             if let Some(signals) = replica.engines.get_mut(engine) {
                 signals.add(Signal::SchedulerAttempts, sum_of(&parts));
@@ -201,12 +200,13 @@ impl Pod<'_> {
     }
 }
 
-/// Gives each of these engines an even share of the sum of `parts`, which is made once.
-fn give<'e>(shares: &mut BTreeMap<&'e SmolStr, Parts>, engines: &[&'e SmolStr], parts: &Parts) {
+/// Adds an even share of the sum of `parts` to each of these engines.
+fn add_shares<'e>(shares: &mut BTreeMap<&'e SmolStr, Parts>, engines: &[&'e SmolStr], parts: &Parts) {
     if parts.is_empty() {
         return;
     }
-    let (sum, share) = (sum_of(parts), 1.0 / engines.len() as f64);
+    let sum = sum_of(parts);
+    let share = 1.0 / engines.len() as f64;
     for engine in engines {
         shares.entry(engine).or_default().push(scaled(&sum, share));
     }
@@ -220,15 +220,16 @@ fn is_scheduler(signal: Signal) -> bool {
     matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
 }
 
-/// A scheduler whose newest sample is so much older than that of another one has stopped, or is not scraped.
-const BEHIND: Seconds = Seconds::whole(30);
+/// A scheduler whose newest sample is this much older than that of another one has stopped, or is not scraped.
+const MAX_SCHEDULER_LAG: Seconds = Seconds::whole(30);
 
-/// What all schedulers hold. While one is behind and the others hold something, at least that is held now, with what it held when it
-/// was last seen; while they hold nothing, nobody knows what it holds, and the sum is as old as its samples.
+/// The queue of all schedulers. While one lags and the others hold requests, its last value is added to theirs; while they hold
+/// none, its queue is unknown, and the sum is as old as its samples.
 fn queue_of(parts: &Parts) -> Vec<Sample> {
     let newest = |part: &Vec<Sample>| part.last().map(|sample| sample.at);
     let Some(last) = parts.iter().filter_map(newest).max() else { return Vec::new() };
-    let is_behind = |part: &&Vec<Sample>| newest(part).is_some_and(|at| Seconds::between(at, last) > BEHIND);
+    let is_behind =
+        |part: &&Vec<Sample>| newest(part).is_some_and(|at| Seconds::between(at, last) > MAX_SCHEDULER_LAG);
     let (behind, live): (Vec<_>, Vec<_>) = parts.iter().partition(is_behind);
     let held: f64 = behind.iter().filter_map(|part| part.last()).map(|sample| sample.value).sum();
     let live: Parts = live.into_iter().cloned().collect();
@@ -240,12 +241,11 @@ fn queue_of(parts: &Parts) -> Vec<Sample> {
     sum
 }
 
-/// One scheduler pod: its samples. Several: the sums of their newest values, of those before them and so on, each as
-/// old as the oldest that it is made of.
+/// The sums of the newest samples of all parts, of those before them and so on, each as old as its oldest sample.
 fn sum_of(parts: &Parts) -> Vec<Sample> {
     let shortest = parts.iter().map(Vec::len).min().unwrap_or_default();
     let sum = |back: usize| {
-        let samples = || parts.iter().filter_map(|one| one.iter().rev().nth(back));
+        let samples = || parts.iter().filter_map(|part| part.iter().rev().nth(back));
         let at = samples().map(|sample| sample.at).min()?;
         Some(Sample { at, value: samples().map(|sample| sample.value).sum() })
     };

@@ -35,17 +35,9 @@ pub(super) fn events(client: &kube::Client, registry: &mut Registry) -> EventRec
     events
 }
 
-fn settings() -> CertificateSettings {
-    settings_of("wva")
-}
-
-fn settings_of(service: &str) -> CertificateSettings {
-    CertificateSettings {
-        namespace: "wva".into(),
-        secret: "wva-tls".into(),
-        service: service.into(),
-        settle: SETTLE,
-    }
+fn settings(service: &str) -> CertificateSettings {
+    let service = ServiceRef { name: service.into(), ..ours() };
+    CertificateSettings { secret: "wva-tls".into(), service, settle: SETTLE }
 }
 
 /// An instance, wired as in the app; it ends with the token.
@@ -61,8 +53,8 @@ fn instance_of(
 ) -> (watch::Receiver<Option<CertificateBundle>>, CancellationToken) {
     let client = store.client();
     let stop = CancellationToken::new();
-    let settings = settings_of(service);
-    let ours = ServiceRef { name: service.into(), ..ours() };
+    let settings = settings(service);
+    let ours = settings.service.clone();
     let (watching, known) = ApiServiceWatch::new(client.clone(), ours.clone());
     let (publish, bundles) = watch::channel(None);
     let certificates = CertificateManager::new(client.clone(), settings, clock.clone(), Some(known.clone()));
@@ -295,7 +287,7 @@ fn earlier_secret(names: &[String]) -> Value {
 #[tokio::test(start_paused = true)]
 async fn a_secret_of_an_earlier_version_is_adopted_and_can_be_rotated() {
     let store = Store::installed();
-    store.put(SECRET, earlier_secret(&settings().names()));
+    store.put(SECRET, earlier_secret(&settings("wva").names()));
     let before = store.get(SECRET).unwrap();
     let (mut bundles, _stop) = instance(&store);
     let adopted = first(&mut bundles).await;
@@ -377,7 +369,7 @@ async fn instances_with_two_service_names_agree_on_one_leaf_with_both() {
     assert_eq!(steps(&store).len(), 1, "renewed once, not against each other");
     let shown = [&before, &after].map(|bundles| bundles.borrow().clone().unwrap().cert);
     assert_eq!(shown[0], shown[1]);
-    for name in settings().names().iter().chain(&settings_of("renamed").names()) {
+    for name in settings("wva").names().iter().chain(&settings("renamed").names()) {
         assert!(names(&shown[0]).contains(name), "{name}: {:?}", names(&shown[0]));
     }
 }
@@ -433,7 +425,7 @@ async fn another_owner_of_the_external_metrics_is_logged_only_when_no_apiservice
 async fn with_user_certificates_the_instances_rotate_their_own_and_write_no_ca_bundle() {
     let store = Store::installed();
     let (publish, mut bundles) = watch::channel(None);
-    let certificates = CertificateManager::new(store.client(), settings(), Arc::new(SystemClock), None);
+    let certificates = CertificateManager::new(store.client(), settings("wva"), Arc::new(SystemClock), None);
     spawn(certificates.run(publish, CancellationToken::new()));
     first(&mut bundles).await;
     request_rotation(&store, "1");

@@ -70,9 +70,9 @@ impl Fixture {
     fn publish(&mut self, first: &[&str], unknown: &[&str]) {
         self.sequence += 1;
         let names = |all: &[&str]| all.iter().map(|name| (*name).into()).collect();
-        let victims = DeletionOrder { first: names(first), unknown: names(unknown) };
-        let victims = BTreeMap::from([(VariantId::new("llm", "chat"), victims)]);
-        self.board.publish(Published { victims, ..published(self.sequence, 1) });
+        let deletion_orders = DeletionOrder { first: names(first), unknown: names(unknown) };
+        let deletion_orders = BTreeMap::from([(VariantId::new("llm", "chat"), deletion_orders)]);
+        self.board.publish(Published { deletion_orders, ..published(self.sequence, 1) });
     }
 
     /// Pod and cost of each write until there is no more.
@@ -93,13 +93,11 @@ impl Drop for Fixture {
     }
 }
 
-/// Names of `count` pods, in their order.
-fn names(count: u32) -> Vec<String> {
-    (0..count).map(|index| format!("p{index:03}")).collect()
-}
-
-fn pods(names: &[String]) -> Vec<Value> {
-    names.iter().map(|name| pod(name, None)).collect()
+/// A fixture with `count` pods, of which the first `going` are to go, and this answer to every patch.
+async fn fleet(count: usize, going: usize, answer: (u16, Value)) -> (Fixture, Vec<String>) {
+    let names: Vec<_> = (0..count).map(|index| format!("p{index:03}")).collect();
+    let pods = names.iter().map(|name| pod(name, None)).collect();
+    (fixture(pods, answer).await, names.into_iter().take(going).collect())
 }
 
 fn fine() -> (u16, Value) {
@@ -200,33 +198,24 @@ async fn a_cost_that_was_not_written_here_is_not_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refused_write_is_not_tried_on_every_pod() {
-    let names = names(40);
-    let mut fixture = fixture(pods(&names), status(403, "Forbidden")).await;
-    let first: Vec<&str> = names.iter().map(String::as_str).take(30).collect();
-    fixture.publish(&first, &[]);
-    assert_eq!(fixture.written().await.len(), 8, "one batch");
-    fixture.publish(&first, &[]);
-    assert_eq!(fixture.written().await.len(), 8, "one more after the next result");
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_evaluation_has_at_most_a_hundred_writes_and_the_next_one_the_rest() {
-    let names = names(130);
-    let mut fixture = fixture(pods(&names), fine()).await;
-    let first: Vec<&str> = names.iter().map(String::as_str).take(120).collect();
-    fixture.publish(&first, &[]);
-    assert_eq!(fixture.written().await.len(), 100);
-    fixture.publish(&first, &[]);
-    assert_eq!(fixture.written().await.len(), 20);
+async fn writes_are_bounded_and_an_evaluation_after_a_refusal_tries_few_pods() {
+    for (case, count, going, answer, expected) in [
+        ("refused: one batch an evaluation", 40, 30, status(403, "Forbidden"), [8, 8]),
+        ("a hundred writes, and the rest after the next evaluation", 130, 120, fine(), [100, 20]),
+    ] {
+        let (mut fixture, going) = fleet(count, going, answer).await;
+        let going: Vec<&str> = going.iter().map(String::as_str).collect();
+        for writes in expected {
+            fixture.publish(&going, &[]);
+            assert_eq!(fixture.written().await.len(), writes, "{case}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_loses_the_lease_stops() {
-    let names = names(60);
-    let mut fixture = fixture(pods(&names), fine()).await;
-    let first: Vec<&str> = names.iter().map(String::as_str).take(50).collect();
-    fixture.publish(&first, &[]);
+    let (mut fixture, going) = fleet(60, 50, fine()).await;
+    fixture.publish(&going.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
     next(&mut fixture.writes).await;
     fixture.leadership.send_replace(Leadership::default());
     assert!(fixture.written().await.len() < 16);

@@ -199,7 +199,7 @@ fn evaluation(sequence: u64, decisions: BTreeMap<VariantId, Decision>) -> Publis
         term: None,
         decisions,
         report: Report::default(),
-        victims: BTreeMap::new(),
+        deletion_orders: BTreeMap::new(),
     }
 }
 

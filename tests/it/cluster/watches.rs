@@ -62,13 +62,12 @@ fn all_watches(code: u16) -> (Reads, CancellationToken) {
     let settings = ElectionSettings::new("wva", LEASE_NAME, "a", None);
     let (election, leadership) = Election::new(client.clone(), settings, clock.clone());
     let store = state_store(client.clone());
+    let service = ServiceRef { namespace: "wva".into(), name: "wva".into() };
     let settings = CertificateSettings {
-        namespace: "wva".into(),
         secret: "wva-tls".into(),
-        service: "wva".into(),
+        service: service.clone(),
         settle: DEFAULT_SETTLE_DURATION,
     };
-    let service = ServiceRef { namespace: "wva".into(), name: "wva".into() };
     let (services, known) = ApiServiceWatch::new(client.clone(), service);
     let certificates = CertificateManager::new(client, settings, clock, Some(known));
     let end = stop.clone();

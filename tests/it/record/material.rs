@@ -49,7 +49,7 @@ pub(crate) fn stream_of(text: &str, count: u64) -> Vec<Arc<Evaluation>> {
             term: None,
             decisions: outcome.decisions,
             report: outcome.report,
-            victims: std::collections::BTreeMap::new(),
+            deletion_orders: std::collections::BTreeMap::new(),
         });
         let after = Arc::new(outcome.memory);
         let (snapshot_now, before_now) = (snapshot.clone(), std::mem::replace(&mut before, after.clone()));

@@ -93,7 +93,7 @@ pub(super) async fn recorded() -> Recorded {
     // One whose numbers follow the samples at once.
     let mut policy = Policy::default();
     policy.global.default.analyzer = Analyzer::SaturationPercent;
-    let engine = Arc::new(Engine::new(parts, policy).recorded_by(Arc::new(keeper)));
+    let engine = Arc::new(Engine::new(parts, policy).with_recorder(Arc::new(keeper)));
     engine.take_over(Restored::default(), term());
     let server = TestServer::with(|options| options.recent = recent.clone()).await;
     Recorded { server, engine, recent, folder, stop, keeping, _leadership: leadership }

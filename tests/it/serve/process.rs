@@ -212,7 +212,7 @@ async fn a_process_with_an_empty_certificate_directory_generates_one() {
     // Its client trusts only the CA in the directory.
     assert_eq!(process.get("/livez", &[]).await.expect("an answer").status, 200);
     let made = std::fs::read_to_string(certificates.join("tls.crt")).unwrap();
-    assert!(process.log().contains("made a self-signed certificate"), "{}", process.log());
+    assert!(process.log().contains("wrote a self-signed certificate"), "{}", process.log());
     process.terminate();
     assert!(process.ended().await.success());
     assert_eq!(std::fs::read_to_string(certificates.join("tls.crt")).unwrap(), made);

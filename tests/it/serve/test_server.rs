@@ -403,6 +403,6 @@ pub(crate) fn sample() -> Published {
         term: None,
         decisions,
         report: Report::default(),
-        victims: BTreeMap::new(),
+        deletion_orders: BTreeMap::new(),
     }
 }
