@@ -39,6 +39,17 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("{beginning:?}{more}")
 }
 
+/// The first `max` of `names` with `separator` between them, and how many more there are.
+pub(crate) fn first_names(
+    names: impl ExactSizeIterator<Item = String>,
+    max: usize,
+    separator: &str,
+) -> String {
+    let more = names.len().saturating_sub(max);
+    let text = names.take(max).collect::<Vec<_>>().join(separator);
+    if more > 0 { format!("{text} and {more} more") } else { text }
+}
+
 /// The longest beginning of `text` that has at most `bytes` bytes.
 pub(crate) fn shortened(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]

@@ -280,17 +280,6 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_is_renewed_a_month_before_its_end_by_the_same_ca() {
-        let bundle = issue(&names(), day(0)).unwrap();
-        assert!(leaf_is_good(&bundle, &names(), day(334)).unwrap());
-        assert!(!leaf_is_good(&bundle, &names(), day(336)).unwrap());
-        let renewed = take_step(RotationStep::Renew, &bundle, &names(), day(336)).unwrap();
-        assert_eq!(renewed.trust(), bundle.trust());
-        assert_ne!(renewed.cert, bundle.cert);
-        assert!(leaf_is_good(&renewed, &names(), day(336)).unwrap());
-    }
-
-    #[test]
     fn a_renewed_leaf_keeps_the_names_that_another_instance_wants_up_to_a_bound() {
         let bundle = issue(&names(), day(0)).unwrap();
         let renamed = ["new.ns.svc", "wva-instance.ns.internal"].map(String::from);

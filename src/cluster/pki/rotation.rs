@@ -342,47 +342,36 @@ mod tests {
         assert_eq!(simulation.service.now(), [1]);
     }
 
-    const IDLE: RotationInputs = RotationInputs {
-        has_expired: false,
-        wants_new_ca: false,
-        leaf_is_good: true,
-        seen_for: Duration::from_secs(3600),
-        carried_for: Some(Duration::from_secs(3600)),
-    };
-
     #[test]
-    fn no_step_is_due_without_a_reason() {
-        assert_eq!(next_step(RotationPhase::Steady, &IDLE, Duration::from_secs(SETTLE)), None);
-    }
-
-    #[test]
-    fn a_leaf_is_renewed_at_once_in_any_phase() {
-        let now = RotationInputs { leaf_is_good: false, seen_for: Duration::ZERO, carried_for: None, ..IDLE };
-        for place in [RotationPhase::Steady, RotationPhase::Announcing, RotationPhase::Retiring] {
-            assert_eq!(next_step(place, &now, Duration::from_secs(SETTLE)), Some(RotationStep::Renew));
+    fn a_step_is_due_for_a_reason_and_waits_only_where_an_observer_may_be_late() {
+        use RotationPhase::{Announcing, Retiring, Steady};
+        const HOUR: Duration = Duration::from_secs(3600);
+        let idle = RotationInputs {
+            has_expired: false,
+            wants_new_ca: false,
+            leaf_is_good: true,
+            seen_for: HOUR,
+            carried_for: Some(HOUR),
+        };
+        let new = RotationInputs { seen_for: Duration::ZERO, carried_for: None, ..idle };
+        let lacking = RotationInputs { leaf_is_good: false, ..new };
+        let expired = RotationInputs { has_expired: true, ..new };
+        for (case, phase, inputs, expected) in [
+            ("no reason", Steady, idle, None),
+            ("a leaf is renewed at once in any phase", Steady, lacking, Some(RotationStep::Renew)),
+            ("a leaf is renewed at once in any phase", Announcing, lacking, Some(RotationStep::Renew)),
+            ("a leaf is renewed at once in any phase", Retiring, lacking, Some(RotationStep::Renew)),
+            (
+                "an APIService lacks the bundle",
+                Announcing,
+                RotationInputs { carried_for: None, ..idle },
+                None,
+            ),
+            ("every APIService carries it", Announcing, idle, Some(RotationStep::Switch)),
+            ("an expired CA is replaced at once", Steady, expired, Some(RotationStep::StartOver)),
+            ("an expired CA is replaced at once", Announcing, expired, Some(RotationStep::Switch)),
+        ] {
+            assert_eq!(next_step(phase, &inputs, Duration::from_secs(SETTLE)), expected, "{case}: {phase:?}");
         }
-    }
-
-    #[test]
-    fn the_new_leaf_waits_until_every_apiservice_carries_the_bundle() {
-        let waiting = RotationInputs { carried_for: None, ..IDLE };
-        assert_eq!(next_step(RotationPhase::Announcing, &waiting, Duration::from_secs(SETTLE)), None);
-        assert_eq!(
-            next_step(RotationPhase::Announcing, &IDLE, Duration::from_secs(SETTLE)),
-            Some(RotationStep::Switch)
-        );
-    }
-
-    #[test]
-    fn an_expired_ca_is_replaced_without_waiting() {
-        let over = RotationInputs { has_expired: true, seen_for: Duration::ZERO, carried_for: None, ..IDLE };
-        assert_eq!(
-            next_step(RotationPhase::Steady, &over, Duration::from_secs(SETTLE)),
-            Some(RotationStep::StartOver)
-        );
-        assert_eq!(
-            next_step(RotationPhase::Announcing, &over, Duration::from_secs(SETTLE)),
-            Some(RotationStep::Switch)
-        );
     }
 }

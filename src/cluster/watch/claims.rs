@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wva_core::model::{InvalidVariant, Variant, VariantId};
 
 use crate::cluster::objects::VariantObject;
-use crate::cluster::text::quoted;
+use crate::cluster::text::{first_names, quoted};
 use crate::engine::Claim;
 
 /// Variants that a message names; the rest are counted. Without a bound, 10,000 objects that name one workload make 10,000
@@ -81,44 +81,45 @@ fn remove_excess(valid: &mut Vec<(&Variant, &VariantObject)>) -> Vec<InvalidVari
 }
 
 fn shared_target(claimants: &[(&Variant, &VariantObject)]) -> Vec<InvalidVariant> {
-    let named: Vec<_> = claimants.iter().take(MAX_NAMED).map(|(variant, _)| variant.id.to_string()).collect();
-    let more = claimants.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let names = named.join(" and ");
-    let invalid = |variant: &Variant| {
+    let ids = claimants.iter().map(|(variant, _)| variant.id.to_string());
+    let names = first_names(ids, MAX_NAMED, " and ");
+    let invalid = |(variant, _): &(&Variant, &VariantObject)| {
         let target = &variant.target;
-        let problem =
-            format!("spec.scaleTargetRef {target} is the target of {names}{more}: keep one of them");
+        let problem = format!("spec.scaleTargetRef {target} is the target of {names}: keep one of them");
         InvalidVariant { id: variant.id.clone(), problem }
     };
-    claimants.iter().map(|(variant, _)| invalid(variant)).collect()
+    claimants.iter().map(invalid).collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use wva_core::model::{Bounds, Role, TargetRef};
     use wva_core::units::Cost;
 
     use super::*;
 
-    fn object(namespace: &str, index: u32, target: &str) -> (VariantId, Arc<VariantObject>) {
-        let id = VariantId::new(namespace, format!("v{index:05}"));
+    /// A valid variant of the model `m` on the Deployment `target`.
+    pub(in super::super) fn object(namespace: &str, name: &str, target: &str) -> VariantObject {
         let variant = Variant {
-            id: id.clone(),
+            id: VariantId::new(namespace, name),
             model: "m".into(),
             target: TargetRef { kind: "Deployment".into(), name: target.into() },
             cost: Cost::ZERO,
             bounds: Bounds::default(),
-            accelerator: None,
+            accelerator: Some("labelled".into()),
             role: Role::Both,
         };
-        let uid = index.to_string();
-        (id, Arc::new(VariantObject { uid, generation: 1, variant: Ok(variant), status: None }))
+        VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status: None }
+    }
+
+    fn entry(namespace: &str, index: u32, target: &str) -> (VariantId, Arc<VariantObject>) {
+        let name = format!("v{index:05}");
+        (VariantId::new(namespace, name.as_str()), Arc::new(object(namespace, &name, target)))
     }
 
     #[test]
     fn ten_thousand_variants_on_one_workload_have_short_messages() {
-        let objects: BTreeMap<_, _> = (0..10_000).map(|index| object("llm", index, "chat")).collect();
+        let objects: BTreeMap<_, _> = (0..10_000).map(|index| entry("llm", index, "chat")).collect();
         let (valid, invalid) = split_by_validity(&objects);
         assert_eq!((valid.len(), invalid.len()), (0, 10_000));
         assert!(invalid.iter().all(|invalid| invalid.problem.len() < 256), "{}", invalid[0].problem);
@@ -127,9 +128,9 @@ mod tests {
 
     #[test]
     fn of_too_many_variants_of_one_model_the_first_by_name_are_valid() {
-        let crowded = |index: u32| object("crowded", index, &format!("d{index}"));
+        let crowded = |index: u32| entry("crowded", index, &format!("d{index}"));
         let mut objects: BTreeMap<_, _> = (0..5_000).map(crowded).collect();
-        objects.extend([object("llm", 7, "chat")]);
+        objects.extend([entry("llm", 7, "chat")]);
         let names = |objects: &BTreeMap<_, _>| -> Vec<String> {
             split_by_validity(objects).0.iter().map(|(variant, _)| variant.id.to_string()).collect()
         };
@@ -147,7 +148,7 @@ mod tests {
         objects.extend([crowded(6_000)]);
         assert_eq!((names(&objects), split_by_validity(&objects).1.len()), (kept, 4_901));
         // Variants with a shared target do not count.
-        objects.extend([object("crowded", 6_001, "d0")]);
+        objects.extend([entry("crowded", 6_001, "d0")]);
         assert_eq!(names(&objects)[99], "crowded/v00100");
     }
 }

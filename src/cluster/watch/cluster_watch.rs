@@ -146,7 +146,7 @@ impl ClusterWatch {
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 Some(change) = changes.next() => {
-                    if change.apply(&mut store) {
+                    if change(&mut store) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
                     }
                 }
@@ -176,13 +176,14 @@ impl ClusterWatch {
             (object_key(&set.metadata), replica_set_owner(&set))
         });
         let mut changes = stream::select_all([
-            variants.map(Change::Variants).boxed(),
-            deployments.map(Change::Deployments).boxed(),
-            replica_sets.map(Change::ReplicaSets).boxed(),
-            pods.map(Change::Pods).boxed(),
+            changes_by(variants, |store, event| store.variants.apply(event)),
+            changes_by(deployments, |store, event| store.deployments.apply(event)),
+            changes_by(replica_sets, |store, event| store.replica_sets.apply(event)),
+            changes_by(pods, |store, event| store.pods.apply(event)),
         ]);
         if self.settings.namespace.is_none() {
-            changes.push(self.excluded_namespaces().map(Change::Excluded).boxed());
+            let namespaces = self.excluded_namespaces();
+            changes.push(changes_by(namespaces, |store, event| apply_exclusion(&mut store.excluded, event)));
         }
         changes
     }
@@ -220,24 +221,15 @@ async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
     }
 }
 
-enum Change {
-    Variants(StoreEvent<Arc<VariantObject>>),
-    Deployments(StoreEvent<ScaleTarget>),
-    ReplicaSets(StoreEvent<ReplicaSetOwner>),
-    Pods(StoreEvent<WatchedPod>),
-    Excluded(StoreEvent<()>),
-}
+/// A change of the store; true when something visible changed.
+type Change = Box<dyn FnOnce(&mut ClusterStore) -> bool + Send>;
 
-impl Change {
-    fn apply(self, store: &mut ClusterStore) -> bool {
-        match self {
-            Self::Variants(event) => store.variants.apply(event),
-            Self::Deployments(event) => store.deployments.apply(event),
-            Self::ReplicaSets(event) => store.replica_sets.apply(event),
-            Self::Pods(event) => store.pods.apply(event),
-            Self::Excluded(event) => apply_exclusion(&mut store.excluded, event),
-        }
-    }
+/// The changes that `apply` makes of `events`.
+fn changes_by<V: Send + 'static>(
+    events: impl Stream<Item = StoreEvent<V>> + Send + 'static,
+    apply: fn(&mut ClusterStore, StoreEvent<V>) -> bool,
+) -> BoxStream<'static, Change> {
+    events.map(move |event| Box::new(move |store: &mut ClusterStore| apply(store, event)) as Change).boxed()
 }
 
 pub(crate) fn object_key(metadata: &ObjectMeta) -> ObjectKey {
@@ -282,26 +274,13 @@ where
     K: Send + 'static,
     V: Send + 'static,
 {
-    watch_events(events, resource, hint).map(move |event| store_event(event, &mut convert))
-}
-
-fn store_event<K, V>(
-    event: Event<K>,
-    convert: &mut impl FnMut(K) -> (ObjectKey, Option<V>),
-) -> StoreEvent<V> {
-    match event {
-        Event::Init => StoreEvent::Init,
-        Event::InitDone => StoreEvent::InitDone,
-        Event::InitApply(object) => {
-            let (key, value) = convert(object);
-            StoreEvent::InitApply(key, value)
-        }
-        Event::Apply(object) => {
-            let (key, value) = convert(object);
-            StoreEvent::Apply(key, value)
-        }
-        Event::Delete(object) => StoreEvent::Delete(convert(object).0),
-    }
+    watch_events(events, resource, hint).map(move |event| match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(object) => Event::InitApply(convert(object)),
+        Event::Apply(object) => Event::Apply(convert(object)),
+        Event::Delete(object) => Event::Delete(convert(object)),
+    })
 }
 
 fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {

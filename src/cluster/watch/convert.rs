@@ -209,9 +209,8 @@ fn requested_accelerator(template: &PodTemplate) -> Option<String> {
         let terms = template.spec.affinity.iter().flat_map(|affinity| affinity.terms());
         let mut expressions = terms.flat_map(|term| term.match_expressions.iter().flatten());
         expressions.find_map(|expression| {
-            let names_one =
-                expression.operator == "In" && ACCELERATOR_KEYS.contains(&expression.key.as_str());
-            expression.values.as_ref().filter(|_| names_one).and_then(|values| values.first())
+            let is_name = expression.operator == "In" && ACCELERATOR_KEYS.contains(&expression.key.as_str());
+            expression.values.as_ref().filter(|_| is_name).and_then(|values| values.first())
         })
     };
     selected.or_else(by_affinity).and_then(|name| accelerator_name(name))
@@ -296,15 +295,6 @@ mod tests {
         let required = json!({ "spec": { "affinity": affinity } });
         assert_eq!(deployment(required).accelerator.as_deref(), Some("l4"));
         assert_eq!(deployment(json!({})).accelerator, None);
-    }
-
-    #[test]
-    fn the_gpus_of_a_replica_are_those_its_template_requests() {
-        let container = json!({ "name": "vllm", "resources": { "limits": { "nvidia.com/gpu": "4" } } });
-        let template =
-            deployment(json!({ "spec": { "containers": [container], "initContainers": [container] } }))
-                .template;
-        assert_eq!((template.gpus, template.engine.is_some()), (4, true));
     }
 
     #[test]

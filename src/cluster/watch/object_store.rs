@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use kube::runtime::watcher::Event;
 use smol_str::SmolStr;
 use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
@@ -15,20 +16,8 @@ use super::pods::WatchedPod;
 use crate::cluster::objects::{MarkedPod, ObjectKey, VariantObject};
 use crate::engine::{ClusterView, Endpoint};
 
-/// An event of a watch, with what is kept of the object; `None` for an object that is not kept.
-#[derive(Debug)]
-pub(crate) enum StoreEvent<V> {
-    /// A new list begins.
-    Init,
-    /// An object of that list.
-    InitApply(ObjectKey, Option<V>),
-    /// The list is complete: everything not in it is gone.
-    InitDone,
-    /// An object is new or has changed.
-    Apply(ObjectKey, Option<V>),
-    /// An object is gone.
-    Delete(ObjectKey),
-}
+/// An event of a watch, with the key and what is kept of the object; `None` for an object that is not kept.
+pub(crate) type StoreEvent<V> = Event<(ObjectKey, Option<V>)>;
 
 /// The watched objects of one kind.
 #[derive(Debug)]
@@ -48,29 +37,27 @@ impl<V: PartialEq> ObjectStore<V> {
     /// Applies an event; true when something visible changed.
     pub(crate) fn apply(&mut self, event: StoreEvent<V>) -> bool {
         match event {
-            StoreEvent::Init => {
+            Event::Init => {
                 self.staged.clear();
                 false
             }
-            StoreEvent::InitApply(key, value) => {
-                if let Some(value) = value {
-                    self.staged.insert(key, value);
-                }
+            Event::InitApply((key, value)) => {
+                self.staged.extend(value.map(|value| (key, value)));
                 false
             }
-            StoreEvent::InitDone => {
+            Event::InitDone => {
                 let new = std::mem::take(&mut self.staged);
                 let changed = !self.listed || new != self.live;
                 self.live = new;
                 self.listed = true;
                 changed
             }
-            StoreEvent::Apply(key, Some(value)) => {
+            Event::Apply((key, Some(value))) => {
                 let changed = self.live.get(&key) != Some(&value);
                 self.live.insert(key, value);
                 changed
             }
-            StoreEvent::Apply(key, None) | StoreEvent::Delete(key) => self.live.remove(&key).is_some(),
+            Event::Apply((key, None)) | Event::Delete((key, _)) => self.live.remove(&key).is_some(),
         }
     }
 

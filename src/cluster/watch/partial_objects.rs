@@ -61,7 +61,7 @@ impl<K: Resource> Resource for ParseGuard<K> {
     }
 }
 
-/// The metadata that is read of pods and Deployments: most of its bytes are managedFields.
+/// The metadata that is read: most of its bytes are managedFields.
 fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -72,19 +72,21 @@ fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
         resource_version: Option<String>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
+        labels: Option<BTreeMap<String, String>>,
         annotations: Option<BTreeMap<String, String>>,
         owner_references: Option<Vec<OwnerReference>>,
     }
-    let lean = PartialMeta::deserialize(deserializer)?;
+    let read = PartialMeta::deserialize(deserializer)?;
     Ok(ObjectMeta {
-        namespace: lean.namespace,
-        name: lean.name,
-        uid: lean.uid,
-        resource_version: lean.resource_version,
-        creation_timestamp: lean.creation_timestamp,
-        deletion_timestamp: lean.deletion_timestamp,
-        annotations: lean.annotations,
-        owner_references: lean.owner_references,
+        namespace: read.namespace,
+        name: read.name,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        creation_timestamp: read.creation_timestamp,
+        deletion_timestamp: read.deletion_timestamp,
+        labels: read.labels,
+        annotations: read.annotations,
+        owner_references: read.owner_references,
         ..ObjectMeta::default()
     })
 }
@@ -265,7 +267,7 @@ pub(crate) struct PodCondition {
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Node")]
 pub(crate) struct PartialNode {
-    #[serde(deserialize_with = "node_metadata")]
+    #[serde(deserialize_with = "partial_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: NodeSpec,
@@ -284,21 +286,6 @@ pub(crate) struct NodeSpec {
 pub(crate) struct NodeStatus {
     pub(crate) allocatable: Quantities,
     pub(crate) conditions: Vec<PodCondition>,
-}
-
-/// The metadata that is read of nodes.
-fn node_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct PartialMeta {
-        name: Option<String>,
-        resource_version: Option<String>,
-        creation_timestamp: Option<Time>,
-        labels: Option<BTreeMap<String, String>>,
-    }
-    let PartialMeta { name, resource_version, creation_timestamp, labels } =
-        PartialMeta::deserialize(deserializer)?;
-    Ok(ObjectMeta { name, resource_version, creation_timestamp, labels, ..ObjectMeta::default() })
 }
 
 /// The uid of the controller of an object, if that is of `kind`.

@@ -18,7 +18,7 @@ use wva_core::VariantId;
 
 use crate::cluster::crd::VariantAutoscaling;
 use crate::cluster::requests::{FIELD_MANAGER, REQUEST_TIMEOUT, error_text};
-use crate::cluster::text::shortened;
+use crate::cluster::text::{first_names, shortened};
 use crate::cluster::watch::ClusterReader;
 use crate::cluster::watch::config_maps::WatchedConfigMap;
 
@@ -185,14 +185,11 @@ pub(super) fn variant_reference(id: &VariantId, uid: &str) -> ObjectReference {
 }
 
 fn ambiguous_selector(metric: &str, selector: &str, variants: &[&VariantId]) -> String {
-    let named: Vec<_> = variants.iter().take(MAX_NAMED).map(|id| id.name.as_str()).collect();
-    let more = variants.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let names = first_names(variants.iter().map(|id| id.name.to_string()), MAX_NAMED, ", ");
     format!(
-        "{metric} was read with selector {selector:?}, which matches {} variants ({}{more}): an HPA adds up their values. \
+        "{metric} was read with selector {selector:?}, which matches {} variants ({names}): an HPA adds up their values. \
          Select one variant with variant_name=NAME",
-        variants.len(),
-        named.join(", ")
+        variants.len()
     )
 }
 

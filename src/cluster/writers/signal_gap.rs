@@ -3,6 +3,8 @@
 use wva_core::decision::{GapCause, SignalGap};
 use wva_core::snapshot::Signal;
 
+use crate::cluster::text::first_names;
+
 /// The series under which model servers export a signal, the newest of each engine first. Only `collect` knows these names;
 /// whoever starts the writer passes them in.
 pub type SeriesOf = fn(Signal) -> Vec<String>;
@@ -111,10 +113,21 @@ fn names(signals: &[Signal], series: SeriesOf) -> String {
             names[..names.len().min(MAX_SERIES)].join(" or ")
         }
     };
-    let named: Vec<_> = signals.iter().take(MAX_NAMED).map(name).collect();
-    let more = signals.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    named.join(", ") + &more
+    first_names(signals.iter().map(name), MAX_NAMED, ", ")
+}
+
+/// A gap without missing signals, for tests.
+#[cfg(test)]
+pub(super) fn gap(cause: GapCause, pods: u32, serving: u32) -> SignalGap {
+    SignalGap {
+        cause,
+        pods,
+        serving,
+        missing: Vec::new(),
+        contradicted: Vec::new(),
+        stand_in: None,
+        warning: None,
+    }
 }
 
 #[cfg(test)]
@@ -130,12 +143,6 @@ mod tests {
             }
             _ => Vec::new(),
         }
-    }
-
-    fn gap(cause: GapCause, pods: u32, serving: u32) -> SignalGap {
-        let missing = Vec::new();
-        let contradicted = Vec::new();
-        SignalGap { cause, pods, serving, missing, contradicted, stand_in: None, warning: None }
     }
 
     #[test]

@@ -54,6 +54,12 @@ struct ConditionState {
     message: String,
 }
 
+impl ConditionState {
+    fn new(status: &'static str, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { status, reason, message: message.into() }
+    }
+}
+
 /// The status of an object, given its `old` one. A variant without a number keeps its last allocation.
 pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) -> VariantAutoscalingStatus {
     let StatusInput { decision, at, .. } = *input;
@@ -71,8 +77,7 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
     ];
     if let Some(gap) = input.limit {
-        let state = ConditionState { status: "False", reason: gap.as_str(), message: gap.to_string() };
-        states.push((LIMIT_ENFORCED, state));
+        states.push((LIMIT_ENFORCED, ConditionState::new("False", gap.as_str(), gap.to_string())));
     }
     let conditions = states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();
     VariantAutoscalingStatus { desired_optimized_alloc, actuation, conditions }
@@ -89,21 +94,17 @@ fn alloc(decision: &Decision, target: &Target, at: Timestamp) -> OptimizedAlloc 
 
 fn target_resolved(decision: &Decision, target: &str) -> ConditionState {
     match &decision.verdict {
-        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => ConditionState {
-            status: "Unknown",
-            reason: "InvalidConfiguration",
-            message: unknown.explanation.to_string(),
-        },
-        _ if decision.current.is_some() => ConditionState {
-            status: "True",
-            reason: "TargetFound",
-            message: format!("Scale target Deployment {target} found"),
-        },
-        _ => ConditionState {
-            status: "False",
-            reason: "TargetNotFound",
-            message: format!("Scale target Deployment {target} not found"),
-        },
+        Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => {
+            ConditionState::new("Unknown", "InvalidConfiguration", unknown.explanation.to_string())
+        }
+        _ if decision.current.is_some() => {
+            ConditionState::new("True", "TargetFound", format!("Scale target Deployment {target} found"))
+        }
+        _ => ConditionState::new(
+            "False",
+            "TargetNotFound",
+            format!("Scale target Deployment {target} not found"),
+        ),
     }
 }
 
@@ -137,7 +138,7 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound => "MetricsUnavailable",
             };
-            ConditionState { status: "False", reason, message: unknown.explanation.to_string() }
+            ConditionState::new("False", reason, unknown.explanation.to_string())
         }
     }
 }
@@ -145,13 +146,12 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
 /// Which signals the analyzer lacks. `MetricsAvailable` says only whether there are any at all, as in upstream.
 fn signals_complete(decision: &Decision, series: SeriesOf) -> ConditionState {
     if let Some(gap) = &decision.gap {
-        let message = describe_gap(gap, series);
-        return ConditionState { status: "False", reason: gap.cause.as_str(), message };
+        return ConditionState::new("False", gap.cause.as_str(), describe_gap(gap, series));
     }
     let metrics = metrics_available(&decision.verdict);
     if metrics.status == "True" {
-        let message = "every signal that the analyzer reads is measured on every serving pod".into();
-        return ConditionState { status: "True", reason: "SignalsMeasured", message };
+        let message = "every signal that the analyzer reads is measured on every serving pod";
+        return ConditionState::new("True", "SignalsMeasured", message);
     }
     ConditionState { status: "Unknown", ..metrics }
 }
@@ -168,7 +168,7 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
                 _ => "OptimizationSucceeded",
             };
             let status = if target.reason == Reason::CheckFailed { "False" } else { "True" };
-            ConditionState { status, reason, message: target.explanation.to_string() }
+            ConditionState::new(status, reason, target.explanation.to_string())
         }
         Verdict::Unknown(Unknown { cause, explanation, .. }) => {
             let reason = match cause {
@@ -176,7 +176,7 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
                 Cause::TargetNotFound => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
             };
-            ConditionState { status: "False", reason, message: explanation.to_string() }
+            ConditionState::new("False", reason, explanation.to_string())
         }
     }
 }
@@ -248,6 +248,7 @@ mod tests {
     use wva_core::units::Replicas;
 
     use super::*;
+    use crate::cluster::writers::signal_gap::gap;
 
     fn time(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
@@ -341,15 +342,8 @@ mod tests {
     #[test]
     fn signals_are_complete_only_when_the_analyzer_has_every_series() {
         let mut lacking = target(2, Reason::Steady, "calm");
-        lacking.gap = Some(SignalGap {
-            cause: GapCause::SeriesDropped,
-            pods: 2,
-            serving: 2,
-            missing: vec![Signal::Running],
-            contradicted: Vec::new(),
-            stand_in: None,
-            warning: None,
-        });
+        let missing = vec![Signal::Running];
+        lacking.gap = Some(SignalGap { missing, ..gap(GapCause::SeriesDropped, 2, 2) });
         let before = first(&lacking);
         assert_eq!(state(&before, SIGNALS_COMPLETE), ("False", "SeriesDropped"));
         let message = &find(&before, SIGNALS_COMPLETE).message;
@@ -371,15 +365,8 @@ mod tests {
             (GapCause::Asleep, "the engines of 1 Ready pods sleep"),
         ] {
             let mut partial = target(2, Reason::Partial, "held");
-            partial.gap = Some(SignalGap {
-                cause,
-                pods: 1,
-                serving: 2,
-                missing: Vec::new(),
-                contradicted: Vec::new(),
-                stand_in: None,
-                warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
-            });
+            let warning = (cause == GapCause::PartialSource).then(|| "a store is down".into());
+            partial.gap = Some(SignalGap { warning, ..gap(cause, 1, 2) });
             let status = first(&partial);
             assert_eq!(state(&status, SIGNALS_COMPLETE), ("False", cause.as_str()));
             let message = &find(&status, SIGNALS_COMPLETE).message;

@@ -328,6 +328,7 @@ mod tests {
     use wva_core::units::Replicas;
 
     use super::*;
+    use crate::cluster::writers::signal_gap::gap;
 
     /// The status of a variant whose signals are incomplete because of `cause`, and the events about it after `old`.
     fn step(
@@ -335,14 +336,9 @@ mod tests {
         cause: Option<GapCause>,
         limit: Option<&LimitGap>,
     ) -> (VariantAutoscalingStatus, Vec<(EventType, String, String)>) {
-        let gap = |cause| SignalGap {
-            cause,
-            pods: 1,
-            serving: 2,
-            missing: Vec::new(),
-            contradicted: Vec::new(),
-            stand_in: None,
+        let incomplete = |cause| SignalGap {
             warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
+            ..gap(cause, 1, 2)
         };
         let at = Timestamp::UNIX_EPOCH;
         let desired = Replicas::new(2);
@@ -352,7 +348,7 @@ mod tests {
             accelerator: None,
             current: Some(desired),
             verdict: Verdict::Target(target),
-            gap: cause.map(gap),
+            gap: cause.map(incomplete),
         };
         let input = StatusInput {
             decision: &decision,

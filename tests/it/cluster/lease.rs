@@ -1,59 +1,49 @@
 //! The election over one Lease.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
+use http::Method;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use wva::cluster::leadership::lease::ADDRESS_ANNOTATION;
 use wva::cluster::{Election, ElectionSettings};
 use wva::config::LEASE_NAME;
 
+use super::store::{Store, Write};
 use super::*;
 
 const ADDRESS: &str = "https://10.0.0.1:6443";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/wva/leases";
 
-fn lease_object(version: &str, holder: &str, transitions: i32) -> Value {
-    json!({
+fn lease_path() -> String {
+    format!("{LEASES}/{LEASE_NAME}")
+}
+
+/// An API server with a lease that `holder` has.
+fn with_lease(holder: &str, transitions: i32) -> Store {
+    let api = Store::new();
+    put_lease(&api, holder, transitions, 1);
+    api
+}
+
+fn put_lease(api: &Store, holder: &str, transitions: i32, seconds: i32) {
+    let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": { "name": LEASE_NAME, "namespace": "wva", "resourceVersion": version, "uid": "l-1" },
+        "metadata": { "name": LEASE_NAME, "namespace": "wva", "uid": "l-1" },
         "spec": {
-            "holderIdentity": holder, "leaseDurationSeconds": 1, "leaseTransitions": transitions,
+            "holderIdentity": holder, "leaseDurationSeconds": seconds, "leaseTransitions": transitions,
             // A clock that is a century ahead must not matter.
             "renewTime": "2126-01-01T00:00:00.000000Z"
         }
-    })
+    });
+    api.put(&lease_path(), lease);
 }
 
-/// The lease as the server has it; the test may change it too.
-type StoredLease = Arc<Mutex<Option<Value>>>;
+fn lease(api: &Store) -> Value {
+    api.get(&lease_path()).unwrap()
+}
 
-/// A server with one lease: replaced and created as requested, with a version of its own each time, and a uid for each that
-/// is created.
-fn lease_server(lease: Option<Value>) -> (kube::Client, StoredLease, Writes) {
-    let lease = Arc::new(Mutex::new(lease));
-    let stored = lease.clone();
-    let mut version = 10;
-    let (client, writes) = server(move |request| {
-        if request.is_watch() {
-            return None;
-        }
-        if request.method == "GET" && request.query.contains("fieldSelector") {
-            return list(json!([]));
-        }
-        let mut stored = stored.lock();
-        if request.method != "GET" {
-            version += 1;
-            let mut body = request.body.clone();
-            body["metadata"]["resourceVersion"] = json!(version.to_string());
-            let uid = if request.method == "POST" { version } else { 11 };
-            body["metadata"]["uid"] = json!(format!("l-{uid}"));
-            *stored = Some(body);
-        }
-        stored.clone().map_or_else(not_found, |lease| Some((200, lease)))
-    });
-    (client, lease, writes)
+/// The write `index` that is as wanted.
+async fn write(api: &Store, index: usize, wanted: impl Fn(&Write) -> bool) -> Write {
+    api.until(SOON, |api| api.writes(LEASES).into_iter().filter(&wanted).nth(index)).await
 }
 
 /// An election of instance `a` with a duration of one second.
@@ -100,96 +90,81 @@ fn holder(leadership: &Leadership) -> Option<&str> {
     leadership.holder.as_ref().map(|holder| holder.identity.as_str())
 }
 
-/// The next write that is as wanted.
-async fn next_where(writes: &mut Writes, wanted: impl Fn(&ApiRequest) -> bool) -> ApiRequest {
-    let matching = async {
-        loop {
-            let write = next(writes).await;
-            if wanted(&write) {
-                return write;
-            }
-        }
-    };
-    timeout(SOON, matching).await.unwrap()
-}
-
 #[tokio::test]
 async fn the_first_instance_creates_the_lease_with_its_address_and_renews_it() {
-    let (client, _, mut writes) = lease_server(None);
-    let mut running = Running::new(client);
-    let created = next(&mut writes).await;
-    assert_eq!(created.method, "POST");
-    assert_eq!(created.path, "/apis/coordination.k8s.io/v1/namespaces/wva/leases");
+    let api = Store::new();
+    let mut running = Running::new(api.client());
+    let created = write(&api, 0, |_| true).await;
+    assert_eq!((created.method, created.path.as_str()), (Method::POST, LEASES));
     assert_eq!(created.body["spec"]["holderIdentity"], "a");
     assert_eq!(created.body["spec"]["leaseTransitions"], 1);
     assert_eq!(created.body["metadata"]["annotations"][ADDRESS_ANNOTATION], ADDRESS);
+    let version = lease(&api)["metadata"]["resourceVersion"].clone();
     running.until(Leadership::is_mine).await;
-    let renewed = next(&mut writes).await;
-    assert_eq!(
-        (renewed.method.as_str(), &renewed.body["metadata"]["resourceVersion"]),
-        ("PUT", &json!("11"))
-    );
+    let renewed = write(&api, 1, |_| true).await;
+    assert_eq!((renewed.method, &renewed.body["metadata"]["resourceVersion"]), (Method::PUT, &version));
     assert_eq!(renewed.body["spec"]["leaseTransitions"], 1, "the same epoch");
     assert_eq!(renewed.body["spec"]["acquireTime"], created.body["spec"]["acquireTime"]);
 }
 
 #[tokio::test]
 async fn a_lease_expires_by_our_own_clock_and_not_by_its_renew_time() {
-    let (client, _, mut writes) = lease_server(Some(lease_object("7", "b", 4)));
-    let mut running = Running::new(client);
+    let api = with_lease("b", 4);
+    let version = lease(&api)["metadata"]["resourceVersion"].clone();
+    let mut running = Running::new(api.client());
     running.until(|leadership| holder(leadership) == Some("b")).await;
-    silence(&mut writes).await;
-    let taken = next(&mut writes).await;
-    assert_eq!((taken.method.as_str(), &taken.body["metadata"]["resourceVersion"]), ("PUT", &json!("7")));
+    sleep(QUIET).await;
+    assert!(api.writes("").is_empty());
+    let taken = write(&api, 0, |_| true).await;
+    assert_eq!((taken.method, &taken.body["metadata"]["resourceVersion"]), (Method::PUT, &version));
     assert_eq!(taken.body["spec"]["leaseTransitions"], 5, "a new epoch");
 }
 
 #[tokio::test]
 async fn an_instance_that_ends_releases_the_lease() {
-    let (client, _, mut writes) = lease_server(None);
-    let mut running = Running::new(client);
-    next(&mut writes).await;
+    let api = Store::new();
+    let mut running = Running::new(api.client());
     running.until(Leadership::is_mine).await;
     running.campaign.cancel();
-    let released = next_where(&mut writes, |write| write.body["spec"]["holderIdentity"].is_null()).await;
+    let released = write(&api, 0, |write| write.body["spec"]["holderIdentity"].is_null()).await;
     assert_eq!(released.body["spec"]["leaseTransitions"], 1, "the next holder counts on from here");
     assert!(released.body["metadata"]["annotations"].get(ADDRESS_ANNOTATION).is_none());
 }
 
 #[tokio::test]
 async fn an_instance_that_released_the_lease_observes_the_next_holder_and_writes_nothing() {
-    let (client, lease, writes) = lease_server(None);
-    discard(writes);
-    let mut running = Running::new(client);
+    let api = Store::new();
+    let mut running = Running::new(api.client());
     running.until(Leadership::is_mine).await;
     running.campaign.cancel();
     running.until(|now| now.holder.is_none()).await;
-    sleep(Duration::from_millis(200)).await; // several looks at a free lease
-    let released = lease.lock().clone().unwrap();
+    sleep(Duration::from_millis(200)).await; // several reads of a free lease
+    let released = lease(&api);
     assert!(released["spec"]["holderIdentity"].is_null(), "not taken again: {released}");
 
-    let mut next = lease_object("90", "b", 2);
-    next["metadata"]["annotations"] = json!({ ADDRESS_ANNOTATION: "https://10.0.0.2:6443" });
-    *lease.lock() = Some(next);
-    let now = running.until(|now| now.holder.is_some()).await;
+    let writes = api.writes("").len();
+    put_lease(&api, "b", 2, 1);
+    api.change(&lease_path(), |lease| {
+        lease["metadata"]["annotations"] = json!({ ADDRESS_ANNOTATION: "https://10.0.0.2:6443" });
+    });
+    let address = |now: &Leadership| now.holder.as_ref().and_then(|holder| holder.address.clone());
+    let now = running.until(|now| address(now).is_some()).await;
     let holder = now.holder.unwrap();
     assert_eq!((holder.identity.as_str(), holder.address.as_deref()), ("b", Some("https://10.0.0.2:6443")));
     assert_eq!((holder.lease.as_str(), holder.epoch, now.mine_until), ("l-1", 2, None));
 
     running.observe.cancel();
     timeout(SOON, running.ended.notified()).await.expect("it ends");
-    let left = lease.lock().clone().unwrap();
-    assert_eq!(left["metadata"]["resourceVersion"], "90", "an observer writes nothing");
+    assert_eq!(api.writes("").len(), writes, "an observer writes nothing");
 }
 
 #[tokio::test]
 async fn a_lease_that_is_deleted_under_its_holder_is_another_lease() {
-    let (client, lease, mut writes) = lease_server(None);
-    let mut running = Running::new(client);
-    assert_eq!(next(&mut writes).await.method, "POST");
+    let api = Store::new();
+    let mut running = Running::new(api.client());
     let before = running.until(Leadership::is_mine).await.holder.unwrap();
-    *lease.lock() = None;
-    let created = next_where(&mut writes, |write| write.method == "POST").await;
+    api.delete(&lease_path());
+    let created = write(&api, 1, |write| write.method == Method::POST).await;
     assert_eq!(created.body["spec"]["leaseTransitions"], 1, "a new count, not the middle of one");
     let other = |now: &Leadership| now.holder.as_ref().is_some_and(|holder| holder.lease != before.lease);
     assert!(running.until(other).await.is_mine());
@@ -197,35 +172,26 @@ async fn a_lease_that_is_deleted_under_its_holder_is_another_lease() {
 
 #[tokio::test]
 async fn a_deleted_lease_makes_no_second_holder_before_it_would_have_expired() {
-    let (client, lease, mut writes) = lease_server(Some(lease_object("90", "b", 2)));
+    let api = with_lease("b", 2);
     let began = Instant::now();
-    let mut running = Running::new(client);
+    let mut running = Running::new(api.client());
     running.until(|now| now.holder.is_some()).await;
-    *lease.lock() = None;
-    sleep(Duration::from_millis(300)).await; // several looks at no lease
+    api.delete(&lease_path());
+    sleep(Duration::from_millis(300)).await; // several reads of no lease
     assert_eq!(holder(&running.leadership.borrow()), Some("b"), "it may go on deciding");
-    assert_eq!(next(&mut writes).await.method, "POST", "nobody has created it anew");
+    let created = write(&api, 0, |_| true).await;
+    assert_eq!(created.method, Method::POST, "nobody has created it anew");
     assert!(began.elapsed() >= Duration::from_secs(1), "after its duration: {:?}", began.elapsed());
 }
 
 #[tokio::test]
 async fn a_holder_whose_lease_expired_does_not_name_itself_as_the_holder() {
-    let mut lease = lease_object("10", "a", 1);
-    let cut = Arc::new(AtomicBool::new(false));
-    lease["spec"]["leaseDurationSeconds"] = json!(60);
-    let is_cut = cut.clone();
-    let (client, writes) = server(move |request| match request.method.as_str() {
-        "GET" if request.is_watch() => None,
-        "GET" if request.query.contains("fieldSelector") => list(json!([])),
-        _ if is_cut.load(Ordering::Relaxed) => Some((500, json!({ "kind": "Status", "code": 500 }))),
-        "GET" => Some((200, lease.clone())),
-        _ => Some((200, request.body.clone())),
-    });
-    discard(writes);
-    let mut running = Running::new(client);
+    let api = Store::new();
+    put_lease(&api, "a", 1, 60);
+    let mut running = Running::new(api.client());
     let held = running.until(Leadership::is_mine).await;
     assert_eq!(holder(&held), Some("a"));
-    cut.store(true, Ordering::Relaxed);
+    api.forbid("");
     let lapsed = running.until(|now| now.holder.is_none()).await;
     assert_eq!(lapsed.mine_until, None, "though the object names it for a minute more");
 }

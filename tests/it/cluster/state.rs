@@ -1,12 +1,13 @@
 //! State objects: when they are written and deleted, what they cannot hold, and what is not read from them.
 
-use parking_lot::Mutex;
+use http::Method;
+use tokio::time::sleep;
 use wva::engine::adopt;
 use wva::telemetry::StateMetrics;
 use wva_core::memory::Learned;
 use wva_core::{GroupId, Policy, Snapshot, decide, observe};
 
-use super::store::Store;
+use super::store::{Store, Write};
 use super::*;
 
 /// Where the state objects are.
@@ -40,109 +41,24 @@ fn steady(desired: u32, seconds: i64) -> Verdict {
     target(desired, Reason::Steady, &"m".repeat(400), time(EVIDENCE + seconds))
 }
 
-// ---- the leader and those before it
-
-/// The writes of a leader of epoch 1 of lease `l-1`, beside decisions that epoch `epoch` of `lease` left.
-async fn writes_beside(lease: &str, epoch: i64) -> (Writes, CancellationToken, StateInputs) {
-    let left = object("decisions", 0, &header(1, lease, epoch), "");
-    let (client, writes) = server(move |request| match (request.method.as_str(), request.path.as_str()) {
-        _ if request.is_watch() => None,
-        ("GET", MAPS) => list(json!([])),
-        ("GET", path) if path.ends_with(DECISIONS) => Some((200, left.clone())),
-        ("GET", _) => not_found(),
-        _ => Some((200, request.body.clone())),
-    });
-    let inputs = StateInputs::new(Memory::default(), held());
-    let stop = CancellationToken::new();
-    spawn(inputs.writer(client).run(stop.clone()));
-    inputs.board.publish(published(1, 3));
-    (writes, stop, inputs)
-}
-
-#[tokio::test]
-async fn a_leader_writes_its_decisions_at_once_and_its_memory_when_it_ends() {
-    let (mut writes, stop, _inputs) = writes_beside("l-1", 1).await;
-    let decisions = next(&mut writes).await;
-    let header: Value = serde_json::from_str(decisions.body["data"]["header"].as_str().unwrap()).unwrap();
-    assert_eq!((&header["lease"], &header["epoch"]), (&json!("l-1"), &json!(1)));
-    assert_eq!(
-        (decisions.method.as_str(), &decisions.body["metadata"]["resourceVersion"]),
-        ("PUT", &json!("50"))
-    );
-    assert!(decisions.body["data"]["entries"].as_str().unwrap().contains("llm/chat"));
-    silence(&mut writes).await;
-    stop.cancel();
-    let memory = next(&mut writes).await;
-    assert_eq!((memory.method.as_str(), &memory.body["metadata"]["name"]), ("POST", &json!(MEMORY)));
-}
-
-#[tokio::test]
-async fn a_leader_that_was_replaced_overwrites_nothing() {
-    let (mut writes, stop, _inputs) = writes_beside("l-1", 2).await;
-    silence(&mut writes).await;
-    stop.cancel();
-    silence(&mut writes).await;
-}
-
-#[tokio::test]
-async fn objects_of_a_deleted_lease_do_not_supersede_a_leader() {
-    let (mut writes, _stop, _inputs) = writes_beside("gone", 7).await;
-    assert_eq!(next(&mut writes).await.method, "PUT");
-}
-
-// ---- which objects are written
-
-/// The state objects as a server keeps them, by name.
-type Maps = Arc<Mutex<BTreeMap<String, Value>>>;
-
-/// A leader's writer of epoch 3 beside `maps`.
+/// A writer of epoch `epoch` of lease `l-1`, beside `objects` that an earlier leader left.
 struct Fixture {
-    maps: Maps,
-    writes: Writes,
+    api: Store,
     inputs: StateInputs,
+    stop: CancellationToken,
     sequence: u64,
+    /// The writes that were compared already.
+    compared: usize,
 }
 
 impl Fixture {
-    /// `loses_at_list`: the lease is lost when objects are listed.
-    fn new(maps: impl IntoIterator<Item = Value>, loses_at_list: bool) -> Self {
-        let name = |map: &Value| map["metadata"]["name"].as_str().unwrap().to_owned();
-        let maps: Maps = Arc::new(Mutex::new(maps.into_iter().map(|map| (name(&map), map)).collect()));
-        let inputs = StateInputs::new(Memory::default(), leading(3));
-        let stored = maps.clone();
-        let leadership = inputs.leadership.clone();
-        let mut version = 100;
-        let (client, writes) = server(move |request| {
-            let mut stored = stored.lock();
-            let name = request.path.rsplit('/').next().unwrap_or_default();
-            match request.method.as_str() {
-                _ if request.is_watch() => None,
-                // The watch of which objects exist lists both kinds at once.
-                "GET" if name == "configmaps" && !request.query.contains("state%3D") => {
-                    list(stored.values().cloned().collect())
-                }
-                "GET" if name == "configmaps" => {
-                    if loses_at_list {
-                        leadership.send_replace(Leadership::default());
-                    }
-                    let kind = |map: &Value| map["metadata"]["labels"]["wva.llmd.ai/state"].clone();
-                    let is_wanted =
-                        |map: &&Value| request.query.contains(kind(map).as_str().unwrap_or_default());
-                    list(stored.values().filter(is_wanted).cloned().collect())
-                }
-                "GET" => stored.get(name).map_or_else(not_found, |map| Some((200, map.clone()))),
-                "DELETE" => Some((200, stored.remove(name).unwrap_or_default())),
-                _ => {
-                    version += 1;
-                    let mut map = request.body.clone();
-                    map["metadata"]["resourceVersion"] = json!(version.to_string());
-                    stored.insert(map["metadata"]["name"].as_str().unwrap().into(), map.clone());
-                    Some((200, map))
-                }
-            }
-        });
-        spawn(inputs.writer(client).run(CancellationToken::new()));
-        Self { maps, writes, inputs, sequence: 0 }
+    fn new(epoch: i64, objects: impl IntoIterator<Item = Value>) -> Self {
+        let api = Store::new();
+        objects.into_iter().for_each(|object| put(&api, object));
+        let inputs = StateInputs::new(Memory::default(), leading(epoch));
+        let stop = CancellationToken::new();
+        spawn(inputs.writer(api.client()).run(stop.clone()));
+        Self { api, inputs, stop, sequence: 0, compared: 0 }
     }
 
     fn publish(&mut self, verdicts: impl IntoIterator<Item = (VariantId, Verdict)>) {
@@ -156,20 +72,74 @@ impl Fixture {
         self.inputs.memory.send_replace(Arc::new(Memory { groups, ..Memory::default() }));
     }
 
-    /// The names of the objects that are written, or deleted, until there is no more.
+    /// The next write, in time.
+    async fn next(&mut self) -> Write {
+        let at = self.compared;
+        self.compared += 1;
+        self.api.until(SOON, |api| api.writes(MAPS).into_iter().nth(at)).await
+    }
+
+    /// The names of the objects that are written, or deleted, within four seconds.
     async fn written(&mut self) -> Vec<String> {
-        let mut names = Vec::new();
-        while let Ok(Some(request)) = timeout(Duration::from_secs(4), self.writes.recv()).await {
-            let name = request.body["metadata"]["name"].as_str().map(str::to_owned);
-            names.push(name.unwrap_or_else(|| format!("{} {}", request.method, request.path)));
-        }
-        names
+        sleep(Duration::from_secs(4)).await;
+        let writes = self.api.writes(MAPS).split_off(self.compared);
+        self.compared += writes.len();
+        let name = |write: &Write| write.body["metadata"]["name"].as_str().map(str::to_owned);
+        writes
+            .iter()
+            .map(|write| name(write).unwrap_or_else(|| format!("{} {}", write.method, write.path)))
+            .collect()
     }
 
     fn lines(&self, name: &str) -> String {
-        self.maps.lock()[name]["data"]["entries"].as_str().unwrap().to_owned()
+        let object = self.api.get(&format!("{MAPS}/{name}")).unwrap();
+        object["data"]["entries"].as_str().unwrap().to_owned()
     }
 }
+
+fn put(api: &Store, object: Value) {
+    api.put(&format!("{MAPS}/{}", object["metadata"]["name"].as_str().unwrap()), object);
+}
+
+// ---- the leader and those before it
+
+/// A leader of epoch 1 of lease `l-1`, beside decisions that epoch `epoch` of `lease` left.
+fn beside(lease: &str, epoch: i64) -> Fixture {
+    let mut fixture = Fixture::new(1, [object("decisions", 0, &header(1, lease, epoch), "")]);
+    fixture.publish([(id(0), steady(3, 0))]);
+    fixture
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_writes_its_decisions_at_once_and_its_memory_when_it_ends() {
+    let mut fixture = beside("l-1", 1);
+    let version =
+        fixture.api.get(&format!("{MAPS}/{DECISIONS}")).unwrap()["metadata"]["resourceVersion"].clone();
+    let decisions = fixture.next().await;
+    let header: Value = serde_json::from_str(decisions.body["data"]["header"].as_str().unwrap()).unwrap();
+    assert_eq!((&header["lease"], &header["epoch"]), (&json!("l-1"), &json!(1)));
+    assert_eq!((decisions.method, &decisions.body["metadata"]["resourceVersion"]), (Method::PUT, &version));
+    assert!(decisions.body["data"]["entries"].as_str().unwrap().contains("llm/v0"));
+    assert_eq!(fixture.written().await, [""; 0]);
+    fixture.stop.cancel();
+    let memory = fixture.next().await;
+    assert_eq!((memory.method, &memory.body["metadata"]["name"]), (Method::POST, &json!(MEMORY)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_was_replaced_overwrites_nothing() {
+    let mut fixture = beside("l-1", 2);
+    assert_eq!(fixture.written().await, [""; 0]);
+    fixture.stop.cancel();
+    assert_eq!(fixture.written().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn objects_of_a_deleted_lease_do_not_supersede_a_leader() {
+    assert_eq!(beside("gone", 7).next().await.method, Method::PUT);
+}
+
+// ---- which objects are written
 
 /// Twelve hundred variants: several objects.
 fn fleet(seconds: i64, changed: Option<u32>) -> Vec<(VariantId, Verdict)> {
@@ -178,7 +148,7 @@ fn fleet(seconds: i64, changed: Option<u32>) -> Vec<(VariantId, Verdict)> {
 
 #[tokio::test(start_paused = true)]
 async fn one_changed_variant_rewrites_its_own_object_only() {
-    let mut fixture = Fixture::new([], false);
+    let mut fixture = Fixture::new(3, []);
     fixture.publish(fleet(0, None));
     let all = fixture.written().await;
     assert!(all.len() >= 4, "{all:?}");
@@ -198,7 +168,7 @@ async fn one_changed_variant_rewrites_its_own_object_only() {
 
 #[tokio::test(start_paused = true)]
 async fn a_number_that_becomes_unknown_is_in_the_memory_before_it_leaves_the_decisions() {
-    let mut fixture = Fixture::new([], false);
+    let mut fixture = Fixture::new(3, []);
     let unknown = || [(id(0), too_old(time(EVIDENCE)))];
     fixture.publish([(id(0), steady(5, 0))]);
     assert_eq!(fixture.written().await, [DECISIONS]);
@@ -225,22 +195,30 @@ fn left_behind(epoch: i64) -> [Value; 1] {
 
 #[tokio::test]
 async fn an_object_is_deleted_only_as_it_was_listed() {
-    let mut fixture = Fixture::new(left_behind(2), false);
+    let mut fixture = Fixture::new(3, left_behind(2));
+    let left = fixture.api.get(&format!("{MAPS}/wva-state-decisions-5")).unwrap()["metadata"].clone();
     fixture.publish([(id(0), steady(5, 0))]);
-    assert_eq!(next(&mut fixture.writes).await.method, "POST");
-    let deleted = next(&mut fixture.writes).await;
-    assert_eq!(deleted.method, "DELETE");
+    assert_eq!(fixture.next().await.method, Method::POST);
+    let deleted = fixture.next().await;
+    assert_eq!(deleted.method, Method::DELETE);
     assert!(deleted.path.ends_with("/wva-state-decisions-5"));
-    assert_eq!(deleted.body["preconditions"], json!({ "resourceVersion": "50", "uid": "m-5" }));
+    let expected = json!({ "resourceVersion": left["resourceVersion"], "uid": "m-5" });
+    assert_eq!(deleted.body["preconditions"], expected);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_leader_that_lost_the_lease_deletes_nothing() {
     for (epoch, loses_at_list) in [(2, true), (4, false)] {
-        let mut fixture = Fixture::new(left_behind(epoch), loses_at_list);
+        let mut fixture = Fixture::new(3, left_behind(epoch));
+        let leadership = fixture.inputs.leadership.clone();
+        fixture.api.on_list(move |query| {
+            // Not by the list of the watch, which is of both kinds.
+            if loses_at_list && query.contains("state%3D") {
+                leadership.send_replace(Leadership::default());
+            }
+        });
         fixture.publish([(id(0), steady(5, 0))]);
-        assert_eq!(next(&mut fixture.writes).await.method, "POST");
-        silence(&mut fixture.writes).await;
+        assert_eq!(fixture.written().await, [DECISIONS]);
         assert_eq!(fixture.inputs.leadership.borrow().is_mine(), !loses_at_list);
     }
 }
@@ -249,17 +227,10 @@ async fn a_leader_that_lost_the_lease_deletes_nothing() {
 
 #[tokio::test]
 async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
-    let (client, _writes) = server(|request| {
-        let of = |kind: &str| request.query.contains(kind);
-        match () {
-            () if of("memory") => {
-                list(json!([object("memory", 0, &header(99, "l-1", 1), "{\"another\":\"shape\"}")]))
-            }
-            () if of("decisions") => list(json!([object("decisions", 0, &header(1, "l-1", 1), "no line\n")])),
-            () => not_found(),
-        }
-    });
-    let memory = adopt(state_store(client).load().await.unwrap());
+    let api = Store::new();
+    put(&api, object("memory", 0, &header(99, "l-1", 1), "{\"another\":\"shape\"}"));
+    put(&api, object("decisions", 0, &header(1, "l-1", 1), "no line\n"));
+    let memory = adopt(state_store(api.client()).load().await.unwrap());
     let snapshot = Snapshot {
         now: Timestamp::UNIX_EPOCH,
         groups: BTreeMap::new(),
@@ -286,9 +257,7 @@ async fn numbers_reasons_and_what_was_learned_by_version_0_1_0_are_read() {
     let [decision, memory] = [0, 1].map(|index| -> Value {
         serde_json::from_str(objects[index]["data"]["entries"].as_str().unwrap()).unwrap()
     });
-    for object in objects {
-        api.put(&format!("{MAPS}/{}", object["metadata"]["name"].as_str().unwrap()), object);
-    }
+    objects.into_iter().for_each(|object| put(&api, object));
     let restored = state_store(api.client()).load().await.unwrap();
     assert_eq!(restored.memory.dropped, [""; 0]);
     let read = &restored.decisions[&VariantId::new("llm", "llama")];
@@ -318,28 +287,17 @@ fn memory(count: u32) -> Memory {
 #[tokio::test]
 async fn memories_that_do_not_fit_lose_what_was_learned_and_keep_their_targets() {
     const MODELS: u32 = 5_000;
-    let (client, mut writes) = server(|request| match request.method.as_str() {
-        "GET" if request.is_watch() => None,
-        "GET" if request.path.ends_with("/configmaps") => list(json!([])),
-        "GET" => not_found(),
-        _ => Some((200, request.body.clone())),
-    });
+    let api = Store::new();
     let mut registry = Registry::default();
     let inputs = StateInputs::new(memory(MODELS), held());
-    let writer = inputs.writer(client).with_metrics(StateMetrics::register(&mut registry));
+    let writer = inputs.writer(api.client()).with_metrics(StateMetrics::register(&mut registry));
     inputs.board.publish(Published { sequence: 1, origin: Origin::Computed, ..Published::empty() });
     let stop = CancellationToken::new();
     // At its end the writer writes everything.
     stop.cancel();
-    let reading = async {
-        let mut lines = String::new();
-        for _ in 0..16 {
-            lines.push_str(next(&mut writes).await.body["data"]["entries"].as_str().unwrap());
-        }
-        next(&mut writes).await;
-        lines
-    };
-    let ((), lines) = tokio::join!(writer.run(stop), reading);
+    writer.run(stop).await;
+    let entries = |write: &Write| write.body["data"]["entries"].as_str().unwrap().to_owned();
+    let lines: String = api.writes(MAPS).iter().map(entries).collect();
     assert_eq!(lines.matches("\"target\":").count(), MODELS as usize, "every target is kept");
     let without = lines.lines().filter(|line| !line.contains("learned")).count();
     assert!(without > 0 && without < MODELS as usize, "{without}");

@@ -20,6 +20,8 @@ pub(super) struct Write {
     pub(super) body: Value,
 }
 
+type ListObserver = Box<dyn Fn(&str) + Send>;
+
 #[derive(Default)]
 struct Content {
     objects: BTreeMap<String, Value>,
@@ -30,6 +32,8 @@ struct Content {
     crash: Option<Crash>,
     version: u64,
     forbidden: Vec<String>,
+    /// Called with the query of each list.
+    on_list: Option<ListObserver>,
 }
 
 /// A crash between two writes: the program gets the answer to the last one, or does not.
@@ -45,6 +49,9 @@ impl Content {
     fn store(&mut self, path: &str, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = json!(format!("uid-{}", self.version));
+        }
         let known = self.objects.insert(path.into(), object.clone());
         let kind = if known.is_some() { "MODIFIED" } else { "ADDED" };
         self.events.push((self.version, path.into(), json!({ "type": kind, "object": object })));
@@ -96,6 +103,11 @@ impl Store {
     /// Rejects every write below `path` from now on.
     pub(super) fn forbid(&self, path: &str) {
         self.content.lock().forbidden.push(path.into());
+    }
+
+    /// Calls `observe` with the query of each list from now on.
+    pub(super) fn on_list(&self, observe: impl Fn(&str) + Send + 'static) {
+        self.content.lock().on_list = Some(Box::new(observe));
     }
 
     /// Rejects nothing any more.
@@ -213,9 +225,9 @@ impl Store {
             (200, object)
         } else if is_collection(&path) {
             let content = self.content.lock();
-            let all = content.objects.iter();
-            let items: Vec<_> = all.filter(|(own, object)| selects(&path, &query, own, object)).collect();
-            let items: Vec<_> = items.into_iter().map(|(_, object)| object).collect();
+            content.on_list.iter().for_each(|observe| observe(&query));
+            let selected = content.objects.iter().filter(|(own, object)| selects(&path, &query, own, object));
+            let items: Vec<_> = selected.map(|(_, object)| object).collect();
             let metadata = json!({ "resourceVersion": content.version.to_string() });
             (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items }))
         } else {
@@ -317,9 +329,18 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 /// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
-    let kinds = ["apiservices", "configmaps", "deployments", "namespaces", "pods", "replicasets", "secrets"];
-    let last = path.rsplit('/').next().unwrap();
-    kinds.contains(&last) || last == "variantautoscalings"
+    const COLLECTIONS: [&str; 9] = [
+        "apiservices",
+        "configmaps",
+        "deployments",
+        "leases",
+        "namespaces",
+        "pods",
+        "replicasets",
+        "secrets",
+        "variantautoscalings",
+    ];
+    COLLECTIONS.contains(&path.rsplit('/').next().unwrap())
 }
 
 /// True when a list or watch of `path` contains the object at `own`.

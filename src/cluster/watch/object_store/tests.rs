@@ -5,11 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::time::Instant;
 use wva_core::decision::{Cause, Verdict};
-use wva_core::model::{Bounds, Role, TargetRef};
+use wva_core::model::Role;
 use wva_core::snapshot::{Sample, Scale, Signal, Template};
-use wva_core::units::{Cost, Replicas};
+use wva_core::units::Replicas;
 
 use super::*;
+use crate::cluster::watch::claims::tests::object;
 use crate::engine::{Collected, Series, assemble};
 
 fn key(name: &str) -> ObjectKey {
@@ -17,17 +18,7 @@ fn key(name: &str) -> ObjectKey {
 }
 
 fn claim(name: &str, target: &str) -> Arc<VariantObject> {
-    let variant = Variant {
-        id: VariantId::new("llm", name),
-        model: "m".into(),
-        target: TargetRef { kind: "Deployment".into(), name: target.into() },
-        cost: Cost::ZERO,
-        bounds: Bounds::default(),
-        accelerator: Some("labelled".into()),
-        role: Role::Both,
-    };
-    let status = None;
-    Arc::new(VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status })
+    Arc::new(object("llm", name, target))
 }
 
 fn target(uid: &str) -> ScaleTarget {
@@ -49,17 +40,22 @@ fn set(uid: &str, owner: &str) -> ReplicaSetOwner {
     ReplicaSetOwner { uid: uid.into(), deployment: owner.into() }
 }
 
+/// The object `name` of the namespace `llm` is new or has changed.
+fn applied<V>(name: &str, value: V) -> StoreEvent<V> {
+    Event::Apply((key(name), Some(value)))
+}
+
 /// One variant `chat` on Deployment `chat`, with a ready pod, a starting one, and strangers.
 fn cluster() -> ClusterStore {
     let mut store = ClusterStore::default();
-    store.variants.apply(StoreEvent::Apply(key("chat"), Some(claim("chat", "chat"))));
-    store.deployments.apply(StoreEvent::Apply(key("chat"), Some(target("d-1"))));
-    store.replica_sets.apply(StoreEvent::Apply(key("chat-1"), Some(set("rs-1", "d-1"))));
-    store.replica_sets.apply(StoreEvent::Apply(key("web-1"), Some(set("rs-9", "d-9"))));
-    store.pods.apply(StoreEvent::Apply(key("chat-1-a"), Some(pod("rs-1", Phase::Ready))));
-    store.pods.apply(StoreEvent::Apply(key("chat-1-b"), Some(pod("rs-1", Phase::Starting))));
-    store.pods.apply(StoreEvent::Apply(key("web-1-a"), Some(pod("rs-9", Phase::Ready))));
-    store.pods.apply(StoreEvent::Apply(key("ghost"), Some(pod("rs-0", Phase::Ready))));
+    store.variants.apply(applied("chat", claim("chat", "chat")));
+    store.deployments.apply(applied("chat", target("d-1")));
+    store.replica_sets.apply(applied("chat-1", set("rs-1", "d-1")));
+    store.replica_sets.apply(applied("web-1", set("rs-9", "d-9")));
+    store.pods.apply(applied("chat-1-a", pod("rs-1", Phase::Ready)));
+    store.pods.apply(applied("chat-1-b", pod("rs-1", Phase::Starting)));
+    store.pods.apply(applied("web-1-a", pod("rs-9", Phase::Ready)));
+    store.pods.apply(applied("ghost", pod("rs-0", Phase::Ready)));
     store
 }
 
@@ -89,13 +85,13 @@ fn the_inventory_is_known_once_the_nodes_have_been_listed() {
     let mut store = cluster();
     assert_eq!(store.state().view.inventory, None);
     for name in ["a", "b"] {
-        store.nodes.apply(StoreEvent::InitApply(key(name), Some(gpus(Some("H100"), 0))));
+        store.nodes.apply(Event::InitApply((key(name), Some(gpus(Some("H100"), 0)))));
     }
-    store.nodes.apply(StoreEvent::InitDone);
+    store.nodes.apply(Event::InitDone);
     assert_eq!(store.state().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
     assert_eq!(store.state().view.unlabelled, None);
     for (name, joined) in [("b2", 9), ("d", 7), ("c", 7)] {
-        store.nodes.apply(StoreEvent::Apply(key(name), Some(gpus(None, joined))));
+        store.nodes.apply(applied(name, gpus(None, joined)));
     }
     let view = store.state().view;
     assert_eq!(view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
@@ -110,35 +106,35 @@ fn gpus_of_other_pods_are_in_use_elsewhere() {
         let gpus = Some(PodGpus { node: "a".into(), count });
         Some(WatchedPod { gpus, ..pod(owner, Phase::Ready) })
     };
-    store.pods.apply(StoreEvent::Apply(key("chat-1-a"), on_gpus("rs-1", 2)));
-    store.pods.apply(StoreEvent::Apply(key("web-1-a"), on_gpus("rs-9", 3)));
+    store.pods.apply(Event::Apply((key("chat-1-a"), on_gpus("rs-1", 2))));
+    store.pods.apply(Event::Apply((key("web-1-a"), on_gpus("rs-9", 3))));
     let job = on_gpus("", 1).map(|job| WatchedPod { replica_set: None, ..job });
-    store.pods.apply(StoreEvent::Apply(key("job"), job));
+    store.pods.apply(Event::Apply((key("job"), job)));
     assert_eq!(store.state().view.elsewhere, BTreeMap::new(), "nodes are not watched");
     let node = ("".into(), "a".into());
-    store.nodes.apply(StoreEvent::InitApply(node, Some(gpus(Some("H100"), 0))));
-    store.nodes.apply(StoreEvent::InitDone);
+    store.nodes.apply(Event::InitApply((node, Some(gpus(Some("H100"), 0)))));
+    store.nodes.apply(Event::InitDone);
     assert_eq!(store.state().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
-    store.variants.apply(StoreEvent::Delete(key("chat")));
+    store.variants.apply(Event::Delete((key("chat"), None)));
     assert_eq!(store.state().view.elsewhere, BTreeMap::from([("H100".into(), 6)]));
 }
 
 #[test]
 fn an_excluded_namespace_has_no_variants_and_no_claims() {
     let mut store = cluster();
-    store.excluded.apply(StoreEvent::Apply(("".into(), "llm".into()), Some(())));
+    store.excluded.apply(Event::Apply((("".into(), "llm".into()), Some(()))));
     let state = store.state();
     assert!(state.objects.is_empty(), "no status is written");
     assert!(state.view.variants.is_empty() && state.view.claims.is_empty());
     assert!(state.view.excluded.contains("llm"));
-    store.excluded.apply(StoreEvent::Apply(("".into(), "llm".into()), None));
+    store.excluded.apply(Event::Apply((("".into(), "llm".into()), None)));
     assert_eq!(store.state().view.variants.len(), 1);
 }
 
 #[test]
 fn a_variant_without_its_target_stays_and_has_no_scale() {
     let mut store = cluster();
-    store.deployments.apply(StoreEvent::Delete(key("chat")));
+    store.deployments.apply(Event::Delete((key("chat"), None)));
     let view = store.state().view;
     assert_eq!((view.variants[0].scale, view.variants[0].replicas.len()), (None, 0));
 }
@@ -146,14 +142,14 @@ fn a_variant_without_its_target_stays_and_has_no_scale() {
 #[test]
 fn pods_of_a_recreated_deployment_do_not_count() {
     let mut store = cluster();
-    store.deployments.apply(StoreEvent::Apply(key("chat"), Some(target("d-2"))));
+    store.deployments.apply(applied("chat", target("d-2")));
     assert!(store.state().view.variants[0].replicas.is_empty());
 }
 
 #[test]
 fn two_variants_with_one_target_are_both_invalid_and_both_named() {
     let mut store = cluster();
-    store.variants.apply(StoreEvent::Apply(key("copy"), Some(claim("copy", "chat"))));
+    store.variants.apply(applied("copy", claim("copy", "chat")));
     let view = store.state().view;
     assert!(view.variants.is_empty());
     assert_eq!(view.invalid.len(), 2);
@@ -195,18 +191,11 @@ fn five_thousand_variants_of_one_model_take_less_than_a_second_and_change_no_oth
     for index in 0..5_000 {
         let name = format!("v{index}");
         let key = ("crowded".into(), name.as_str().into());
-        let Ok(variant) = claim(&name, &name).variant.clone() else { panic!("it is valid") };
-        let id = VariantId::new("crowded", name.as_str());
-        let object = VariantObject {
-            uid: name.clone(),
-            generation: 1,
-            variant: Ok(Variant { id, ..variant }),
-            status: None,
-        };
-        store.variants.apply(StoreEvent::Apply(ObjectKey::clone(&key), Some(Arc::new(object))));
-        store.deployments.apply(StoreEvent::Apply(key.clone(), Some(target(&name))));
-        store.replica_sets.apply(StoreEvent::Apply(key.clone(), Some(set(&format!("rs-{name}"), &name))));
-        store.pods.apply(StoreEvent::Apply(key, Some(pod(&format!("rs-{name}"), Phase::Ready))));
+        let object = object("crowded", &name, &name);
+        store.variants.apply(Event::Apply((ObjectKey::clone(&key), Some(Arc::new(object)))));
+        store.deployments.apply(Event::Apply((key.clone(), Some(target(&name)))));
+        store.replica_sets.apply(Event::Apply((key.clone(), Some(set(&format!("rs-{name}"), &name)))));
+        store.pods.apply(Event::Apply((key, Some(pod(&format!("rs-{name}"), Phase::Ready)))));
     }
     // The shortest of three times: other tests run beside it.
     let timed = || {
@@ -233,7 +222,7 @@ fn five_thousand_variants_of_one_model_take_less_than_a_second_and_change_no_oth
 fn a_deployment_is_found_with_every_variant_that_claims_it() {
     let mut store = cluster();
     for (name, target) in [("aa", "zz"), ("copy", "chat"), ("zz", "aa")] {
-        store.variants.apply(StoreEvent::Apply(key(name), Some(claim(name, target))));
+        store.variants.apply(applied(name, claim(name, target)));
     }
     let view = store.state().view;
     let claimants = |deployment| -> Vec<_> {
@@ -250,11 +239,11 @@ fn a_deployment_is_found_with_every_variant_that_claims_it() {
 #[test]
 fn nothing_is_synced_until_every_watch_has_listed() {
     let mut store = cluster();
-    store.variants.apply(StoreEvent::InitDone);
-    store.deployments.apply(StoreEvent::InitDone);
-    store.replica_sets.apply(StoreEvent::InitDone);
+    store.variants.apply(Event::InitDone);
+    store.deployments.apply(Event::InitDone);
+    store.replica_sets.apply(Event::InitDone);
     assert!(!store.state().view.synced);
-    store.pods.apply(StoreEvent::InitDone);
+    store.pods.apply(Event::InitDone);
     assert!(!store.state().view.synced, "whose namespace is excluded is not known");
     store.ignores_exclusions = true;
     assert!(store.state().view.synced);
@@ -263,21 +252,21 @@ fn nothing_is_synced_until_every_watch_has_listed() {
 #[test]
 fn a_new_list_replaces_the_old_one_and_an_interrupted_one_does_not() {
     let mut table = ObjectStore::default();
-    table.apply(StoreEvent::Apply(key("old"), Some(1)));
-    table.apply(StoreEvent::Init);
-    table.apply(StoreEvent::InitApply(key("lost"), Some(2)));
+    table.apply(applied("old", 1));
+    table.apply(Event::Init);
+    table.apply(Event::InitApply((key("lost"), Some(2))));
     assert_eq!(table.get("llm", "old"), Some(&1), "still listing");
-    table.apply(StoreEvent::Init);
-    table.apply(StoreEvent::InitApply(key("new"), Some(3)));
-    assert!(table.apply(StoreEvent::InitDone));
+    table.apply(Event::Init);
+    table.apply(Event::InitApply((key("new"), Some(3))));
+    assert!(table.apply(Event::InitDone));
     assert_eq!(table.live.keys().collect::<Vec<_>>(), [&key("new")]);
 }
 
 #[test]
 fn an_update_that_changes_nothing_is_no_change() {
     let mut table = ObjectStore::default();
-    assert!(table.apply(StoreEvent::Apply(key("a"), Some(1))));
-    assert!(!table.apply(StoreEvent::Apply(key("a"), Some(1))));
-    assert!(table.apply(StoreEvent::Apply(key("a"), None)));
-    assert!(!table.apply(StoreEvent::Delete(key("a"))));
+    assert!(table.apply(applied("a", 1)));
+    assert!(!table.apply(applied("a", 1)));
+    assert!(table.apply(Event::Apply((key("a"), None))));
+    assert!(!table.apply(Event::Delete((key("a"), None))));
 }
