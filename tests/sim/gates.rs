@@ -88,9 +88,13 @@ pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Ru
     let mut late = 0;
     for run in runs {
         count += 1;
-        let (run_reversals, changes) = late_changes(run);
-        reversals += run_reversals;
-        late += changes;
+        for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
+            late += 1;
+            let before = run.writes[..index].iter().rev().find(|before| before.variant == write.variant);
+            let is_reversed =
+                before.is_some_and(|before| (before.to > before.from) != (write.to > write.from));
+            reversals += u32::from(is_reversed);
+        }
     }
     Gate {
         what: what.into(),
@@ -98,19 +102,6 @@ pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Ru
         found: format!("{reversals} in {count} runs, {late} changes at all"),
         holds: reversals == 0,
     }
-}
-
-/// Changes of direction after settling, and changes.
-fn late_changes(run: &Run) -> (usize, usize) {
-    let mut reversals = 0;
-    let mut changes = 0;
-    for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
-        changes += 1;
-        let before = run.writes[..index].iter().rev().find(|before| before.variant == write.variant);
-        reversals +=
-            usize::from(before.is_some_and(|before| (before.to > before.from) != (write.to > write.from)));
-    }
-    (reversals, changes)
 }
 
 /// Over all scenarios with both orders, fewer streams are cut when the least loaded pods go first than when the youngest do.

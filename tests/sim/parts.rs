@@ -55,6 +55,12 @@ pub(crate) struct SetRow {
     pub(crate) flips: f64,
 }
 
+impl PartResults {
+    fn new(title: &'static str, about: &'static str) -> Self {
+        Self { title, about, ..Self::default() }
+    }
+}
+
 impl Part {
     pub(crate) const ALL: [Self; 7] =
         [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust, Self::Victims];
@@ -104,7 +110,7 @@ fn cases(args: &Args) -> Result<PartResults, String> {
     ];
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
                  the HPA acts on it at its next sync.";
-    Ok(PartResults { title: "Published cases", about, gates, runs, ..PartResults::default() })
+    Ok(PartResults { gates, runs, ..PartResults::new("Published cases", about) })
 }
 
 const NEXT_SYNC: &str = "next-sync";
@@ -119,13 +125,7 @@ fn constant(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("const.yaml"), None)?;
     let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
     let gates = vec![no_late_reversal("constant load, 1 to 10 requests/s, 2 h", runs.of(&args.policy))];
-    Ok(PartResults {
-        title: "Constant load",
-        about: "Two hours from three replicas.",
-        gates,
-        runs,
-        ..PartResults::default()
-    })
+    Ok(PartResults { gates, runs, ..PartResults::new("Constant load", "Two hours from three replicas.") })
 }
 
 fn others(args: &Args) -> Result<PartResults, String> {
@@ -134,22 +134,14 @@ fn others(args: &Args) -> Result<PartResults, String> {
         plans.extend(read(&args.scenarios.join(name).with_extension("yaml"), None)?);
     }
     let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
-    Ok(PartResults {
-        title: "Other scenarios",
-        about: "No gates: for comparison.",
-        runs,
-        ..PartResults::default()
-    })
+    Ok(PartResults { runs, ..PartResults::new("Other scenarios", "No gates: for comparison.") })
 }
 
 fn random(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("random.yaml"), None)?;
-    let mut found = PartResults {
-        title: "Random scenarios",
-        about: "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
-                (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.",
-        ..PartResults::default()
-    };
+    let about = "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
+                 (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.";
+    let mut found = PartResults::new("Random scenarios", about);
     let mut own = Vec::new();
     for first in SETS.into_iter().take(args.random_sets) {
         let runs = run(&plans, &controllers(&args.policy)?, first..first + SET)?;
@@ -184,11 +176,8 @@ fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
 }
 
 fn traces(args: &Args) -> Result<PartResults, String> {
-    let mut found = PartResults {
-        title: "Traces",
-        about: "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).",
-        ..PartResults::default()
-    };
+    let about = "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).";
+    let mut found = PartResults::new("Traces", about);
     let azure = ("azure", "azure_llm_2023_code.csv.gz", args.seeds);
     let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
     let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", args.seeds.min(3)));
@@ -215,7 +204,7 @@ fn robust(args: &Args) -> Result<PartResults, String> {
         gates.push(no_collapse(&runs, &plan.name, &args.policy)?);
     }
     let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
-    Ok(PartResults { title: "Robustness", about, gates, runs, ..PartResults::default() })
+    Ok(PartResults { gates, runs, ..PartResults::new("Robustness", about) })
 }
 
 fn victims(args: &Args) -> Result<PartResults, String> {
@@ -226,5 +215,5 @@ fn victims(args: &Args) -> Result<PartResults, String> {
     let about = "Streams that outlive the grace period are cut: `errors` (`tests/scenarios/sim/victims.yaml`). The youngest pods go \
                  first, as a ReplicaSet has it, or those with the fewest requests in flight (`podDeletionCost`); or, to compare, \
                  those with the fewest tokens in the KV cache.";
-    Ok(PartResults { title: "Which pods go first", about, gates, runs, ..PartResults::default() })
+    Ok(PartResults { gates, runs, ..PartResults::new("Which pods go first", about) })
 }

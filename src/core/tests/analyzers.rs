@@ -139,14 +139,14 @@ fn the_weighted_score_needs_degradation_to_grow() {
 #[test]
 fn latencies_that_are_promised_size_the_fleet() {
     let mut world = World::by(Analyzer::QueueingModel, 4, (0.5, 0.0));
-    let wanted = |world: &World, itl_ms| {
+    let desired = |world: &World, itl_ms| {
         let mut policy = world.policy.clone();
         policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 400.0, itl_ms });
         let world = World { policy, ..World::new(4) };
         let outcome = decided(&world, 2.0);
         target(&outcome).desired.get()
     };
-    let (tight, loose) = (wanted(&world, 21.0), wanted(&world, 200.0));
+    let (tight, loose) = (desired(&world, 21.0), desired(&world, 200.0));
     assert!(tight > loose, "{tight} against {loose}");
     world.policy.global.default.analyzer = Analyzer::Inferno;
     assert_eq!(target(&decided(&world, 2.0)).desired.get(), 4, "without a class nothing moves");
@@ -223,8 +223,8 @@ fn what_others_use_of_the_nodes_is_free_to_upstream_only() {
     let outcome = world.outcome(&snapshot);
     assert_eq!(target(&outcome).desired.get(), 5);
     let all: Vec<_> = outcome.report.groups.values().flat_map(|group| &group.steps).collect();
-    let said = all.iter().filter_map(|step| step.binding()).collect::<Vec<_>>().join("; ");
-    assert!(said.contains("3.0 of these by others"), "{said}");
+    let binding = all.iter().filter_map(|step| step.binding()).collect::<Vec<_>>().join("; ");
+    assert!(binding.contains("3.0 of these by others"), "{binding}");
     world.policy.compat = Compat::Upstream;
     assert_eq!(target(&world.outcome(&snapshot)).desired.get(), 6);
 }

@@ -159,8 +159,8 @@ fn variants_of_one_role_have_what_remains_together() {
     // 100 requests run, 64 + 4 × 8 sequences remain.
     assert_eq!(names(&[large.clone(), small.clone()]), ["large"]);
     // Without two of the small ones, 2 × 64 + 2 × 8 are 144.
-    let kept = [Fleet { decided: 2, ..large.clone() }, Fleet { decided: 2, ..small.clone() }];
-    assert_eq!(names(&kept), [""; 0]);
+    let fewer = [Fleet { decided: 2, ..large.clone() }, Fleet { decided: 2, ..small.clone() }];
+    assert_eq!(names(&fewer), [""; 0]);
     // And where both lose, both are named.
     assert_eq!(names(&[large, Fleet { decided: 3, ..small }]), ["large", "small"]);
 }

@@ -192,8 +192,8 @@ proptest! {
                 let (scale, bounds) = (state.scale.unwrap(), state.variant.bounds);
                 let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
                 let base = scale.base().get();
-                let most = promised.get().max(scale.spec.get()).max(base * 11 / 10 + 1) + running.div_ceil(2).max(1);
-                prop_assert!(number <= bounds.clamp(Replicas::new(most)), "{number} of {promised}, {base} of {running} running");
+                let limit = promised.get().max(scale.spec.get()).max(base * 11 / 10 + 1) + running.div_ceil(2).max(1);
+                prop_assert!(number <= bounds.clamp(Replicas::new(limit)), "{number} of {promised}, {base} of {running} running");
             }
         }
     }

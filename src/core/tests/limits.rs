@@ -39,8 +39,8 @@ fn a_limit_on_gpus_that_nobody_can_list_denies_nothing() {
     let unlabelled = decided(&with_gpus(Some(&[])));
     assert_eq!(unlabelled, (needed, Some(LimitGap::NoInventory)), "no node names its accelerator");
     let accelerator = "H100".into();
-    let others = decided(&with_gpus(Some(&[("A100", 8)])));
-    assert_eq!(others, (needed, Some(LimitGap::NotInInventory { accelerator })));
+    let unlisted = decided(&with_gpus(Some(&[("A100", 8)])));
+    assert_eq!(unlisted, (needed, Some(LimitGap::NotInInventory { accelerator })));
     assert_eq!(decided(&needy()), (2, None), "and where it is known, it limits");
 }
 

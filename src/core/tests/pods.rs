@@ -34,9 +34,9 @@ fn is_counted_on_for_three_minutes(took: i64) {
     (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(took)));
     let _ = world.decide(&ready);
     assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(took));
-    let kept = world.memory.groups.values().next().unwrap().compacted();
-    let text = serde_json::to_string(&kept).unwrap();
-    assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), kept, "it survives a restart");
+    let compacted = world.memory.groups.values().next().unwrap().compacted();
+    let text = serde_json::to_string(&compacted).unwrap();
+    assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), compacted, "it survives a restart");
     // Five are asked for: the last one starts, and may take three times as long.
     world.running = 4;
     world.now = 100;
@@ -51,7 +51,7 @@ fn is_counted_on_for_three_minutes(took: i64) {
 }
 
 #[test]
-fn a_pod_is_counted_on_for_three_of_the_starts_that_were_learned_and_for_three_minutes() {
+fn a_starting_pod_is_counted_on_for_three_starts_and_three_minutes() {
     // Of minutes, which once gave five minutes of credit; and of seconds, after which every slower pod was given up.
     is_counted_on_for_three_minutes(60);
     is_counted_on_for_three_minutes(5);

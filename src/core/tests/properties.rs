@@ -232,8 +232,8 @@ proptest! {
             let (Some(scale), true) = (active, waits) else { continue };
             if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {
                 let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
-                let most = scale.spec.max(promised).max(state.variant.bounds.min).max(Replicas::ONE);
-                prop_assert!(target.desired <= most, "{}", target.explanation);
+                let limit = scale.spec.max(promised).max(state.variant.bounds.min).max(Replicas::ONE);
+                prop_assert!(target.desired <= limit, "{}", target.explanation);
             }
         }
     }

@@ -1,11 +1,10 @@
 //! What holds for every queue, every filter and every split of accelerators.
 
 use crate::support::cases;
-use std::collections::BTreeMap;
-
+use crate::support::prelude::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use smol_str::{SmolStr, ToSmolStr, format_smolstr};
+use smol_str::{ToSmolStr, format_smolstr};
 use wva_core::analyze::inferno::allocation::{Allocation, AllocationChoice, AllocationRequest};
 use wva_core::analyze::inferno::{System, data};
 use wva_core::analyze::queueing::learn::{Parameters, learn};
@@ -14,16 +13,12 @@ use wva_core::analyze::queueing::sizing::{Size, Targets};
 use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use wva_core::analyze::queueing::{LatencyObservation, QueueingSettings, VariantLoad};
 use wva_core::arithmetic::analyze_queueing as analyze;
-use wva_core::model::{Compat, Role};
-use wva_core::units::{Cost, Replicas, Requests, Seconds};
+use wva_core::units::Requests;
 use wva_core::upstream::inferno_greedy::{BestEffort, solve};
 
 fn service() -> impl Strategy<Value = Service> {
-    (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32).prop_map(|(alpha, beta, gamma)| Service {
-        alpha,
-        beta,
-        gamma,
-    })
+    let parameters = (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32);
+    parameters.prop_map(|(alpha, beta, gamma)| Service { alpha, beta, gamma })
 }
 
 fn lengths() -> impl Strategy<Value = RequestLengths> {
@@ -52,9 +47,8 @@ fn odd() -> impl Strategy<Value = f64> {
 
 fn finite(at: &Performance) -> bool {
     let Performance { throughput, response, wait, in_service, prefill, itl, ttft, rho, max_rate } = *at;
-    [throughput, response, wait, in_service, prefill, itl, ttft, rho, max_rate]
-        .iter()
-        .all(|one| one.is_finite())
+    let all = [throughput, response, wait, in_service, prefill, itl, ttft, rho, max_rate];
+    all.iter().all(|figure| figure.is_finite())
 }
 
 fn environment() -> impl Strategy<Value = Environment> {
@@ -107,9 +101,9 @@ proptest! {
     fn tighter_targets_never_raise_the_capacity(mut model in model(), part in 0.0..1.0_f32, tighter in 0.2..1.0_f32) {
         let loose = between(&mut model, part);
         let tight = Targets { ttft: loose.ttft * tighter, itl: loose.itl * tighter, ..loose };
-        let most = model.size(loose).unwrap().at.throughput;
+        let capacity = model.size(loose).unwrap().at.throughput;
         match model.size(tight) {
-            Ok(size) => prop_assert!(size.at.throughput <= most * 1.0001, "{} > {most}", size.at.throughput),
+            Ok(size) => prop_assert!(size.at.throughput <= capacity * 1.0001, "{} > {capacity}", size.at.throughput),
             Err(error) => prop_assert!(matches!(error, Unsolvable::Unreachable(_)), "{error}"),
         }
     }
@@ -124,11 +118,11 @@ proptest! {
         let mut model = Model::new(service, lengths, limits).unwrap();
         let targets = between(&mut model, part);
         let longer = Targets { ttft: targets.ttft * factor, itl: targets.itl * factor, ..targets };
-        let one = model.size(targets).unwrap().at;
-        let other = Model::new(slower, lengths, limits).unwrap().size(longer).unwrap().at;
-        let near = |one: f32, other: f32| (one - other).abs() <= 1e-4 * one.abs();
-        prop_assert!(near(one.throughput, other.throughput * factor), "{one:?} {other:?}");
-        prop_assert!(near(one.itl * factor, other.itl) && near(one.ttft * factor, other.ttft), "{one:?} {other:?}");
+        let at = model.size(targets).unwrap().at;
+        let scaled = Model::new(slower, lengths, limits).unwrap().size(longer).unwrap().at;
+        let near = |a: f32, b: f32| (a - b).abs() <= 1e-4 * a.abs();
+        prop_assert!(near(at.throughput, scaled.throughput * factor), "{at:?} {scaled:?}");
+        prop_assert!(near(at.itl * factor, scaled.itl) && near(at.ttft * factor, scaled.ttft), "{at:?} {scaled:?}");
     }
 
     #[test]
@@ -149,18 +143,20 @@ proptest! {
     }
 
     #[test]
-    fn a_filter_stays_in_its_bounds_and_a_refused_step_changes_nothing(seen in vec(environment(), 1..4), guessed in any::<bool>()) {
-        let first = seen[0];
+    fn a_filter_stays_in_its_bounds_and_a_refused_step_changes_nothing(
+        environments in vec(environment(), 1..4), guessed in any::<bool>(),
+    ) {
+        let first = environments[0];
         let tokens = (f64::from(first.lengths.input), f64::from(first.lengths.output));
         let guess = guess(f64::from(first.ttft), f64::from(first.itl), tokens.0, tokens.1);
         let start = guess.filter(|_| guessed).map_or_else(Start::unknown, Start::guessed);
         if let Ok(mut filter) = Filter::new(&start, &first) {
-            for seen in &seen {
+            for environment in &environments {
                 let before = filter.clone();
-                let step = filter.step(seen);
+                let step = filter.step(environment);
                 let bounds = start.low.iter().zip(&start.high);
                 prop_assert!(filter.state.iter().zip(bounds).all(|(own, (low, high))| low <= own && own <= high));
-                prop_assert!(filter.covariance.iter().flatten().all(|one| one.is_finite()));
+                prop_assert!(filter.covariance.iter().flatten().all(|value| value.is_finite()));
                 prop_assert!(step.accepted || filter == before);
             }
         }
@@ -185,14 +181,14 @@ proptest! {
         let policy = ["None", "PriorityExhaustive", "PriorityRoundRobin", "RoundRobin"][policy];
         let granted = solve(&requests, &available, BestEffort::from_name(policy), delayed);
         let mut least = available.clone();
-        for (server, got) in &granted.allocations {
-            let request = requests.iter().find(|one| one.server == *server).unwrap();
-            let of_kind = request.choices.iter().filter(|one| one.allocation.accelerator == got.accelerator);
-            let wants = |one: &&AllocationChoice| one.allocation.replicas >= got.replicas;
-            let units = of_kind.filter(wants).map(|one| one.units).min();
-            prop_assert!(units.is_some(), "{server} got more than it wanted: {got:?}");
-            let left = least.get_mut(&got.accelerator).unwrap();
-            *left = left.checked_sub(units.unwrap() * u64::from(got.replicas.get())).unwrap();
+        for (server, allocation) in &granted.allocations {
+            let request = requests.iter().find(|request| request.server == *server).unwrap();
+            let of_kind = request.choices.iter().filter(|choice| choice.allocation.accelerator == allocation.accelerator);
+            let wants = |choice: &&AllocationChoice| choice.allocation.replicas >= allocation.replicas;
+            let units = of_kind.filter(wants).map(|choice| choice.units).min();
+            prop_assert!(units.is_some(), "{server} has more than it wanted: {allocation:?}");
+            let left = least.get_mut(&allocation.accelerator).unwrap();
+            *left = left.checked_sub(units.unwrap() * u64::from(allocation.replicas.get())).unwrap();
         }
         prop_assert!(granted.left.iter().all(|(kind, left)| *left <= least[kind]), "{granted:?}");
     }
@@ -200,60 +196,69 @@ proptest! {
 
 /// One server of one class on one accelerator.
 fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> System {
-    let names = || (SmolStr::new_static("m"), SmolStr::new_static("A100"));
-    let ((model, accelerator), kind) = (names(), names().1);
-    let accelerators = vec![data::Accelerator {
-        name: accelerator.clone(),
-        kind,
-        multiplicity: 1,
-        cost,
-        power: data::PowerProfile::default(),
-    }];
-    let performance = vec![data::PerformanceProfile {
-        model: model.clone(),
-        accelerator,
-        units: 1,
-        max_batch: 16,
-        at_tokens: 128,
-        service,
-    }];
-    let classes = vec![data::ServiceLevel::new("Premium", 1, vec![(model.clone(), targets)]).unwrap()];
-    let load = data::ServerLoad { arrival, input: 512, output: 128 };
-    let (class, min) = ("Premium".into(), Replicas::ZERO);
-    let servers = vec![data::Server {
-        name: "v".into(),
-        class,
-        model,
-        load,
-        min,
-        max_batch: 0,
-        keep_accelerator: false,
-        current: None,
-    }];
-    System { accelerators, performance, classes, servers }
+    let (model, kind): (SmolStr, SmolStr) = ("m".into(), "A100".into());
+    System {
+        accelerators: vec![data::Accelerator {
+            name: kind.clone(),
+            kind: kind.clone(),
+            multiplicity: 1,
+            cost,
+            power: data::PowerProfile::default(),
+        }],
+        performance: vec![data::PerformanceProfile {
+            model: model.clone(),
+            accelerator: kind,
+            units: 1,
+            max_batch: 16,
+            at_tokens: 128,
+            service,
+        }],
+        classes: vec![data::ServiceLevel::new("Premium", 1, vec![(model.clone(), targets)]).unwrap()],
+        servers: vec![data::Server {
+            name: "v".into(),
+            class: "Premium".into(),
+            model,
+            load: data::ServerLoad { arrival, input: 512, output: 128 },
+            min: Replicas::ZERO,
+            max_batch: 0,
+            keep_accelerator: false,
+            current: None,
+        }],
+    }
+}
+
+/// A variant of so many replicas that serve and start.
+fn load_of(
+    name: SmolStr,
+    role: Role,
+    [ready, pending]: [u32; 2],
+    observations: Vec<LatencyObservation>,
+) -> VariantLoad {
+    VariantLoad {
+        name,
+        role,
+        accelerator: None,
+        cost: Cost::ZERO,
+        ready: Replicas::new(ready),
+        pending: Replicas::new(pending),
+        observations,
+    }
 }
 
 fn load(name: usize) -> impl Strategy<Value = VariantLoad> {
-    let observation = (proptest::option::of(odd()), prop::array::uniform4(odd()), 0_u32..16).prop_map(
-        |(arrival, [input, output, ttft, itl], batch)| LatencyObservation {
-            arrival,
-            input,
-            output,
-            ttft,
-            itl,
-            batch,
-        },
-    );
+    let figures = (proptest::option::of(odd()), prop::array::uniform4(odd()), 0_u32..16);
+    let observation = figures.prop_map(|(arrival, [input, output, ttft, itl], batch)| LatencyObservation {
+        arrival,
+        input,
+        output,
+        ttft,
+        itl,
+        batch,
+    });
     let role = prop_oneof![Just(Role::Both), Just(Role::Prefill), Just(Role::Decode)];
     (role, 0_u32..4, 0_u32..3, vec(observation, 0..3)).prop_map(
-        move |(role, ready, pending, observations)| VariantLoad {
-            name: format_smolstr!("v{name}"),
-            role,
-            accelerator: None,
-            cost: Cost::ZERO,
-            ready: Replicas::new(ready),
-            pending: Replicas::new(pending),
-            observations,
+        move |(role, ready, pending, observations)| {
+            load_of(format_smolstr!("v{name}"), role, [ready, pending], observations)
         },
     )
 }
@@ -273,9 +278,9 @@ proptest! {
             let analysis = analyze(&loads, Requests::new(5.0).unwrap(), &known, &settings, compat);
             known = analysis.learned;
             if let Ok(finding) = analysis.finding {
-                for one in finding.roles.values().chain([&finding.total]) {
-                    let all = [one.supply, one.anticipated, one.demand, one.required, one.spare];
-                    prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
+                for sums in finding.roles.values().chain([&finding.total]) {
+                    let all = [sums.supply, sums.anticipated, sums.demand, sums.required, sums.spare];
+                    prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{sums:?}");
                 }
             }
         }
@@ -289,11 +294,8 @@ proptest! {
         let known = BTreeMap::from([(SmolStr::new_static("v"), parameters)]);
         let total = |rate: f64| {
             let arrival = Some(rate / f64::from(replicas));
-            let seen = LatencyObservation { arrival, input: 512.0, output: 128.0, ttft: 0.1, itl: 0.02, batch: 16 };
-            let load = VariantLoad {
-                name: "v".into(), role: Role::Both, accelerator: None, cost: Cost::ZERO, ready: Replicas::new(replicas),
-                pending: Replicas::ZERO, observations: vec![seen; replicas as usize],
-            };
+            let observation = LatencyObservation { arrival, input: 512.0, output: 128.0, ttft: 0.1, itl: 0.02, batch: 16 };
+            let load = load_of("v".into(), Role::Both, [replicas, 0], vec![observation; replicas as usize]);
             let settings = QueueingSettings { tuning: false, ..QueueingSettings::default() };
             let queued = Requests::new(queued).unwrap();
             analyze(&[load], queued, &known, &settings, Compat::Corrected).finding.unwrap().total
@@ -303,9 +305,9 @@ proptest! {
     }
 
     #[test]
-    fn what_is_learned_is_within_its_bounds(seen in vec(vec(environment(), 1..3), 1..6)) {
+    fn what_is_learned_is_within_its_bounds(cycles in vec(vec(environment(), 1..3), 1..6)) {
         let mut learned: Option<Parameters> = None;
-        for now in seen {
+        for now in cycles {
             learned = learn(learned.as_ref(), &now);
             if let Some(Parameters { service, window, .. }) = &learned {
                 let Service { alpha, beta, gamma } = *service;

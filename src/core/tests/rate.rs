@@ -57,9 +57,9 @@ proptest! {
             fleet.run(rate, lasts);
             let before = *fleet.targets.last().unwrap();
             let mut restarted = fleet.clone();
-            let kept = restarted.memory.groups.get_mut(&group_id()).unwrap();
-            *kept = kept.compacted();
-            let size = serde_json::to_string(kept.learned.as_ref().unwrap()).unwrap().len();
+            let group = restarted.memory.groups.get_mut(&group_id()).unwrap();
+            *group = group.compacted();
+            let size = serde_json::to_string(group.learned.as_ref().unwrap()).unwrap().len();
             prop_assert!(size <= 2048, "{size} bytes");
             for _ in 0..165 / SCRAPE {
                 restarted.serve(0.1);
@@ -198,12 +198,12 @@ fn one_missed_scrape_of_the_only_pod_is_no_stretch_and_changes_nothing() {
 fn every_number_is_one_that_an_hpa_follows() {
     for from in 1..=200 {
         for to in [from - 1, from + 1, from * 21 / 20, from * 19 / 20, from * 12 / 10, from / 2] {
-            let wanted = rate::past_tolerance(from, to.max(1), (1, 400), 0.1, |_| true);
+            let desired = rate::past_tolerance(from, to.max(1), (1, 400), 0.1, |_| true);
             let usual = Behavior::default();
             let behavior = Behavior { down: Rules { window: Seconds::ZERO, ..usual.down }, ..usual };
             let mut hpa = TestHpa::new(500, behavior);
-            let spec = [0, 15].into_iter().fold(from, |spec, now| hpa.sync(now, spec, wanted));
-            assert_eq!(spec, wanted, "from {from} to {to}");
+            let spec = [0, 15].into_iter().fold(from, |spec, now| hpa.sync(now, spec, desired));
+            assert_eq!(spec, desired, "from {from} to {to}");
         }
     }
 }

@@ -148,15 +148,15 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
 fn beside(
     world: &World,
     name: &str,
-    wanted: u32,
+    spec: u32,
     change: impl FnOnce(&mut VariantState, &mut VariantState),
 ) -> Snapshot {
     let mut snapshot = world.snapshot();
     let variants = &mut group_of(&mut snapshot).variants;
     let mut second = variants[0].clone();
     second.variant.id = id(name);
-    let (wanted, none) = (Replicas::new(wanted), Replicas::ZERO);
-    second.scale = Some(Scale { spec: wanted, current: wanted, ready: none });
+    let (spec, none) = (Replicas::new(spec), Replicas::ZERO);
+    second.scale = Some(Scale { spec, current: spec, ready: none });
     second.replicas.clear();
     second.variant.bounds = Bounds { min: none, max: None };
     change(&mut variants[0], &mut second);

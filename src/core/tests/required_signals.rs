@@ -39,8 +39,9 @@ fn what_is_not_in_the_list_changes_no_number() {
             let world = World { now, load, min: u32::from(!sleeps), ..World::new(2) };
             let whole = world.snapshot();
             let needed = required_signals(&policy, variants(&whole)).signals;
-            let others: Vec<_> = Signal::ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
-            let (less, more) = (without(&whole, &others), with(&whole, &others));
+            let unneeded: Vec<_> =
+                Signal::ALL.into_iter().filter(|signal| !needed.contains(signal)).collect();
+            let (less, more) = (without(&whole, &unneeded), with(&whole, &unneeded));
             let bare = decide(&less, &observe(&less, plain), &policy);
             let full = decide(&more, &observe(&more, adorned), &policy);
             assert_eq!(bare.decisions, full.decisions, "{analyzer:?} at {now} s");

@@ -21,7 +21,7 @@ fn hold_requests(snapshot: &mut Snapshot) {
 }
 
 #[test]
-fn the_default_policy_does_not_freeze_a_saturated_fleet_of_which_it_can_learn_nothing() {
+fn the_default_policy_grows_a_saturated_fleet_of_which_it_can_learn_nothing() {
     // The series of V1 and the running requests, and nothing that the rate policy learns from.
     let mut world = World { policy: Policy::default(), ..World::with_load(4, SATURATED) };
     let grown = world.target(0);
@@ -113,7 +113,7 @@ fn read_twice(snapshot: &Snapshot, memory: Memory, policy: &Policy, name: &str) 
 }
 
 #[test]
-fn what_the_net_keeps_of_a_fleet_that_nobody_sees_is_a_number_at_the_second_read_too() {
+fn what_the_net_keeps_of_an_unseen_fleet_is_a_number_at_the_second_read_too() {
     let world = World { max: Some(3), ..World::new(3) };
     let mut snapshot = world.snapshot();
     // Two of three were promised, and since then no pod has been scraped.

@@ -121,9 +121,9 @@ fn every_kind_of_limit_and_every_rule_of_stability_has_a_scenario_in_which_it_bi
     for scenario in all().into_values() {
         let report = scenario.decided().report;
         let steps = report.groups.into_values().flat_map(|group| group.steps);
-        let held = |step: &Step| matches!(step.stage(), Stage::Limit | Stage::Bound | Stage::Target);
-        let said = steps.filter(held).flat_map(|step| [step.binding(), Some(step.to_smolstr())]);
-        binding.extend(said.flatten());
+        let limits = |step: &Step| matches!(step.stage(), Stage::Limit | Stage::Bound | Stage::Target);
+        let texts = steps.filter(limits).flat_map(|step| [step.binding(), Some(step.to_smolstr())]);
+        binding.extend(texts.flatten());
     }
     let kinds = [
         "inventory of ",
@@ -139,6 +139,6 @@ fn every_kind_of_limit_and_every_rule_of_stability_has_a_scenario_in_which_it_bi
         "minimum ",
     ];
     for kind in kinds {
-        assert!(binding.iter().any(|said| said.contains(kind)), "no scenario in which {kind:?} binds");
+        assert!(binding.iter().any(|text| text.contains(kind)), "no scenario in which {kind:?} binds");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::fleet::{Says, V, planned_alone, request, targets};
+use super::fleet::{FindingSpec, V, planned_alone, request, targets};
 use crate::support::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -45,20 +45,20 @@ fn missing(max: f64) -> impl Strategy<Value = f64> {
     prop_oneof![1 => Just(0.0), 1 => 0.0..=max]
 }
 
-fn said(growing: bool) -> impl Strategy<Value = Says> {
-    let most = if growing { 9000.0 } else { 0.0 };
-    let totals = move || (missing(most), missing(9000.0));
+fn finding_spec(growing: bool) -> impl Strategy<Value = FindingSpec> {
+    let max = if growing { 9000.0 } else { 0.0 };
+    let totals = move || (missing(max), missing(9000.0));
     let roles = vec((role(), totals()), 0..3);
-    let others = (0.0..20_000.0, prop_oneof![Just(0.0), Just(1.0), Just(0.3)], any::<bool>());
-    (totals(), roles, others).prop_map(|(total, roles, (demand, score, live))| {
+    let rest = (0.0..20_000.0, prop_oneof![Just(0.0), Just(1.0), Just(0.3)], any::<bool>());
+    (totals(), roles, rest).prop_map(|(total, roles, (demand, score, live))| {
         let roles = roles.into_iter().map(|(role, (required, spare))| (role, required, spare)).collect();
-        Says { total, roles, demand, score, live }
+        FindingSpec { total, roles, demand, score, live }
     })
 }
 
 fn model(at: usize) -> impl Strategy<Value = Request> {
     let variants = (variant(NAMES[at][0]), variant(NAMES[at][1]), variant(NAMES[at][2]), 1..=3_usize);
-    let findings = any::<bool>().prop_flat_map(|growing| vec(said(growing), 0..3));
+    let findings = any::<bool>().prop_flat_map(|growing| vec(finding_spec(growing), 0..3));
     (variants, findings, 0.0..5.0).prop_map(move |((a, b, c, count), findings, priority)| {
         request(NAMES[at][0], priority, &[a, b, c][..count], &findings)
     })
@@ -106,10 +106,8 @@ fn all_plans(requests: &[Request], limits: &[Limit]) -> Vec<Vec<Plan>> {
 /// The budgets of a limit, and what a replica uses of each; `None` where nobody knows.
 fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
     let gpus = f64::from(replica.gpus);
-    let of = |name: &str, budget| {
-        let here = replica.accelerator.map(|one| if one == name { gpus } else { 0.0 });
-        (budget, here)
-    };
+    let of =
+        |name: &str, budget| (budget, replica.accelerator.map(|own| if own == name { gpus } else { 0.0 }));
     match &limit.budget {
         Budget::Inventory(there) => there.iter().map(|(name, count)| of(name, f64::from(*count))).collect(),
         Budget::Quota(quota) => {
@@ -118,7 +116,8 @@ fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
                 .collect()
         }
         Budget::Power { budget, per_gpu } => {
-            let by_type = replica.accelerator.and_then(|name| per_gpu.get(name)).map(|one| one.get() * gpus);
+            let by_type =
+                replica.accelerator.and_then(|name| per_gpu.get(name)).map(|watts| watts.get() * gpus);
             vec![(budget.get(), replica.watts.map(Watts::get).or(by_type))]
         }
         Budget::Spend(budget) => vec![(budget.get(), Some(replica.cost.get()))],
@@ -128,18 +127,18 @@ fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
 /// Where anything was added, its use and that of what runs are within the budget; of unknown use nothing is added.
 fn fits(limits: &[Limit], all: &[(Footprint<'_>, Replicas, Replicas)]) -> bool {
     limits.iter().all(|limit| {
-        let count = all.first().map_or(0, |(one, ..)| budgets(limit, one).len());
+        let count = all.first().map_or(0, |(replica, ..)| budgets(limit, replica).len());
         (0..count).all(|at| {
             let (mut used, mut added, mut budget) = (0.0, 0.0, 0.0);
-            for (one, current, target) in all {
-                let (most, each) = budgets(limit, one)[at];
+            for (replica, current, target) in all {
+                let (whole, use_of_replica) = budgets(limit, replica)[at];
                 let more = target.saturating_sub(*current).get();
-                if each.is_none() && more > 0 {
+                if use_of_replica.is_none() && more > 0 {
                     return false;
                 }
-                budget = most;
-                used += each.unwrap_or(0.0) * f64::from(current.get());
-                added += each.unwrap_or(0.0) * f64::from(more);
+                budget = whole;
+                used += use_of_replica.unwrap_or(0.0) * f64::from(current.get());
+                added += use_of_replica.unwrap_or(0.0) * f64::from(more);
             }
             added == 0.0 || used + added <= budget + 1e-5
         })
@@ -149,39 +148,51 @@ fn fits(limits: &[Limit], all: &[(Footprint<'_>, Replicas, Replicas)]) -> bool {
 fn moves<'a>(requests: &'a [Request], plans: &[Plan]) -> Vec<(Footprint<'a>, Replicas, Replicas)> {
     let mut all = Vec::new();
     for (request, plan) in requests.iter().zip(plans) {
-        for (one, target) in request.candidates.iter().zip(&plan.targets) {
-            all.push((one.footprint(&request.id.namespace), target.current, target.target));
+        for (candidate, target) in request.candidates.iter().zip(&plan.targets) {
+            all.push((candidate.footprint(&request.id.namespace), target.current, target.target));
         }
     }
     all
 }
 
 fn wants() -> impl Strategy<Value = Vec<GrantRequest>> {
-    let one = (variant("x"), 0_u32..12, 0.0..3.0, 0.0..1.0);
-    vec(one, 1..5).prop_map(|all| {
-        let want = |(at, (one, wanted, priority, spare)): (usize, (V, u32, f64, f64))| GrantRequest {
-            id: VariantId::new("default", at.to_string()),
-            current: Replicas::new(one.current),
-            proposed: Replicas::new(wanted),
-            bounds: Bounds { min: Replicas::new(one.min), max: one.max.map(Replicas::new) },
-            priority,
-            spare,
-            cost: Cost::new(one.cost).unwrap(),
-            accelerator: one.accelerator.or(Some("A100")).map(Into::into),
-            gpus: one.gpus.max(1),
-            watts: Some(Watts::new(one.watts.unwrap_or(300.0)).unwrap()),
-        };
-        all.into_iter().enumerate().map(want).collect()
+    let want = |(own, proposed, priority, spare): (V, u32, f64, f64)| GrantRequest {
+        id: VariantId::new("default", "x"),
+        current: Replicas::new(own.current),
+        proposed: Replicas::new(proposed),
+        bounds: Bounds { min: Replicas::new(own.min), max: own.max.map(Replicas::new) },
+        priority,
+        spare,
+        cost: Cost::new(own.cost).unwrap(),
+        accelerator: own.accelerator.or(Some("A100")).map(Into::into),
+        gpus: own.gpus.max(1),
+        watts: Some(Watts::new(own.watts.unwrap_or(300.0)).unwrap()),
+    };
+    vec((variant("x"), 0_u32..12, 0.0..3.0, 0.0..1.0).prop_map(want), 1..5).prop_map(|mut wants| {
+        (0..).zip(&mut wants).for_each(|(at, want): (u32, _)| want.id.name = at.to_string().into());
+        wants
     })
 }
 
 /// Something is missing in a role that there is; upstream counts the others too.
 fn misses(request: &Request, finding: &Finding, compat: Compat) -> bool {
-    let there = |role: &Role| compat.is_upstream() || request.candidates.iter().any(|one| one.role == *role);
+    let there = |role: &Role| {
+        compat.is_upstream() || request.candidates.iter().any(|candidate| candidate.role == *role)
+    };
     if !finding.roles.keys().any(there) {
         return finding.total.required > 0.0;
     }
     finding.roles.iter().any(|(role, totals)| there(role) && totals.required > 0.0)
+}
+
+/// Choices that each cover so many needs.
+fn choices_of(parts: Vec<(f64, Vec<f64>, i64)>, needs: usize) -> Vec<Choice> {
+    let choice = |(cost, capacity, max): (f64, Vec<f64>, i64)| Choice {
+        cost,
+        capacity: capacity[..needs].to_vec(),
+        max,
+    };
+    parts.into_iter().map(choice).collect()
 }
 
 proptest! {
@@ -197,22 +208,21 @@ proptest! {
     #[test]
     fn a_grant_adds_what_fits_and_nothing_else(wants in wants(), limits in limits(), turn in 0..4_usize) {
         let granted = grant(&wants, &limits, Compat::Corrected);
-        let all: Vec<_> = wants.iter().zip(&granted).map(|(want, one)| {
-            (want.footprint(), want.current, one.granted)
-        }).collect();
+        let all: Vec<_> =
+            wants.iter().zip(&granted).map(|(want, grant)| (want.footprint(), want.current, grant.granted)).collect();
         prop_assert!(fits(&limits, &all), "{granted:?}");
-        for (want, one) in wants.iter().zip(&granted) {
-            prop_assert!(one.granted >= want.current.min(want.proposed));
-            prop_assert!(one.granted <= want.proposed && one.is_limited == one.binding.is_some());
-            prop_assert!(one.is_limited || one.granted == want.bounds.max.unwrap_or(want.proposed).min(want.proposed));
+        for (want, grant) in wants.iter().zip(&granted) {
+            prop_assert!(grant.granted >= want.current.min(want.proposed));
+            prop_assert!(grant.granted <= want.proposed && grant.is_limited == grant.binding.is_some());
+            prop_assert!(grant.is_limited || grant.granted == want.bounds.max.unwrap_or(want.proposed).min(want.proposed));
         }
         let mut turned = wants;
         let by = turn % turned.len();
         turned.rotate_left(by);
-        let mut other = grant(&turned, &limits, Compat::Corrected);
-        other.rotate_right(by);
-        let numbers = |all: &[Grant]| all.iter().map(|one| one.granted).collect::<Vec<_>>();
-        prop_assert_eq!(numbers(&granted), numbers(&other));
+        let mut granted_turned = grant(&turned, &limits, Compat::Corrected);
+        granted_turned.rotate_right(by);
+        let numbers = |all: &[Grant]| all.iter().map(|grant| grant.granted).collect::<Vec<_>>();
+        prop_assert_eq!(numbers(&granted), numbers(&granted_turned));
     }
 
     #[test]
@@ -220,14 +230,14 @@ proptest! {
         for (request, plan) in requests.iter().zip(planned_alone(&requests, Compat::Corrected)) {
             let removed = |at: usize| plan.targets[at].current.saturating_sub(plan.targets[at].target).get();
             let any = (0..plan.targets.len()).any(|at| removed(at) > 0);
-            prop_assert!(!any || request.findings.iter().any(|one| one.live));
-            for finding in request.findings.iter().filter(|one| one.live) {
+            prop_assert!(!any || request.findings.iter().any(|finding| finding.live));
+            for finding in request.findings.iter().filter(|finding| finding.live) {
                 let carried = |at: usize| f64::from(removed(at)) * finding.variants[at].per_replica;
                 let total = |role: Option<Role>| {
                     let of = |at: &usize| role.is_none_or(|role| request.candidates[*at].role == role);
                     (0..plan.targets.len()).filter(of).map(carried).sum::<f64>()
                 };
-                for role in request.candidates.iter().map(|one| one.role) {
+                for role in request.candidates.iter().map(|candidate| candidate.role) {
                     if let Some(totals) = finding.roles.get(&role) {
                         prop_assert!(total(Some(role)) <= totals.spare + 1e-6);
                     }
@@ -242,19 +252,19 @@ proptest! {
     #[test]
     fn what_is_missing_is_added_where_no_maximum_is_in_the_way(requests in models()) {
         for mut request in requests {
-            request.candidates.iter_mut().for_each(|one| one.bounds.max = None);
+            request.candidates.iter_mut().for_each(|candidate| candidate.bounds.max = None);
             let plan = &planned_alone(std::slice::from_ref(&request), Compat::Corrected)[0];
             for finding in &request.findings {
-                for role in request.candidates.iter().map(|one| one.role) {
+                for role in request.candidates.iter().map(|candidate| candidate.role) {
                     let of = |at: &usize| {
                         request.candidates[*at].role == role && request.findings[0].variants[*at].per_replica > 0.0
                     };
-                    let each = |at: usize| finding.variants[at].per_replica;
+                    let per_replica = |at: usize| finding.variants[at].per_replica;
                     let all: Vec<usize> = (0..plan.targets.len()).filter(of).collect();
                     let added = |at: usize| f64::from(plan.targets[at].target.saturating_sub(plan.targets[at].current).get());
-                    let carried: f64 = all.iter().map(|at| added(*at) * each(*at)).sum();
+                    let carried: f64 = all.iter().map(|at| added(*at) * per_replica(*at)).sum();
                     let needed = finding.roles.get(&role).map_or(0.0, |totals| totals.required);
-                    let able = all.iter().any(|at| each(*at) > 0.0);
+                    let able = all.iter().any(|at| per_replica(*at) > 0.0);
                     prop_assert!(!able || carried >= needed * (1.0 - 1e-8), "{role:?} {request:?} {plan:?}");
                 }
             }
@@ -266,19 +276,16 @@ proptest! {
         needs in vec(0.0..40.0, 1..3),
         choices in vec((prop_oneof![Just(0.0), 0.5..9.0], vec(prop_oneof![Just(0.0), 3.0..20.0], 2), 0_i64..6), 1..4),
     ) {
-        let choice = |(cost, capacity, most): &(f64, Vec<f64>, i64)| {
-            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), max: *most }
-        };
-        let choices: Vec<Choice> = choices.iter().map(choice).collect();
+        let choices = choices_of(choices, needs.len());
         let carried = |counts: &[i64], at: usize| -> f64 {
-            counts.iter().zip(&choices).map(|(count, one)| *count as f64 * one.capacity[at]).sum()
+            counts.iter().zip(&choices).map(|(count, choice)| *count as f64 * choice.capacity[at]).sum()
         };
         let mut least: Option<f64> = None;
         for code in 0..6_i64.pow(3) {
             let counts: Vec<i64> = (0..choices.len()).map(|at| code / 6_i64.pow(at as u32) % 6).collect();
-            let allowed = counts.iter().zip(&choices).all(|(count, one)| *count <= one.max);
+            let allowed = counts.iter().zip(&choices).all(|(count, choice)| *count <= choice.max);
             if allowed && needs.iter().enumerate().all(|(at, need)| carried(&counts, at) >= *need) {
-                let cost: f64 = counts.iter().zip(&choices).map(|(count, one)| *count as f64 * one.cost).sum();
+                let cost: f64 = counts.iter().zip(&choices).map(|(count, choice)| *count as f64 * choice.cost).sum();
                 least = Some(least.map_or(cost, |least| least.min(cost)));
             }
         }
@@ -286,7 +293,7 @@ proptest! {
         prop_assert_eq!(found.is_some(), least.is_some());
         if let (Some(found), Some(least)) = (found, least) {
             prop_assert!(found.is_cheapest && (found.cost - least).abs() < 1e-6, "{found:?} {least}");
-            prop_assert!(found.counts.iter().zip(&choices).all(|(count, one)| *count <= one.max));
+            prop_assert!(found.counts.iter().zip(&choices).all(|(count, choice)| *count <= choice.max));
         }
     }
 
@@ -295,10 +302,7 @@ proptest! {
         needs in vec((0.0..40.0_f64, 0.0..20.0_f64), 1..3),
         choices in vec((0.5..9.0, vec(3.0..20.0, 2), 0_i64..6), 1..4),
     ) {
-        let choice = |(cost, capacity, most): &(f64, Vec<f64>, i64)| {
-            Choice { cost: *cost, capacity: capacity[..needs.len()].to_vec(), max: *most }
-        };
-        let choices: Vec<Choice> = choices.iter().map(choice).collect();
+        let choices = choices_of(choices, needs.len());
         let less: Vec<f64> = needs.iter().map(|(need, _)| *need).collect();
         let more: Vec<f64> = needs.iter().map(|(need, more)| need + more).collect();
         if let Some(larger) = cheapest_cover(&more, &choices) {
@@ -319,16 +323,16 @@ proptest! {
                         *value *= factor;
                     }
                 }
-                finding.variants.iter_mut().for_each(|one| one.per_replica *= factor);
+                finding.variants.iter_mut().for_each(|variant| variant.per_replica *= factor);
             }
-            for one in &mut request.candidates {
+            for candidate in &mut request.candidates {
                 // Nothing is free: what is forgiven as rounding is a share, but of costs below 1 an amount.
-                one.cost = Cost::new((one.cost.get() + 1.0) * f64::from(powers.2).exp2()).unwrap();
+                candidate.cost = Cost::new((candidate.cost.get() + 1.0) * f64::from(powers.2).exp2()).unwrap();
             }
         }
         let mut before = requests;
-        for one in before.iter_mut().flat_map(|request| &mut request.candidates) {
-            one.cost = Cost::new(one.cost.get() + 1.0).unwrap();
+        for candidate in before.iter_mut().flat_map(|request| &mut request.candidates) {
+            candidate.cost = Cost::new(candidate.cost.get() + 1.0).unwrap();
         }
         let plans = |all: &[Request]| targets(&planned_alone(all, Compat::Corrected));
         prop_assert_eq!(plans(&before), plans(&scaled));
@@ -344,12 +348,12 @@ proptest! {
         };
         let shares: Vec<Share> = models.iter().enumerate().map(share).collect();
         let filled = water_fill(&shares, budget);
-        let floors: i64 = shares.iter().map(|one| one.floor).sum();
-        let caps: i64 = shares.iter().map(|one| one.cap).sum();
+        let floors: i64 = shares.iter().map(|share| share.floor).sum();
+        let caps: i64 = shares.iter().map(|share| share.cap).sum();
         prop_assert_eq!(filled.targets.values().sum::<i64>(), budget.min(caps).max(floors));
         prop_assert_eq!(filled.is_over_budget, floors > budget);
-        for one in shares {
-            prop_assert!((one.floor..=one.cap).contains(&filled.targets[&one.id]));
+        for share in shares {
+            prop_assert!((share.floor..=share.cap).contains(&filled.targets[&share.id]));
         }
     }
 
@@ -359,10 +363,10 @@ proptest! {
         let map = |pick: fn(&(i64, i64, i64)) -> i64| -> BTreeMap<usize, i64> {
             parts.iter().map(pick).enumerate().collect()
         };
-        let floors = map(|one| one.2);
-        let got = split(total, &roles, &map(|one| one.0), &map(|one| one.1), &floors);
-        prop_assert_eq!(got.values().sum::<i64>(), total.max(floors.values().sum()));
-        prop_assert!(roles.iter().all(|role| got[role] >= floors[role]));
+        let floors = map(|part| part.2);
+        let parts = split(total, &roles, &map(|part| part.0), &map(|part| part.1), &floors);
+        prop_assert_eq!(parts.values().sum::<i64>(), total.max(floors.values().sum()));
+        prop_assert!(roles.iter().all(|role| parts[role] >= floors[role]));
     }
 }
 
@@ -381,9 +385,9 @@ proptest! {
             for (request, plan) in requests.iter().zip(&plans) {
                 prop_assert_eq!(&request.id, &plan.id);
                 prop_assert_eq!(request.candidates.len(), plan.targets.len());
-                for (one, target) in request.candidates.iter().zip(&plan.targets) {
-                    prop_assert_eq!(&one.name, &target.name);
-                    prop_assert_eq!(target.target, one.bounds.clamp(target.target));
+                for (candidate, target) in request.candidates.iter().zip(&plan.targets) {
+                    prop_assert_eq!(&candidate.name, &target.name);
+                    prop_assert_eq!(target.target, candidate.bounds.clamp(target.target));
                 }
             }
         }
@@ -395,9 +399,9 @@ proptest! {
             let alone = planned_alone(&requests, compat);
             let shared = optimize_together(&requests, &limits, &Rescale::default(), compat).plans;
             for (request, plan) in requests.iter().cycle().zip(alone.iter().chain(&shared)) {
-                let missing = request.findings.iter().any(|one| misses(request, one, compat));
-                let kept = plan.targets.iter().all(|target| target.target >= target.current);
-                prop_assert!(!missing || kept, "{request:?} {plan:?}");
+                let missing = request.findings.iter().any(|finding| misses(request, finding, compat));
+                let is_kept = plan.targets.iter().all(|target| target.target >= target.current);
+                prop_assert!(!missing || is_kept, "{request:?} {plan:?}");
             }
         }
     }
@@ -413,8 +417,7 @@ proptest! {
         prop_assert_eq!(alone(&requests), alone(&turned));
         for rescale in [Rescale::default(), on()] {
             let shared = |all: &[Request]| optimize_together(all, &limits, &rescale, Compat::Corrected);
-            let (one, other) = (shared(&requests), shared(&turned));
-            prop_assert_eq!(targets(&one.plans), targets(&other.plans));
+            prop_assert_eq!(targets(&shared(&requests).plans), targets(&shared(&turned).plans));
         }
     }
 
@@ -436,12 +439,12 @@ proptest! {
                 for totals in finding.roles.values_mut() {
                     (totals.required, totals.spare, totals.demand) = (next(), next(), next());
                 }
-                for one in &mut finding.variants {
-                    (one.per_replica, one.demand) = (next(), next());
+                for variant in &mut finding.variants {
+                    (variant.per_replica, variant.demand) = (next(), next());
                 }
             }
-            for one in &mut request.candidates {
-                one.gpus = huge.rotate_left(one.gpus);
+            for candidate in &mut request.candidates {
+                candidate.gpus = huge.rotate_left(candidate.gpus);
             }
         }
         for plans in all_plans(&requests, &limits) {

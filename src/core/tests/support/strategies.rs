@@ -3,6 +3,7 @@
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use proptest::sample::select;
 use smol_str::format_smolstr;
 use wva_core::model::{InvalidVariant, LimitPolicy, ModelPolicy, Power, Scope, Stability, StepLimit};
 use wva_core::name_map::NameMap;
@@ -207,8 +208,7 @@ fn remembered() -> BoxedStrategy<VariantMemory> {
 
 pub(crate) fn memory() -> BoxedStrategy<Memory> {
     let moment = || option::of(age().prop_map(ago));
-    let variants =
-        btree_map(proptest::sample::select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
+    let variants = btree_map(select(&NAMES[..]).prop_map(SmolStr::new_static), remembered(), 0..4);
     (moment(), moment(), moment(), variants)
         .prop_map(|(cycle_at, idle_since, observed_at, variants)| {
             let variants = NameMap::from(variants);
@@ -234,16 +234,7 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
 
 /// Any analyzer, with rules of stability and limits or without.
 pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
-    let analyzer = prop_oneof![
-        2 => Just(Analyzer::Rate),
-        1 => Just(Analyzer::SaturationPercent),
-        1 => Just(Analyzer::Saturation),
-        1 => Just(Analyzer::Throughput),
-        1 => Just(Analyzer::QueueingModel),
-        1 => Just(Analyzer::Threshold),
-        1 => Just(Analyzer::Weighted),
-        1 => Just(Analyzer::Inferno),
-    ];
+    let analyzer = prop_oneof![1 => Just(Analyzer::Rate), 8 => select(&Analyzer::ALL[..])];
     let beside = option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
     (policy(), analyzer, beside, stability(), limits(), latency()).prop_map(
         |(mut policy, analyzer, beside, stability, limits, latency)| {

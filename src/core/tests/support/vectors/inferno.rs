@@ -99,8 +99,11 @@ pub(super) fn greedy(inputs: &Value) -> Value {
         capacity.map(|(kind, count)| (kind.into(), u64::from(integer(count)))).collect();
     let policy = BestEffort::from_name(text_or_empty(&inputs["policy"]));
     let solved = solve(&requests, &available, policy, inputs["delayed"] == true);
-    let row = |(server, got): (SmolStr, Allocation)| {
-        (server.into(), json!({ "acc": got.accelerator, "replicas": got.replicas, "cost": got.cost }))
+    let row = |(server, allocation): (SmolStr, Allocation)| {
+        (
+            server.into(),
+            json!({ "acc": allocation.accelerator, "replicas": allocation.replicas, "cost": allocation.cost }),
+        )
     };
     let alloc: Map<String, Value> = solved.allocations.into_iter().map(row).collect();
     json!({ "alloc": alloc, "left": solved.left })
