@@ -1,12 +1,16 @@
 //! The house rules that a compiler does not know: who may import whom, how long things get, what core may depend on.
 
+mod imports;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// No file is longer than a reader's patience.
+use imports::Imports;
+use syn::visit::{self, Visit};
+
 const MAX_FILE_LINES: usize = 500;
-/// No function is longer than a screen.
+/// From `fn` to the closing brace.
 const MAX_FUNCTION_LINES: usize = 70;
 
 /// Room, the rooms of ours it may use, and the crates it must not know.
@@ -58,36 +62,40 @@ fn all_rust_files() -> Vec<PathBuf> {
     ["src", "tests"].iter().flat_map(|folder| rust_files(&root().join(folder))).collect()
 }
 
-/// True when `code` has a path that begins with `name`: followed by `::`, `;` or a space, and no part of a longer word.
-fn names(code: &str, name: &str) -> bool {
-    let word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    code.match_indices(name).any(|(at, _)| {
-        let (before, after) = (&code[..at], &code[at + name.len()..]);
-        let alone = !before.ends_with(word) && !before.ends_with("::") && !after.starts_with(word);
-        alone && (after.starts_with("::") || before.trim_start() == "use ")
-    })
+fn imports_of_the_program() -> Imports {
+    Imports::read(&root().join("src"), &["core", "sim"])
 }
 
 #[test]
 fn no_room_imports_a_room_it_must_not_know() {
+    let imports = imports_of_the_program();
     let rooms: BTreeSet<&str> = ROOMS.iter().map(|(room, ..)| *room).chain(["app", "cmd"]).collect();
-    let mut wrong = Vec::new();
+    let mut violations = Vec::new();
     for (room, allowed, banned) in ROOMS {
-        for file in rust_files(&root().join("src").join(room)) {
-            for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
-                let code = line.split("//").next().unwrap_or_default();
-                let others = rooms.iter().filter(|name| *name != room && !allowed.contains(name));
-                let ours = others.filter(|name| names(code, &format!("crate::{name}")));
-                let theirs = banned.iter().filter(|name| names(code, name));
-                // A grouped import would hide which rooms it names.
-                assert!(!code.contains("crate::{"), "{}:{}: one `use` a room", file.display(), number + 1);
-                for name in ours.chain(theirs) {
-                    wrong.push(format!("{}:{}: {room} must not know {name}", file.display(), number + 1));
-                }
-            }
+        let unknown_rooms = rooms.iter().filter(|name| *name != room && !allowed.contains(name));
+        let rooms = unknown_rooms.map(|target| (target, imports.users_of_room(room, target)));
+        let crates = banned.iter().map(|target| (target, imports.users_of_crate(room, target)));
+        for (target, users) in rooms.chain(crates) {
+            violations.extend(users.iter().map(|module| format!("{module} must not know {target}")));
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn no_modules_inside_a_room_import_each_other_in_a_cycle() {
+    let imports = imports_of_the_program();
+    let mut cycles = Vec::new();
+    for room in ROOMS.iter().map(|(room, ..)| *room).chain(["app", "cmd"]) {
+        cycles.extend(imports.cycles_between_children(&[room]));
+    }
+    for (package, _) in PURE_PACKAGES {
+        cycles.extend(
+            Imports::read(&root().join(package), &["tests", "benches", "examples"])
+                .cycles_between_children(&[]),
+        );
+    }
+    assert!(cycles.is_empty(), "{}", cycles.join("\n"));
 }
 
 #[test]
@@ -137,36 +145,97 @@ fn every_file_says_what_it_is_and_stays_short() {
 fn no_function_is_longer_than_a_screen() {
     let mut long = Vec::new();
     for file in all_rust_files() {
-        let text = fs::read_to_string(&file).unwrap();
-        let mut open: Option<(usize, usize)> = None;
-        for (number, line) in text.lines().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let word = line.trim_start();
-            let starts = [
-                "fn ",
-                "pub fn ",
-                "const fn ",
-                "pub const fn ",
-                "async fn ",
-                "pub async fn ",
-                "pub(crate) fn ",
-                "pub(super) fn ",
-            ];
-            if open.is_none() && starts.iter().any(|start| word.starts_with(start)) && !word.ends_with(';') {
-                open = Some((number, indent));
-            }
-            if let Some((first, depth)) = open.filter(|(first, depth)| {
-                indent == *depth && word.starts_with('}') || (*first == number && word.ends_with('}'))
-            }) {
-                let _ = depth;
-                if number - first + 1 > MAX_FUNCTION_LINES {
-                    long.push(format!("{}:{}: {} lines", file.display(), first + 1, number - first + 1));
-                }
-                open = None;
+        let mut functions = Functions::default();
+        functions.visit_file(&syn::parse_file(&fs::read_to_string(&file).unwrap()).unwrap());
+        let too_long = functions.lines.iter().filter(|(_, lines)| *lines > MAX_FUNCTION_LINES);
+        long.extend(too_long.map(|(name, lines)| format!("{}: {name} has {lines} lines", file.display())));
+    }
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+/// The functions of a file, with their lines.
+#[derive(Default)]
+struct Functions {
+    lines: Vec<(String, usize)>,
+}
+
+impl Functions {
+    fn add(&mut self, signature: &syn::Signature, body: &syn::Block) {
+        let first = signature.fn_token.span.start().line;
+        let last = body.brace_token.span.close().end().line;
+        self.lines.push((signature.ident.to_string(), last - first + 1));
+    }
+}
+
+impl<'a> Visit<'a> for Functions {
+    fn visit_item_fn(&mut self, function: &'a syn::ItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'a syn::ImplItemFn) {
+        self.add(&function.sig, &function.block);
+        visit::visit_impl_item_fn(self, function);
+    }
+}
+
+#[test]
+fn code_that_the_pages_name_is_defined() {
+    let mut defined = Definitions::default();
+    for file in rust_files(&root().join("src")) {
+        defined.0.extend(file.iter().map(|part| part.to_str().unwrap().trim_end_matches(".rs").to_owned()));
+        defined.visit_file(&syn::parse_file(&fs::read_to_string(&file).unwrap()).unwrap());
+    }
+    let mut missing = Vec::new();
+    for page in ["README.md", "docs", "docs/decisions"].iter().flat_map(|place| pages(&root().join(place))) {
+        let text = fs::read_to_string(&page).unwrap();
+        for code in text.split('`').skip(1).step_by(2).filter(|code| code.contains("::")) {
+            let is_name =
+                |segment: &str| segment.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+            let mut segments = code.trim_start_matches("wva_").trim_end_matches("()").split("::");
+            if segments.clone().all(is_name) && !segments.all(|segment| defined.0.contains(segment)) {
+                missing.push(format!("{}: {code}", page.display()));
             }
         }
     }
-    assert!(long.is_empty(), "{}", long.join("\n"));
+    assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+fn pages(place: &Path) -> Vec<PathBuf> {
+    if place.is_file() {
+        return vec![place.to_path_buf()];
+    }
+    let files = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+/// The names of all items in a file.
+#[derive(Default)]
+struct Definitions(BTreeSet<String>);
+
+impl<'a> Visit<'a> for Definitions {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        let name = match item {
+            syn::Item::Const(item) => Some(&item.ident),
+            syn::Item::Enum(item) => Some(&item.ident),
+            syn::Item::Fn(item) => Some(&item.sig.ident),
+            syn::Item::Mod(item) => Some(&item.ident),
+            syn::Item::Struct(item) => Some(&item.ident),
+            syn::Item::Trait(item) => Some(&item.ident),
+            syn::Item::Type(item) => Some(&item.ident),
+            _ => None,
+        };
+        self.0.extend(name.map(ToString::to_string));
+        visit::visit_item(self, item);
+    }
+
+    fn visit_variant(&mut self, variant: &'a syn::Variant) {
+        self.0.insert(variant.ident.to_string());
+    }
+
+    fn visit_impl_item_fn(&mut self, function: &'a syn::ImplItemFn) {
+        self.0.insert(function.sig.ident.to_string());
+    }
 }
 
 #[test]
@@ -196,7 +265,8 @@ fn one_tls_provider_one_hyper_and_no_openssl() {
         .unwrap();
     let tree = String::from_utf8(cargo.stdout).unwrap();
     let versions = |name: &str| {
-        let named = tree.lines().filter_map(|line| line.split_once(' ')).filter(|(one, _)| *one == name);
+        let named =
+            tree.lines().filter_map(|line| line.split_once(' ')).filter(|(package, _)| *package == name);
         named.filter_map(|(_, rest)| rest.split(' ').next()).collect::<BTreeSet<_>>().len()
     };
     for name in ["hyper", "rustls", "aws-lc-rs", "axum", "http", "kube-client", "reqwest"] {
