@@ -6,7 +6,7 @@ pub mod leadership;
 mod objects;
 pub mod pki;
 mod requests;
-pub mod reviews;
+pub(crate) mod reviews;
 mod text;
 pub mod watch;
 pub mod writers;

@@ -26,50 +26,33 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The answer to a SubjectAccessReview.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessDecision {
-    /// True when access is granted.
-    pub allowed: bool,
+#[derive(Debug)]
+pub(crate) struct AccessDecision {
+    pub(crate) allowed: bool,
     /// Why, for people.
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// A review without an answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ReviewError {
+pub(crate) enum ReviewError {
     /// No answer in time.
     #[error("{review}: the API server did not answer within {} s", REVIEW_TIMEOUT.as_secs())]
-    Timeout {
-        /// Which review.
-        review: &'static str,
-    },
+    Timeout { review: &'static str },
     /// The API server cannot be reached, or its answer cannot be parsed.
     #[error("{review} failed: {cause}")]
-    Failed {
-        /// Which review.
-        review: &'static str,
-        /// Why.
-        cause: String,
-    },
+    Failed { review: &'static str, cause: String },
     /// The API server rejected the review itself.
     #[error(
         "{review} failed: {message} ({code}); check that the service account is bound to ClusterRole \
          system:auth-delegator"
     )]
-    Refused {
-        /// Which review.
-        review: &'static str,
-        /// The HTTP status.
-        code: u16,
-        /// The message of the Status.
-        message: String,
-    },
+    Refused { review: &'static str, code: u16, message: String },
 }
 
 impl ReviewError {
     /// True when a working API server rejected the review, false when it could not answer.
-    #[must_use]
-    pub fn is_rejection(&self) -> bool {
+    pub(crate) fn is_rejection(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code < 500)
     }
 
@@ -85,11 +68,11 @@ impl ReviewError {
     }
 }
 
-/// Asks the API server whether the caller that `spec` names may do what it says.
+/// Reviews whether the caller in `spec` has the access in it.
 ///
 /// # Errors
 /// When the API server does not answer.
-pub async fn check_access(
+pub(crate) async fn check_access(
     client: &kube::Client,
     spec: SubjectAccessReviewSpec,
 ) -> Result<AccessDecision, ReviewError> {
@@ -99,11 +82,14 @@ pub async fn check_access(
     Ok(AccessDecision { allowed: status.allowed && status.denied != Some(true), reason })
 }
 
-/// Asks the API server who has `token`: a user with a name, or `None` when it is invalid.
+/// The user with `token`, who has a name; `None` when it is invalid.
 ///
 /// # Errors
 /// When the API server does not answer. Never contains the token.
-pub async fn review_token(client: &kube::Client, token: &str) -> Result<Option<UserInfo>, ReviewError> {
+pub(crate) async fn review_token(
+    client: &kube::Client,
+    token: &str,
+) -> Result<Option<UserInfo>, ReviewError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
     let review = TokenReview { spec, ..TokenReview::default() };
     let answer = ask("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
@@ -112,7 +98,7 @@ pub async fn review_token(client: &kube::Client, token: &str) -> Result<Option<U
     Ok(user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty())))
 }
 
-/// Sends a review; `name` is its kind. An API server that is overloaded (429) is asked [`MAX_ATTEMPTS`] times in all.
+/// Sends a review; `name` is its kind. An API server that is overloaded (429) gets [`MAX_ATTEMPTS`] requests in all.
 async fn ask<K>(name: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize + serde::de::DeserializeOwned,

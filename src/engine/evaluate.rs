@@ -175,12 +175,12 @@ impl Engine {
             return;
         }
         let newest = self.parts.board.newest();
-        let left = Published { sequence: newest.sequence + 1, ..Published::empty() };
+        let empty = Published { sequence: newest.sequence + 1, ..Published::empty() };
         if !restored.decisions.is_empty() {
             let (at, decisions) = (self.parts.clock.now(), restored.decisions.clone());
-            self.parts.board.publish(Published { at, origin: Origin::Restored, decisions, ..left });
+            self.parts.board.publish(Published { at, origin: Origin::Restored, decisions, ..empty });
         } else if newest.origin == Origin::Computed && newest.term.as_ref() != Some(&term) {
-            self.parts.board.publish(left);
+            self.parts.board.publish(empty);
         }
         self.memory.send_replace(Arc::new(adopt(restored)));
         term_state.term = Some(term);

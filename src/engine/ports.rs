@@ -189,10 +189,10 @@ impl ClusterView {
     /// The claims on one Deployment: none, one, or a dispute.
     #[must_use]
     pub fn claims_on(&self, namespace: &str, deployment: &str) -> &[Claim] {
-        let wanted = (namespace, deployment);
-        let from = self.claims.partition_point(|claim| claim.target() < wanted);
+        let target = (namespace, deployment);
+        let from = self.claims.partition_point(|claim| claim.target() < target);
         let claims = self.claims.get(from..).unwrap_or_default();
-        let count = claims.partition_point(|claim| claim.target() == wanted);
+        let count = claims.partition_point(|claim| claim.target() == target);
         claims.get(..count).unwrap_or_default()
     }
 

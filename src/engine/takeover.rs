@@ -13,7 +13,7 @@ use super::leadership::Leadership;
 use super::reader::Reader;
 use super::restored::Restored;
 
-/// After so many attempts the leader decides without the state objects: one that never decides helps nobody.
+/// After so many attempts the leader decides without the state objects: one that never decides is useless.
 const MAX_LOAD_ATTEMPTS: u32 = 5;
 /// The wait between two attempts.
 const LOAD_BACKOFF: Duration = Duration::from_secs(2);

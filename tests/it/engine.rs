@@ -162,13 +162,13 @@ async fn a_thousand_readers_at_once_cause_one_query() {
 
 #[tokio::test(start_paused = true)]
 async fn the_pod_deletion_order_is_measured_and_published_only_if_enabled() {
-    for wanted in [false, true] {
-        let fixture = fixture_with(Duration::ZERO, wanted);
+    for is_enabled in [false, true] {
+        let fixture = fixture_with(Duration::ZERO, is_enabled);
         let mut percent = Policy::default();
         percent.global.default.analyzer = Analyzer::SaturationPercent;
         fixture.engine.set_policy(percent);
         let published = fixture.reader.current().await;
-        assert_eq!(published.deletion_orders.contains_key(&VariantId::new("llm", "llama")), wanted);
+        assert_eq!(published.deletion_orders.contains_key(&VariantId::new("llm", "llama")), is_enabled);
         // It shows whether the gauges are plausible, and is queried for every analyzer.
         assert!(fixture.fleet.signals.lock().unwrap().contains(&Signal::Running));
     }
@@ -188,9 +188,9 @@ async fn a_read_of_a_young_result_computes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_read_during_a_slow_first_evaluation_waits_no_longer_than_read_wait() {
     let slow = fixture(Duration::from_secs(5));
-    let asked = Instant::now();
+    let started = Instant::now();
     let answer = slow.reader.current().await;
-    assert_eq!(asked.elapsed(), ReadSettings::default().read_wait);
+    assert_eq!(started.elapsed(), ReadSettings::default().read_wait);
     assert_eq!(answer.sequence, 0, "nothing yet, and the answer will say so");
 }
 
@@ -199,9 +199,9 @@ async fn a_read_does_not_wait_for_evaluations_that_take_longer_than_read_wait() 
     let slow = fixture(Duration::from_secs(5));
     slow.reader.refresh().await;
     tokio::time::advance(Duration::from_secs(60)).await;
-    let asked = Instant::now();
+    let started = Instant::now();
     let answer = slow.reader.current().await;
-    assert_eq!(asked.elapsed(), Duration::ZERO);
+    assert_eq!(started.elapsed(), Duration::ZERO);
     assert_eq!(answer.sequence, 1, "the last good number, with its true age");
 }
 
@@ -229,14 +229,14 @@ async fn readers_that_disconnect_during_a_slow_evaluation_do_not_start_another()
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_evaluation_the_next_waits_three_times_as_long_and_reads_do_not_wait_for_it() {
+async fn the_next_evaluation_waits_three_times_as_long_and_no_read_waits_for_it() {
     let slow = fixture(Duration::from_secs(4));
     slow.reader.refresh().await;
     let ended = Instant::now();
     while ended.elapsed() < Duration::from_millis(11_900) {
-        let asked = Instant::now();
+        let started = Instant::now();
         assert_eq!(slow.reader.current().await.sequence, 1);
-        assert_eq!(asked.elapsed(), Duration::ZERO);
+        assert_eq!(started.elapsed(), Duration::ZERO);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(slow.fleet.queries.load(Ordering::Relaxed), 1);
@@ -329,9 +329,10 @@ async fn after_resigning_nothing_is_published_and_reads_get_the_newest_result() 
     assert_eq!(evaluated.sequence, 1, "the one in flight is for nobody");
     assert!(!memory.has_changed().unwrap(), "what is written down is what was published");
 
-    let (asked, queries) = (Instant::now(), fixture.fleet.queries.load(Ordering::Relaxed));
+    let started = Instant::now();
+    let queries = fixture.fleet.queries.load(Ordering::Relaxed);
     assert_eq!(fixture.reader.current().await.sequence, 1, "though the lease is still ours");
-    assert_eq!(asked.elapsed(), Duration::ZERO);
+    assert_eq!(started.elapsed(), Duration::ZERO);
     fixture.engine.take_over(Restored::default(), term());
     fixture.reader.current().await;
     assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), queries, "nor in another term");

@@ -281,7 +281,7 @@ impl Election {
 
     fn holder(&self) -> Option<Holder> {
         let lease = &self.observed.as_ref()?.lease;
-        // The second: our lease expired, releasing it failed, or an older state of it arrived late. We must not be asked.
+        // It may still name us after it expired, after a failed release, or in a late event: nothing must be forwarded to us then.
         if self.is_free() || (self.has_our_identity() && !self.is_leader()) {
             return None;
         }

@@ -49,7 +49,7 @@ pub(crate) struct ShardHeader {
 
 impl ShardHeader {
     /// True when this was written by a later holder of the same lease. A header of another lease, which was deleted or
-    /// renamed, supersedes nothing: whoever holds the present lease is the leader.
+    /// renamed, supersedes nothing: the holder of the present lease is the leader.
     pub(crate) fn supersedes(&self, other: &Self) -> bool {
         self.lease == other.lease && self.epoch > other.epoch
     }
@@ -177,7 +177,7 @@ impl StateValue for GroupMemory {
         )
     }
 
-    /// Changes nothing: whoever decides with a memory takes later times for its own.
+    /// Changes nothing: a decision takes later times of a memory for its own time.
     fn clamp_to(&mut self, now: Timestamp) -> bool {
         let variants = self.variants.iter().map(|(_, variant)| variant);
         let times =

@@ -234,12 +234,12 @@ impl StateStore {
         holder: &Holder,
         may_write: impl Fn() -> bool,
     ) -> Result<(), StateError> {
-        let kept: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
+        let in_use: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
         let ours = self.header(kind, holder);
         for map in self.objects(kind).await?.items {
             let newer = superseding(Some(&map), &ours);
             let ObjectMeta { name: Some(name), uid, resource_version, .. } = map.metadata else { continue };
-            if kept.contains(&name) {
+            if in_use.contains(&name) {
                 continue;
             }
             if let Some(newer) = newer {

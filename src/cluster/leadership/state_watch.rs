@@ -1,4 +1,4 @@
-//! Which state objects exist, so that their writer writes one again that somebody deleted.
+//! Watches which state objects exist, so that a deleted one is written again.
 
 use std::collections::BTreeSet;
 

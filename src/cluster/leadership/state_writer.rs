@@ -24,7 +24,7 @@ use crate::telemetry::StateMetrics;
 
 /// Shortest time between two writes of decisions.
 const DECISIONS_INTERVAL: Duration = Duration::from_secs(2);
-/// Evidence that is this much newer is written although nothing else changed: a follower's answer looks at most that much
+/// Evidence that is this much newer is written although nothing else changed: a follower's answer seems at most that much
 /// older than it is, and a quiet installation writes once a minute.
 const EVIDENCE_INTERVAL: Duration = Duration::from_secs(60);
 /// Where a fifth of `max-stale` is less than that, it counts instead.
@@ -105,7 +105,7 @@ impl WrittenObjects {
         *self = Self { known: known.collect(), ..Self::default() };
     }
 
-    /// The end of a term: whoever is the leader now restores deleted objects.
+    /// The end of a term: the next leader restores deleted objects.
     fn end_term(&mut self) {
         self.start_term();
         self.known.retain(|_, stored| stored.is_some());

@@ -25,7 +25,7 @@ const LEAF_DAYS: i32 = 365;
 /// A leaf is renewed this many days before its end: time for a person to notice that renewing fails.
 const RENEW_DAYS: i32 = 30;
 /// A CA is replaced when it lasts no longer than a leaf issued today, and a month: no leaf outlives its CA, and a rotation
-/// that waits for somebody has a year.
+/// that is blocked has a year.
 const REPLACE_DAYS: i32 = LEAF_DAYS + RENEW_DAYS;
 /// Most names of a leaf: those of three installations that were renamed in turn, at 5 each, and one more. The newest come
 /// first.

@@ -63,7 +63,7 @@ pub(crate) fn next_step(
 ) -> Option<RotationStep> {
     let has_settled = inputs.seen_for >= settle;
     match phase {
-        // Whoever trusts the new CA is served again; whoever does not is not served either way.
+        // Callers that trust the new CA are served again; for the others nothing changes.
         RotationPhase::Announcing if inputs.has_expired => Some(RotationStep::Switch),
         _ if inputs.has_expired => Some(RotationStep::StartOver),
         _ if !inputs.leaf_is_good => Some(RotationStep::Renew),
@@ -206,12 +206,12 @@ mod tests {
                 self.time += 1;
                 let secret = self.secret.oldest(self.time);
                 let service = self.service.oldest(self.time);
-                for seen in &mut self.api_servers {
-                    *seen = service.max(*seen);
+                for version in &mut self.api_servers {
+                    *version = service.max(*version);
                 }
                 for at in 0..self.instances.len() {
-                    let seen = &self.instances[at];
-                    self.observe(at, secret.max(seen.secret), service.max(seen.service));
+                    let Instance { secret: last_secret, service: last_service, .. } = self.instances[at];
+                    self.observe(at, secret.max(last_secret), service.max(last_service));
                 }
             }
         }
@@ -272,8 +272,8 @@ mod tests {
         fn holds(&self) -> Result<(), TestCaseError> {
             for server in &self.instances {
                 let leaf = self.secret.0[server.secret].1.signer;
-                for seen in &self.api_servers {
-                    let bundle = &self.service.0[*seen].1;
+                for version in &self.api_servers {
+                    let bundle = &self.service.0[*version].1;
                     prop_assert!(
                         bundle.contains(&leaf),
                         "leaf of {leaf}, bundle {bundle:?} at {}",

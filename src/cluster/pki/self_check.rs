@@ -174,7 +174,7 @@ impl SelfCheck {
     fn check(&self, object: &APIService) -> CheckResult {
         if skips_verification(object) {
             let message = "spec.insecureSkipTLSVerify is true: the API server verifies no certificate, and would send HPAs' \
-                           requests to whoever answers; remove it";
+                           requests to any server that answers; remove it";
             return CheckResult::unknown("InsecureSkipTLSVerify", message, Some(true));
         }
         let chain = (self.served)();

@@ -170,8 +170,10 @@ mod tests {
         params(names, from, until).signed_by(&KeyPair::generate().unwrap(), by).unwrap().der().clone()
     }
 
-    fn verdict(bundle: &str, leaf: &CertificateDer<'static>) -> String {
-        match verify(bundle.as_bytes(), std::slice::from_ref(leaf), NAME, now()) {
+    /// The verdict about `chain` by the CAs in `bundle`.
+    fn verdict(bundle: &str, chain: &[&CertificateDer<'static>]) -> String {
+        let chain: Vec<_> = chain.iter().map(|certificate| (*certificate).clone()).collect();
+        match verify(bundle.as_bytes(), &chain, NAME, now()) {
             Ok(()) => "accepted".into(),
             Err(refusal) => refusal.message.replace(PROBE_PREFIX, ""),
         }
@@ -184,90 +186,75 @@ mod tests {
         let namesake = ca("ca", 2035);
         let good = leaf(&right, &[NAME], 2025, 2027);
         let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        for bundle in [
-            right.pem(),
-            other.pem() + &right.pem(),
-            namesake.pem() + &right.pem(),
-            damaged.to_owned() + &right.pem(),
-        ] {
-            assert_eq!(verdict(&bundle, &good), "accepted", "{bundle}");
+        for before in ["", &other.pem(), &namesake.pem(), damaged] {
+            assert_eq!(verdict(&(before.to_owned() + &right.pem()), &[&good]), "accepted", "{before}");
         }
-        assert_ne!(verdict(&namesake.pem(), &good), "accepted", "same name, other key");
+        assert_ne!(verdict(&namesake.pem(), &[&good]), "accepted", "same name, other key");
+        let mut params = params(&[], 2025, 2035);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "intermediate");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let intermediate = CertifiedIssuer::signed_by(params, KeyPair::generate().unwrap(), &right).unwrap();
+        let lower = leaf(&intermediate, &[NAME], 2025, 2027);
+        assert_eq!(verdict(&right.pem(), &[&lower, intermediate.der()]), "accepted");
+        assert_eq!(verdict(&right.pem(), &[&lower]), "certificate signed by unknown authority");
     }
 
     #[test]
-    fn a_refusal_has_the_words_of_the_api_servers_probe() {
+    fn a_refusal_has_the_cause_in_the_words_of_the_api_servers_probe() {
         let right = ca("ca", 2035);
-        let other = ca("other", 2035);
         let expired = ca("ca", 2026);
         let good = leaf(&right, &[NAME], 2025, 2027);
-        let wrong_name = leaf(&right, &["localhost"], 2025, 2027);
-        let no_name = leaf(&right, &[], 2025, 2027);
-        let past = leaf(&right, &[NAME], 2025, 2026);
-        let future = leaf(&right, &[NAME], 2027, 2028);
-        let of_expired = leaf(&expired, &[NAME], 2025, 2027);
         for (bundle, leaf, expected) in [
-            (other.pem(), &good, "certificate signed by unknown authority"),
+            (ca("other", 2035).pem(), &good, "certificate signed by unknown authority"),
             (
                 right.pem(),
-                &wrong_name,
+                &leaf(&right, &["localhost"], 2025, 2027),
                 "certificate not valid for name \"rec.kube-system.svc\"; certificate is only valid for \
                  DnsName(\"localhost\")",
             ),
             (
                 right.pem(),
-                &no_name,
+                &leaf(&right, &[], 2025, 2027),
                 "certificate not valid for name \"rec.kube-system.svc\"; certificate is not valid for any names \
                  (according to its subjectAltName extension)",
             ),
             (
                 right.pem(),
-                &past,
+                &leaf(&right, &[NAME], 2025, 2026),
                 "certificate has expired or is not yet valid: it expired 2026-01-01T00:00:00Z",
             ),
             (
                 right.pem(),
-                &future,
+                &leaf(&right, &[NAME], 2027, 2028),
                 "certificate has expired or is not yet valid: it is valid from 2027-01-01T00:00:00Z",
             ),
-            (expired.pem(), &of_expired, "certificate has expired or is not yet valid: a CA that signed it"),
+            (
+                expired.pem(),
+                &leaf(&expired, &[NAME], 2025, 2027),
+                "certificate has expired or is not yet valid: a CA that signed it",
+            ),
             (
                 "no certificate".into(),
                 &good,
                 "unable to load root certificates: spec.caBundle contains no certificate",
             ),
         ] {
-            assert_eq!(verdict(&bundle, leaf), expected);
+            assert_eq!(verdict(&bundle, &[leaf]), expected);
         }
     }
 
     #[test]
     fn a_self_signed_leaf_is_accepted_when_it_is_the_bundle_itself() {
         for is_ca in [IsCa::NoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
-            let self_signed = |until| {
+            for (until, expected) in [
+                (2027, "accepted"),
+                (2026, "certificate has expired or is not yet valid: it expired 2026-01-01T00:00:00Z"),
+            ] {
                 let mut params = params(&[NAME], 2025, until);
                 params.is_ca = is_ca;
-                params.self_signed(&KeyPair::generate().unwrap()).unwrap()
-            };
-            let good = self_signed(2027);
-            assert_eq!(verdict(&good.pem(), good.der()), "accepted");
-            let expired = self_signed(2026);
-            assert!(verdict(&expired.pem(), expired.der()).contains("it expired 2026-01-01"));
+                let leaf = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+                assert_eq!(verdict(&leaf.pem(), &[leaf.der()]), expected);
+            }
         }
-    }
-
-    #[test]
-    fn an_intermediate_is_verified_with_the_leaf() {
-        let root = ca("root", 2035);
-        let mut intermediate = params(&[], 2025, 2035);
-        intermediate.distinguished_name.push(rcgen::DnType::CommonName, "intermediate");
-        intermediate.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let intermediate =
-            CertifiedIssuer::signed_by(intermediate, KeyPair::generate().unwrap(), &root).unwrap();
-        let leaf = leaf(&intermediate, &[NAME], 2025, 2027);
-        let chain = [leaf.clone(), intermediate.der().clone()];
-        assert_eq!(verify(root.pem().as_bytes(), &chain, NAME, now()), Ok(()));
-        let alone = verify(root.pem().as_bytes(), &[leaf], NAME, now()).unwrap_err();
-        assert_eq!(alone.fault, Fault::UnknownAuthority);
     }
 }

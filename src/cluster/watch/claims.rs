@@ -134,9 +134,9 @@ pub(super) mod tests {
         let names = |objects: &BTreeMap<_, _>| -> Vec<String> {
             split_by_validity(objects).0.iter().map(|(variant, _)| variant.id.to_string()).collect()
         };
-        let kept = names(&objects);
-        assert_eq!(kept.len(), 101);
-        assert_eq!(kept[98..], ["crowded/v00098", "crowded/v00099", "llm/v00007"]);
+        let valid = names(&objects);
+        assert_eq!(valid.len(), 101);
+        assert_eq!(valid[98..], ["crowded/v00098", "crowded/v00099", "llm/v00007"]);
         let invalid = split_by_validity(&objects).1;
         assert_eq!((invalid.len(), invalid[0].id.name.as_str()), (4_900, "v00100"));
         assert_eq!(
@@ -146,7 +146,7 @@ pub(super) mod tests {
         );
         // A later object changes none of the first ones.
         objects.extend([crowded(6_000)]);
-        assert_eq!((names(&objects), split_by_validity(&objects).1.len()), (kept, 4_901));
+        assert_eq!((names(&objects), split_by_validity(&objects).1.len()), (valid, 4_901));
         // Variants with a shared target do not count.
         objects.extend([entry("crowded", 6_001, "d0")]);
         assert_eq!(names(&objects)[99], "crowded/v00100");

@@ -144,7 +144,7 @@ pub(crate) fn stored_replicas(number: i32) -> Option<Replicas> {
     replicas(number).filter(|_| number <= MAX_REPLICAS)
 }
 
-/// What is kept of a stored status: our own conditions, since whoever may write a status may add any number of others.
+/// What is kept of a stored status: our own conditions, because other writers may add any number of others.
 pub(crate) fn own_status(mut status: VariantAutoscalingStatus) -> VariantAutoscalingStatus {
     status.conditions.retain(|condition| CONDITIONS.contains(&condition.type_.as_str()));
     status.desired_optimized_alloc = status.desired_optimized_alloc.filter(|alloc| {
@@ -180,7 +180,7 @@ pub(crate) struct ScaleTarget {
 
 impl From<&PartialDeployment> for ScaleTarget {
     fn from(deployment: &PartialDeployment) -> Self {
-        // Whoever may edit a Deployment may request billions of replicas. The API server stores no negative count.
+        // A Deployment may request billions of replicas. The API server stores no negative count.
         let bounded = |number: Option<i32>| {
             number.map(|number| number.min(MAX_REPLICAS)).and_then(replicas).unwrap_or_default()
         };
@@ -272,8 +272,8 @@ mod tests {
         assert!(problem(json!({ "minReplicas": -1 })).contains("spec.minReplicas -1"));
         assert!(problem(json!({ "maxReplicas": 0 })).contains("spec.maxReplicas 0"));
         assert!(problem(json!({ "modelID": "" })).contains("spec.modelID"));
-        let other = json!({ "scaleTargetRef": { "kind": "StatefulSet", "name": "x" } });
-        assert!(problem(other).contains("spec.scaleTargetRef.kind \"StatefulSet\""));
+        let stateful_set = json!({ "scaleTargetRef": { "kind": "StatefulSet", "name": "x" } });
+        assert!(problem(stateful_set).contains("spec.scaleTargetRef.kind \"StatefulSet\""));
     }
 
     #[test]
@@ -385,8 +385,8 @@ mod tests {
             own_status(serde_json::from_value(status).unwrap())
         };
         assert_eq!(status(3).conditions.len(), 1);
-        for (number, kept) in [(100_000, true), (100_001, false), (i32::MAX, false), (-1, false)] {
-            assert_eq!(status(number).desired_optimized_alloc.is_some(), kept, "{number}");
+        for (number, is_valid) in [(100_000, true), (100_001, false), (i32::MAX, false), (-1, false)] {
+            assert_eq!(status(number).desired_optimized_alloc.is_some(), is_valid, "{number}");
         }
     }
 }

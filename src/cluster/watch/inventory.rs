@@ -158,13 +158,16 @@ mod tests {
         let used = |spec: Value| {
             PodGpus::from_pod(&serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap())
         };
-        let asks = |gpus: u32| json!({ "resources": { "limits": { "nvidia.com/gpu": gpus.to_string(), "cpu": "2" } } });
+        let requests = |gpus: u32| json!({ "resources": { "limits": { "nvidia.com/gpu": gpus.to_string(), "cpu": "2" } } });
         let on_node = |count| Some(PodGpus { node: "n".into(), count });
-        assert_eq!(used(json!({ "nodeName": "n", "containers": [asks(2), asks(1), {}] })), on_node(3));
-        let before = json!([asks(4), asks(1)]);
-        let serving = json!([asks(1)]);
         assert_eq!(
-            used(json!({ "nodeName": "n", "initContainers": before, "containers": serving })),
+            used(json!({ "nodeName": "n", "containers": [requests(2), requests(1), {}] })),
+            on_node(3)
+        );
+        let init = json!([requests(4), requests(1)]);
+        let serving = json!([requests(1)]);
+        assert_eq!(
+            used(json!({ "nodeName": "n", "initContainers": init, "containers": serving })),
             on_node(4)
         );
         assert_eq!(used(json!({ "containers": serving })), None, "it has no node yet");

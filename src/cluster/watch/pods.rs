@@ -135,16 +135,21 @@ mod tests {
 
     #[test]
     fn a_pod_that_was_ready_differs_from_one_that_never_was() {
-        let since = |status: &str, changed: &str, seen: Option<&str>| {
+        let since = |status: &str, changed: &str, accepted: Option<&str>| {
             let ready = json!([{ "type": "Ready", "status": status, "lastTransitionTime": changed }]);
-            let of = json!({ "spec.nodeName": "n", "status.conditions": ready, "status.startTime": seen });
+            let of =
+                json!({ "spec.nodeName": "n", "status.conditions": ready, "status.startTime": accepted });
             WatchedPod::from_pod(&pod(of)).unwrap().ready_since.map(|at| at.to_string())
         };
-        let seen = Some("2026-01-01T00:00:10Z");
+        let accepted = Some("2026-01-01T00:00:10Z");
         let at = |text: &str| Some(text.to_owned());
         assert_eq!(since("True", "2026-01-01T00:01:00Z", None), at("2026-01-01T00:01:00Z"));
-        assert_eq!(since("False", "2026-01-01T00:00:12Z", seen), None, "its first status");
-        assert_eq!(since("False", "2026-01-01T00:09:00Z", seen), at("2026-01-01T00:09:00Z"), "it has failed");
+        assert_eq!(since("False", "2026-01-01T00:00:12Z", accepted), None, "its first status");
+        assert_eq!(
+            since("False", "2026-01-01T00:09:00Z", accepted),
+            at("2026-01-01T00:09:00Z"),
+            "it has failed"
+        );
         assert_eq!(since("False", "2026-01-01T00:09:00Z", None), None);
     }
 

@@ -80,16 +80,16 @@ mod tests {
     }
 
     #[test]
-    fn engine_parameters_are_kept_and_secrets_are_not() {
+    fn engine_parameters_are_stored_and_secrets_are_not() {
         let env = json!([{ "name": "VLLM_USE_V1", "value": "0" }, { "name": "HF_TOKEN", "value": "hf_x" }]);
         let container = json!({
             "image": "vllm/vllm-openai:v0.9", "command": ["vllm", "serve"], "env": env,
             "args": ["m", "--max-num-seqs=64", "--max-num-batched-tokens", "4096", "--api-key", "s3cret"]
         });
-        let kept = of(json!([container]));
-        let engine = kept.engine.as_ref().unwrap();
+        let template = of(json!([container]));
+        let engine = template.engine.as_ref().unwrap();
         assert_eq!((engine.max_sequences, engine.batched_tokens, engine.v1), (64, 4096, false));
-        let text = serde_json::to_string(&kept).unwrap();
+        let text = serde_json::to_string(&template).unwrap();
         assert!(!text.contains("s3cret") && !text.contains("hf_x"), "{text}");
         assert_eq!(of(json!([])).engine, None);
     }
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn an_oversized_template_takes_little_memory() {
         let words = vec!["--kv-cache-dtype=".to_owned() + &"w".repeat(10_000); 1000];
-        let kept = of(json!(vec![json!({ "args": words, "image": "é".repeat(1000) }); 20]));
-        assert!(serde_json::to_string(&kept).unwrap().len() < 1024);
+        let template = of(json!(vec![json!({ "args": words, "image": "é".repeat(1000) }); 20]));
+        assert!(serde_json::to_string(&template).unwrap().len() < 1024);
     }
 }

@@ -6,7 +6,7 @@ use wva_core::snapshot::Signal;
 use crate::cluster::text::first_names;
 
 /// The series under which model servers export a signal, the newest of each engine first. Only `collect` knows these names;
-/// whoever starts the writer passes them in.
+/// `app` passes them in.
 pub type SeriesOf = fn(Signal) -> Vec<String>;
 
 /// Signals that a message names; the rest are counted. Each may have two names of 45 characters, and an event's note has

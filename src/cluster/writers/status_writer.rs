@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_number_that_keeps_changing_makes_few_events_and_the_next_one_counts_those_dropped() {
+    async fn a_number_that_keeps_changing_makes_few_events_that_count_the_dropped_ones() {
         let mut budget = EventBudget::default();
         let written = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
         assert_eq!((written, budget.written.len()), (MAX_EVENTS, MAX_EVENTS));

@@ -229,7 +229,7 @@ fn what_a_scheduler_gave_to_a_port_is_of_the_engine_that_answers_there() {
 }
 
 #[test]
-fn several_engines_behind_one_port_share_what_came_to_it_and_so_do_all_behind_a_proxy() {
+fn engines_behind_one_port_or_one_proxy_share_its_requests() {
     let halves = [("0".to_owned(), 590.0), ("1".to_owned(), 590.0)];
     for port in [8000, 443] {
         let behind = vec![at_port("0", 8000), at_port("1", 8000), given("llama-0", port, "meta/llama")];
@@ -249,7 +249,7 @@ fn what_was_given_to_another_pod_or_for_another_model_is_not_the_pods() {
 }
 
 #[test]
-fn under_upstreams_rules_the_queueing_model_sees_what_the_scheduler_gave_to_each_replica() {
+fn under_upstreams_rules_the_queueing_model_reads_the_schedulers_attempts() {
     let counters = [
         (Signal::RequestPromptTokensSum, 2000.0),
         (Signal::RequestPromptTokensCount, 2.0),

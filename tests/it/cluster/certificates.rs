@@ -55,11 +55,12 @@ fn instance_of(
     let stop = CancellationToken::new();
     let settings = settings(service);
     let ours = settings.service.clone();
-    let (watching, known) = ApiServiceWatch::new(client.clone(), ours.clone());
+    let (watching, apiservices) = ApiServiceWatch::new(client.clone(), ours.clone());
     let (publish, bundles) = watch::channel(None);
-    let certificates = CertificateManager::new(client.clone(), settings, clock.clone(), Some(known.clone()));
+    let certificates =
+        CertificateManager::new(client.clone(), settings, clock.clone(), Some(apiservices.clone()));
     let events = events(&client, &mut Registry::default());
-    let writer = CaBundleWriter::new(client, ours, bundles.clone(), known, events, clock);
+    let writer = CaBundleWriter::new(client, ours, bundles.clone(), apiservices, events, clock);
     spawn(watching.run(stop.clone()));
     spawn(certificates.run(publish, stop.clone()));
     spawn(writer.run(stop.clone()));
@@ -104,9 +105,9 @@ async fn the_first_instance_creates_the_secret_and_writes_only_the_ca_bundle() {
     let store = Store::installed();
     let (_bundles, _stop) = instance(&store);
     store.until(ROTATION, carried).await;
-    let made = store.writes("/api/v1/namespaces/wva/secrets").remove(0);
-    assert_eq!(made.method, Method::POST);
-    let data = made.body["data"].as_object().unwrap();
+    let created = store.writes("/api/v1/namespaces/wva/secrets").remove(0);
+    assert_eq!(created.method, Method::POST);
+    let data = created.body["data"].as_object().unwrap();
     assert_eq!(data.keys().collect::<Vec<_>>(), ["ca.crt", "ca.key", "tls.crt", "tls.key"]);
     let applied = store.writes(SERVICES).remove(0);
     assert_eq!(applied.method, Method::PATCH);
@@ -258,9 +259,9 @@ async fn a_deleted_secret_is_restored_without_an_interruption() {
     let old = first(&mut bundles).await;
     store.until(ROTATION, carried).await;
     store.delete(SECRET);
-    let anew = store.until(ROTATION, |store| store.get(SECRET)).await;
-    assert_eq!(text(&anew["data"], "tls.crt"), old.cert, "still the leaf that everybody verifies");
-    assert_eq!(authorities(&text(&anew["data"], "ca.crt")), 2, "and on the way to a new CA");
+    let restored = store.until(ROTATION, |store| store.get(SECRET)).await;
+    assert_eq!(text(&restored["data"], "tls.crt"), old.cert, "still the leaf that everybody verifies");
+    assert_eq!(authorities(&text(&restored["data"], "ca.crt")), 2, "and on the way to a new CA");
 }
 
 /// A Secret of an earlier version: one CA without a time in its name.

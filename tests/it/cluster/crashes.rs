@@ -67,9 +67,9 @@ fn evaluation(sequence: u64, count: u32, desired: impl Fn(u32) -> u32, unknown: 
 
 /// The number of every variant that a new leader has.
 async fn restored(api: &Store) -> BTreeMap<VariantId, u32> {
-    let found = timeout(SOON, state_store(api.client()).load()).await.unwrap().unwrap();
-    assert_eq!(found.memory.dropped, [""; 0], "nothing is damaged");
-    let memory = adopt(found);
+    let loaded = timeout(SOON, state_store(api.client()).load()).await.unwrap().unwrap();
+    assert_eq!(loaded.memory.dropped, [""; 0], "nothing is damaged");
+    let memory = adopt(loaded);
     let variants = memory.groups.iter().flat_map(|(group, memory)| {
         let targets = memory.variants.iter().filter_map(|(name, variant)| Some((name, variant.target?)));
         targets.map(|(name, target)| (VariantId::new(group.namespace.clone(), name.clone()), target.get()))
@@ -132,11 +132,11 @@ async fn sweep_states(
         let ended = !api.has_crashed();
         count += usize::from(!ended);
         api.crash(None);
-        let found = restored(&api).await;
+        let numbers = restored(&api).await;
         for id in first.desired.keys() {
-            assert!(found.contains_key(id), "{crash:?}: {id} has no number");
+            assert!(numbers.contains_key(id), "{crash:?}: {id} has no number");
         }
-        for (id, number) in &found {
+        for (id, number) in &numbers {
             let known =
                 [first].iter().chain(following).any(|evaluation| evaluation.desired.get(id) == Some(number));
             assert!(known, "{crash:?}: nobody decided {number} for {id}");
@@ -152,7 +152,7 @@ async fn sweep_states(
 }
 
 #[tokio::test]
-async fn a_leader_that_crashes_between_any_two_writes_of_its_last_state_loses_and_invents_no_number() {
+async fn a_crash_between_any_two_writes_of_the_last_state_loses_and_invents_no_number() {
     let first = evaluation(1, FIRST, |index| index + 1, false);
     let second = evaluation(2, VARIANTS, |index| index + 2, true);
     let write = async |api: &Store, following: &[&Evaluation]| write_states(api, 1, following).await;
@@ -203,11 +203,11 @@ async fn write_statuses(api: &Store, evaluation: &Evaluation) {
         "a".into(),
         |_| Vec::new(),
     );
-    let wanted = evaluation.desired.clone();
+    let desired = evaluation.desired.clone();
     let driving = async {
         reader.subscribe().wait_for(|state| state.view.synced).await.unwrap();
         board.publish(evaluation.published.clone());
-        api.until(SOON, |api| (api.has_crashed() || statuses(api) == wanted).then_some(())).await;
+        api.until(SOON, |api| (api.has_crashed() || statuses(api) == desired).then_some(())).await;
     };
     tokio::select! {
         () = watches.run(stop.clone()) => {}
@@ -228,7 +228,7 @@ fn statuses(api: &Store) -> BTreeMap<VariantId, u32> {
 }
 
 #[tokio::test]
-async fn a_leader_that_crashes_between_any_two_writes_of_statuses_leaves_numbers_that_were_decided() {
+async fn a_crash_between_any_two_writes_of_statuses_leaves_numbers_that_were_decided() {
     let first = evaluation(1, 4, |index| index + 1, false);
     let second = evaluation(2, 4, |index| index + 5, false);
     let mut count = 0;
@@ -265,19 +265,19 @@ fn is_rotated(api: &Store) -> bool {
 /// Issues the certificates, and a new CA on request, until all is done or the instance crashes.
 async fn rotate(api: &Store) {
     let (bundles, stop) = certificates::instance(api);
-    let over = |api: &Store| (api.has_crashed() || is_rotated(api)).then_some(());
-    let begun = |api: &Store| (api.has_crashed() || certificates::carried(api).is_some()).then_some(());
-    api.until(certificates::ROTATION, begun).await;
+    let has_ended = |api: &Store| (api.has_crashed() || is_rotated(api)).then_some(());
+    let has_begun = |api: &Store| (api.has_crashed() || certificates::carried(api).is_some()).then_some(());
+    api.until(certificates::ROTATION, has_begun).await;
     if !api.has_crashed() {
         certificates::request_rotation(api, "please");
-        api.until(4 * certificates::ROTATION, over).await;
+        api.until(4 * certificates::ROTATION, has_ended).await;
     }
     stop.cancel();
     drop(bundles);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_between_any_two_writes_of_certificates_leaves_a_rotation_that_the_next_instance_ends() {
+async fn a_crash_between_any_two_writes_of_certificates_leaves_a_rotation_that_goes_on() {
     let mut count = 0;
     for crash in crashes() {
         let api = Store::installed();

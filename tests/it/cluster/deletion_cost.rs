@@ -131,7 +131,7 @@ async fn only_the_leader_writes_and_takes_nothing_from_other_field_managers() {
 }
 
 #[tokio::test]
-async fn the_first_to_go_has_the_lowest_cost_and_an_old_cost_is_removed_unless_its_pod_is_unknown() {
+async fn the_first_pod_has_the_lowest_cost_and_old_costs_go_unless_the_pod_is_unknown() {
     let pods = vec![
         pod("a", Some(-1000)),
         pod("b", None),

@@ -41,9 +41,9 @@ fn lease(api: &Store) -> Value {
     api.get(&lease_path()).unwrap()
 }
 
-/// The write `index` that is as wanted.
-async fn write(api: &Store, index: usize, wanted: impl Fn(&Write) -> bool) -> Write {
-    api.until(SOON, |api| api.writes(LEASES).into_iter().filter(&wanted).nth(index)).await
+/// The write `index` of those that match.
+async fn write(api: &Store, index: usize, matches: impl Fn(&Write) -> bool) -> Write {
+    api.until(SOON, |api| api.writes(LEASES).into_iter().filter(&matches).nth(index)).await
 }
 
 /// An election of instance `a` with a duration of one second.
@@ -166,8 +166,9 @@ async fn a_lease_that_is_deleted_under_its_holder_is_another_lease() {
     api.delete(&lease_path());
     let created = write(&api, 1, |write| write.method == Method::POST).await;
     assert_eq!(created.body["spec"]["leaseTransitions"], 1, "a new count, not the middle of one");
-    let other = |now: &Leadership| now.holder.as_ref().is_some_and(|holder| holder.lease != before.lease);
-    assert!(running.until(other).await.is_mine());
+    let has_another_lease =
+        |now: &Leadership| now.holder.as_ref().is_some_and(|holder| holder.lease != before.lease);
+    assert!(running.until(has_another_lease).await.is_mine());
 }
 
 #[tokio::test]

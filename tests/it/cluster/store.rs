@@ -59,11 +59,11 @@ impl Content {
     }
 
     fn remove(&mut self, path: &str) -> Option<Value> {
-        let mut gone = self.objects.remove(path)?;
+        let mut deleted = self.objects.remove(path)?;
         self.version += 1;
-        gone["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.events.push((self.version, path.into(), json!({ "type": "DELETED", "object": gone })));
-        Some(gone)
+        deleted["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.events.push((self.version, path.into(), json!({ "type": "DELETED", "object": deleted })));
+        Some(deleted)
     }
 }
 
@@ -186,13 +186,13 @@ impl Store {
         }
     }
 
-    /// Waits for a result of `wanted`.
-    pub(super) async fn until<T>(&self, within: Duration, wanted: impl Fn(&Self) -> Option<T>) -> T {
+    /// Waits for a result of `read`.
+    pub(super) async fn until<T>(&self, within: Duration, read: impl Fn(&Self) -> Option<T>) -> T {
         let mut versions = self.version.subscribe();
         let waiting = async {
             loop {
                 versions.borrow_and_update();
-                if let Some(result) = wanted(self) {
+                if let Some(result) = read(self) {
                     return result;
                 }
                 versions.changed().await.unwrap();
@@ -357,7 +357,7 @@ fn selects(path: &str, query: &str, own: &str, object: &Value) -> bool {
     let labels =
         parameter(query, "labelSelector").unwrap_or_default().replace("%3D", "=").replace("%2F", "/");
     let mut labels = labels.split("%2C").filter(|label| !label.is_empty());
-    by_name.is_none_or(|wanted| wanted == name)
+    by_name.is_none_or(|selected| selected == name)
         && labels.all(|label| {
             let (key, value) = label.split_once('=').unwrap();
             object["metadata"]["labels"][key] == value

@@ -41,11 +41,11 @@ type Reads = Arc<Mutex<Vec<(String, String)>>>;
 fn all_watches(code: u16) -> (Reads, CancellationToken) {
     let reads = Reads::default();
     let stop = CancellationToken::new();
-    let seen = reads.clone();
+    let recorded = reads.clone();
     let (client, writes) = server(move |request| {
         let object = request.path.rsplit('/').next().unwrap_or_default();
         if request.method == "GET" && object != LEASE_NAME && object != "wva-tls" {
-            seen.lock().push((request.path.clone(), request.query.clone()));
+            recorded.lock().push((request.path.clone(), request.query.clone()));
         }
         match request.method.as_str() {
             "GET" if request.is_watch() => None,
@@ -68,8 +68,8 @@ fn all_watches(code: u16) -> (Reads, CancellationToken) {
         service: service.clone(),
         settle: DEFAULT_SETTLE_DURATION,
     };
-    let (services, known) = ApiServiceWatch::new(client.clone(), service);
-    let certificates = CertificateManager::new(client, settings, clock, Some(known));
+    let (services, apiservices) = ApiServiceWatch::new(client.clone(), service);
+    let certificates = CertificateManager::new(client, settings, clock, Some(apiservices));
     let end = stop.clone();
     spawn(async move {
         let (publish, bundles) = watch::channel(None);

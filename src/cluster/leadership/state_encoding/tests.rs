@@ -126,12 +126,12 @@ fn epochs_of_a_deleted_lease_no_longer_count() {
     let id = VariantId::new("n", "v");
     let old = encode(&BTreeMap::from([(id.clone(), decision(9))]), 1).shards;
     let new = encode(&BTreeMap::from([(id.clone(), decision(2))]), 1).shards;
-    let left = shard(7, &old[0]);
+    let earlier = shard(7, &old[0]);
     let mut ours = shard(1, &new[0]);
-    assert!(left.header.supersedes(&ours.header));
+    assert!(earlier.header.supersedes(&ours.header));
     (ours.header.lease, ours.header.written) = ("l-2".into(), time(60));
-    assert!(!left.header.supersedes(&ours.header) && !ours.header.supersedes(&left.header));
-    assert_eq!(desired(&decode::<Decision>(&[ours, left], time(100)).entries[&id]), 2);
+    assert!(!earlier.header.supersedes(&ours.header) && !ours.header.supersedes(&earlier.header));
+    assert_eq!(desired(&decode::<Decision>(&[ours, earlier], time(100)).entries[&id]), 2);
 }
 
 #[test]
@@ -151,20 +151,20 @@ fn a_damaged_line_is_dropped_and_the_others_stay() {
 #[test]
 fn an_impossible_number_of_replicas_is_dropped() {
     let id = VariantId::new("n", "v");
-    for (number, kept) in [(100_000, 1), (100_001, 0), (2_147_483_647, 0), (u32::MAX, 0)] {
+    for (number, count) in [(100_000, 1), (100_001, 0), (2_147_483_647, 0), (u32::MAX, 0)] {
         let lines = encode(&BTreeMap::from([(id.clone(), decision(number))]), 1).shards.remove(0);
         let decoded = decode::<Decision>(&[shard(1, &lines)], time(100));
-        assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
+        assert_eq!((decoded.entries.len(), decoded.dropped.len()), (count, 1 - count), "{number}");
         let group = encode(&BTreeMap::from([(GroupId::new("n", "m"), memory(number))]), 1);
         let decoded = decode::<GroupMemory>(&[shard(1, &group.shards[0])], time(100));
-        assert_eq!((decoded.entries.len(), decoded.dropped.len()), (kept, 1 - kept), "{number}");
+        assert_eq!((decoded.entries.len(), decoded.dropped.len()), (count, 1 - count), "{number}");
     }
 }
 
 #[test]
 fn an_impossible_number_in_the_stabilisation_window_is_dropped() {
-    let wanted = r#"{"id":"n/m","value":{"variants":{"v":{"wanted":{"highs":[["2026-01-01T00:00:00Z",4000000000]]}}}}}"#;
-    let decoded = decode::<GroupMemory>(&[shard(1, wanted)], time(100));
+    let entry = r#"{"id":"n/m","value":{"variants":{"v":{"wanted":{"highs":[["2026-01-01T00:00:00Z",4000000000]]}}}}}"#;
+    let decoded = decode::<GroupMemory>(&[shard(1, entry)], time(100));
     assert!(decoded.entries.is_empty(), "{decoded:?}");
     assert!(decoded.dropped[0].contains("4000000000 replicas"), "{:?}", decoded.dropped);
 }
