@@ -1,18 +1,20 @@
 //! Subcommands.
 
-mod crd;
 mod decisions;
-pub mod demo;
+mod demo;
 pub mod fleet;
 mod serve;
-mod signals;
 mod simulate;
+mod terminal;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
+
+use crate::cluster::crd::crd_yaml;
+use crate::collect::signals_page;
 
 /// Exit code for an invalid command line (`EX_USAGE` of sysexits.h).
 const EXIT_USAGE: u8 = 64;
@@ -33,8 +35,12 @@ enum Command {
     Decide(decisions::decide::Args),
     Replay(decisions::replay::Args),
     Simulate(Box<simulate::Args>),
-    Crd(crd::Args),
-    Signals(signals::Args),
+    /// Print the CustomResourceDefinition of VariantAutoscaling as YAML.
+    ///
+    /// Helm installs it once and never upgrades it. After an upgrade of wva, apply it with `wva crd | kubectl apply -f -`.
+    Crd,
+    /// Print the signals that each analyzer needs and the names they have in each engine, as Markdown.
+    Signals,
 }
 
 /// Parses the command line and runs the subcommand it names.
@@ -47,9 +53,16 @@ pub fn main() -> ExitCode {
         Command::Decide(args) => decisions::decide::main(&args),
         Command::Replay(args) => decisions::replay::main(&args),
         Command::Simulate(args) => simulate::main(*args),
-        Command::Crd(args) => crd::main(&args),
-        Command::Signals(args) => signals::main(&args),
+        Command::Crd => crd_yaml().map_or_else(|error| fail(1, &error), |yaml| print(&yaml)),
+        Command::Signals => print(&signals_page()),
     }
+}
+
+/// Prints a page.
+#[expect(clippy::print_stdout, reason = "the output of a command")]
+fn print(page: &str) -> ExitCode {
+    print!("{page}");
+    ExitCode::SUCCESS
 }
 
 /// Prints an error of a command to standard error.

@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use super::load::{Pattern, Request, Segment};
+use super::load::{Pattern, Request, Segment, span};
 use super::rng::Rng;
 use super::scenario::{Arrival, Arrivals, Scenario};
 use super::sizes::RequestSizes;
-use super::time::span;
 
-/// Where the requests of a run come from.
+/// Where the requests of a run come from: generated at a rate, or the rest of a trace.
 #[derive(Debug)]
 pub(super) enum RequestSource<'a> {
     Rate(Box<GeneratedRequests<'a>>),
-    Trace(RecordedRequests<'a>),
+    Trace(&'a [Arrival]),
 }
 
 impl<'a> RequestSource<'a> {
@@ -22,7 +21,8 @@ impl<'a> RequestSource<'a> {
                 Self::Rate(Box::new(GeneratedRequests::new(scenario, load.segments(), *pattern, rng)))
             }
             Arrivals::Trace(trace) => {
-                Self::Trace(RecordedRequests { rest: trace, end_s: scenario.duration.as_secs_f64() })
+                let end_s = scenario.duration.as_secs_f64();
+                Self::Trace(&trace[..trace.partition_point(|arrival| arrival.at_s < end_s)])
             }
         }
     }
@@ -31,7 +31,7 @@ impl<'a> RequestSource<'a> {
     pub(super) fn next_s(&self) -> f64 {
         match self {
             Self::Rate(rate) => rate.next_s,
-            Self::Trace(trace) => trace.peek().map_or(f64::INFINITY, |next| next.at_s),
+            Self::Trace(rest) => rest.first().map_or(f64::INFINITY, |next| next.at_s),
         }
     }
 
@@ -39,28 +39,14 @@ impl<'a> RequestSource<'a> {
     pub(super) fn next(&mut self) -> Option<Request> {
         match self {
             Self::Rate(rate) => rate.next(),
-            Self::Trace(trace) => trace.next(),
+            Self::Trace(rest) => {
+                let (Arrival { at_s, prompt, output, cached }, later) = rest.split_first()?;
+                *rest = later;
+                let prompt = (*prompt).max(1);
+                let cached = (*cached).min(prompt - 1);
+                Some(Request { arrived_s: *at_s, prompt, output: (*output).max(1), cached })
+            }
         }
-    }
-}
-
-/// The rest of a trace.
-#[derive(Debug)]
-pub(super) struct RecordedRequests<'a> {
-    rest: &'a [Arrival],
-    end_s: f64,
-}
-
-impl RecordedRequests<'_> {
-    fn peek(&self) -> Option<&Arrival> {
-        self.rest.first().filter(|next| next.at_s < self.end_s)
-    }
-
-    fn next(&mut self) -> Option<Request> {
-        let Arrival { at_s, prompt, output, cached } = *self.peek()?;
-        self.rest = &self.rest[1..];
-        let prompt = prompt.max(1);
-        Some(Request { arrived_s: at_s, prompt, output: output.max(1), cached: cached.min(prompt - 1) })
     }
 }
 
@@ -185,7 +171,7 @@ impl ConstantRates<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::load::LoadShape;
-    use super::super::presets::TP1;
+    use super::super::physics::TP1;
     use super::super::scenario::SimVariant;
     use super::*;
     use wva_core::units::{Cost, Ratio};

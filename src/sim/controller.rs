@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use smol_str::SmolStr;
-use wva_core::model::Analyzer;
-use wva_core::model::{Compat, Policy};
+use smol_str::{SmolStr, format_smolstr};
+use wva_core::model::{Analyzer, Compat, Policy};
 use wva_core::units::Replicas;
-
-use super::invalid::{Field, Invalid};
 
 /// An algorithm, and how its number reaches the HPA.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,16 +72,22 @@ impl MetricPath {
 }
 
 impl Controller {
+    fn new(name: impl Into<SmolStr>, algorithm: Algorithm) -> Self {
+        Self { name: name.into(), algorithm, path: MetricPath::Direct, scale_down_window: None, spares: 0 }
+    }
+
     /// The program itself under `policy`.
     #[must_use]
     pub fn core(name: impl Into<SmolStr>, policy: Policy) -> Self {
-        Self {
-            name: name.into(),
-            algorithm: Algorithm::Core(Box::new(policy)),
-            path: MetricPath::Direct,
-            scale_down_window: None,
-            spares: 0,
-        }
+        Self::new(name, Algorithm::Core(Box::new(policy)))
+    }
+
+    /// The program itself with the default settings of `analyzer`, by its name.
+    #[must_use]
+    pub fn analyzer(analyzer: Analyzer) -> Self {
+        let mut policy = Policy::default();
+        policy.global.default.analyzer = analyzer;
+        Self::core(analyzer.as_str(), policy)
     }
 
     /// WVA V2 as published: the token saturation analyzer with upstream's arithmetic of August 2026, through Prometheus, with
@@ -103,72 +106,21 @@ impl Controller {
     fn upstream(name: &'static str, analyzer: Analyzer) -> Self {
         let mut policy = Policy { compat: Compat::Upstream, ..Policy::default() };
         policy.global.default.analyzer = analyzer;
-        Self {
-            path: MetricPath::published(),
-            scale_down_window: Some(Duration::from_secs(120)),
-            ..Self::core(name, policy)
-        }
+        let path = MetricPath::published();
+        Self { path, scale_down_window: Some(Duration::from_secs(120)), ..Self::core(name, policy) }
     }
 
     /// KEDA on the endpoint picker's metrics with the thresholds of the published runs: 16 requests in a pod, 5 waiting.
     #[must_use]
     pub fn keda_epp() -> Self {
-        Self {
-            path: MetricPath::published(),
-            algorithm: Algorithm::KedaEpp { in_pod: 16.0, waiting: 5.0 },
-            ..Self::fixed(0)
-        }
-        .named("keda-epp")
+        let algorithm = Algorithm::KedaEpp { in_pod: 16.0, waiting: 5.0 };
+        Self { path: MetricPath::published(), ..Self::new("keda-epp", algorithm) }
     }
 
     /// Always `replicas` of every variant.
     #[must_use]
     pub fn fixed(replicas: u32) -> Self {
         let schedule = vec![(Duration::ZERO, vec![Replicas::new(replicas)])];
-        Self {
-            name: smol_str::format_smolstr!("static:{replicas}"),
-            algorithm: Algorithm::Schedule(schedule),
-            path: MetricPath::Direct,
-            scale_down_window: None,
-            spares: 0,
-        }
-    }
-
-    /// The same controller under another name.
-    #[must_use]
-    pub fn named(self, name: impl Into<SmolStr>) -> Self {
-        Self { name: name.into(), ..self }
-    }
-
-    /// # Errors
-    /// The first invalid field, with its value and what is allowed. [`super::simulate`] checks too.
-    pub fn check(&self) -> Result<(), Invalid> {
-        let field = Field::root();
-        let algorithm = field.at("algorithm");
-        match &self.algorithm {
-            Algorithm::Core(policy) => {
-                if let Err(invalid) = policy.as_ref().clone().validated() {
-                    let value = smol_str::format_smolstr!("a policy with {} {}", invalid.unit, invalid.value);
-                    return algorithm.at("policy").rule(false, &value, invalid.allowed);
-                }
-            }
-            Algorithm::KedaEpp { in_pod, waiting } => {
-                algorithm.at("in_pod").number(*in_pod, 0.001, 1e6)?;
-                algorithm.at("waiting").number(*waiting, 0.001, 1e6)?;
-            }
-            Algorithm::Schedule(steps) => {
-                let filled = steps.iter().all(|(_, replicas)| !replicas.is_empty());
-                algorithm.rule(filled, "a time without a number", "at least one number at every time")?;
-                let ordered = steps.windows(2).all(|pair| pair[0].0 < pair[1].0);
-                algorithm.rule(ordered, "not in order of time", "in ascending order of time")?;
-            }
-        }
-        let MetricPath::Prometheus { scrape, reconcile, publish } = self.path else { return Ok(()) };
-        let path = field.at("path");
-        let min = Duration::from_millis(10);
-        let hour = Duration::from_secs(3600);
-        path.at("scrape").span(scrape, min, hour)?;
-        path.at("reconcile").span(reconcile, min, hour)?;
-        path.at("publish").span(publish, Duration::ZERO, hour)
+        Self::new(format_smolstr!("static:{replicas}"), Algorithm::Schedule(schedule))
     }
 }

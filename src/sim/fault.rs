@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use wva_core::snapshot::Signal;
 
-use super::invalid::{Field, Invalid};
-
 /// Signals that are reported wrongly, or not at all, for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
@@ -48,15 +46,15 @@ pub enum FaultSignals {
     All,
 }
 
-/// The pods of a fault. Signals of the scheduler are affected only with [`Self::AllPods`] and [`FaultSignals::Of`].
+/// The pods of a fault. Signals of the scheduler are affected only with [`Self::All`] and [`FaultSignals::Of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultShare {
     /// The first pod of the scenario.
-    OnePod,
+    One,
     /// Every second pod, in the order of their creation.
-    HalfOfPods,
+    Half,
     /// All of them, including later ones.
-    AllPods,
+    All,
 }
 
 impl FaultKind {
@@ -69,18 +67,6 @@ impl FaultKind {
             Self::Halved => Some(0.5),
             Self::Doubled => Some(2.0),
             Self::Gone | Self::Renamed | Self::Frozen => None,
-        }
-    }
-
-    /// Its name in tables.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::Renamed => "renamed",
-            Self::Frozen => "frozen",
-            Self::Halved => "halved",
-            Self::Doubled => "doubled",
         }
     }
 }
@@ -99,30 +85,14 @@ impl FaultSignals {
 
 impl FaultShare {
     /// All shares.
-    pub const ALL: [Self; 3] = [Self::OnePod, Self::HalfOfPods, Self::AllPods];
+    pub const ALL: [Self; 3] = [Self::One, Self::Half, Self::All];
 
     /// Whether the `serial`th pod of the run is affected, counted from 1.
     pub(super) const fn includes(self, serial: u64) -> bool {
         match self {
-            Self::OnePod => serial == 1,
-            Self::HalfOfPods => serial % 2 == 1,
-            Self::AllPods => true,
+            Self::One => serial == 1,
+            Self::Half => serial % 2 == 1,
+            Self::All => true,
         }
-    }
-
-    /// Its name in tables.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::OnePod => "one",
-            Self::HalfOfPods => "half",
-            Self::AllPods => "all",
-        }
-    }
-}
-
-impl Fault {
-    pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        field.at("until").span(self.until, self.from, super::time::MAX_DURATION)
     }
 }

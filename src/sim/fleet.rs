@@ -8,11 +8,10 @@ use wva_core::hpa::Counts;
 use wva_core::snapshot::Phase;
 
 use super::cluster::{Pod, SimCluster};
-use super::load::{LoadShape, Pattern, Request};
+use super::load::{LoadShape, Pattern, Request, span};
 use super::recorder::{Recorder, ServedRequest};
 use super::rng::Rng;
 use super::scenario::{Scenario, SimVariant};
-use super::server::Readings;
 use super::sizes::RequestSizes;
 
 /// Window of the time-to-first-token quantiles, seconds.
@@ -23,36 +22,6 @@ const MAX_TTFT_SAMPLES: usize = 20_000;
 const REQUEST_STREAM: u64 = 3;
 /// A fleet has one variant.
 const VARIANT: usize = 0;
-
-/// A pod as seen from outside.
-#[derive(Debug, Clone, Copy)]
-pub struct PodView<'a> {
-    /// Its name.
-    pub name: &'a str,
-    /// Its phase.
-    pub phase: Phase,
-    /// When it was created, seconds after the start; negative for initial pods.
-    pub created_s: f64,
-    /// Since when it is ready, seconds after the start.
-    pub ready_since_s: Option<f64>,
-    /// What its model server reports; `None` before it is ready.
-    pub readings: Option<&'a Readings>,
-    /// Requests in it: waiting and running.
-    pub in_flight: usize,
-}
-
-impl<'a> PodView<'a> {
-    fn new(pod: &'a Pod) -> Self {
-        Self {
-            name: &pod.name,
-            phase: pod.phase(),
-            created_s: pod.created_s,
-            ready_since_s: pod.ready_since_s(),
-            readings: pod.server().map(|server| server.readings()),
-            in_flight: pod.server().map_or(0, |server| server.in_flight()),
-        }
-    }
-}
 
 /// The figures of a fleet at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -127,7 +96,7 @@ impl Fleet {
     /// The time it has been advanced to, after the start.
     #[must_use]
     pub fn now(&self) -> Duration {
-        super::time::span(self.now_s)
+        span(self.now_s)
     }
 
     /// Sets a constant demand from now on, requests a second. Negative values and NaN count as 0.
@@ -167,14 +136,15 @@ impl Fleet {
     }
 
     /// All pods, oldest first.
-    pub fn pods(&self) -> impl Iterator<Item = PodView<'_>> {
-        self.cluster.pods().iter().map(PodView::new)
+    #[must_use]
+    pub fn pods(&self) -> &[Pod] {
+        self.cluster.pods()
     }
 
     /// The pod of that name.
     #[must_use]
-    pub fn pod(&self, name: &str) -> Option<PodView<'_>> {
-        self.pods().find(|pod| pod.name == name)
+    pub fn pod(&self, name: &str) -> Option<&Pod> {
+        self.pods().iter().find(|pod| pod.name == name)
     }
 
     /// Starts the waits and times to first token anew; totals stay.
@@ -205,7 +175,7 @@ impl Fleet {
             }
         }
         for index in 0..self.cluster.pods().len() {
-            let _ = self.cluster.read_pod(index, self.now_s, |_, _| ());
+            self.cluster.read_pod(index, self.now_s, |_, _| ());
         }
         self.cluster.recorder.expire(self.now_s);
     }

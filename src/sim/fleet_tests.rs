@@ -20,39 +20,17 @@ fn fleet(replicas: u32, physics: Physics, sizes: RequestSizes, seed: u64) -> Fle
     Fleet::new(variant(physics, replicas), sizes, seed)
 }
 
-fn first(fleet: &Fleet) -> PodView<'_> {
+fn first(fleet: &Fleet) -> &Pod {
     fleet.pod("pod-000001").unwrap()
 }
 
 fn readings(fleet: &Fleet) -> Readings {
-    first(fleet).readings.unwrap().clone()
+    first(fleet).readings().unwrap().clone()
 }
 
 fn in_flight(fleet: &Fleet) -> f64 {
     let summary = fleet.summary();
     summary.waiting + summary.running
-}
-
-/// Requests finished a second between `from` and `to`.
-fn throughput(fleet: &mut Fleet, from: u64, to: u64) -> f64 {
-    fleet.advance(s(from));
-    let before = fleet.summary().finished;
-    fleet.advance(s(to));
-    (fleet.summary().finished - before) as f64 / (to - from) as f64
-}
-
-#[test]
-fn under_overload_a_replica_finishes_what_the_capacity_formula_says() {
-    for (prompt, output, rps) in [(4000.0, 1000.0, 6.0), (1000.0, 250.0, 40.0), (100.0, 1000.0, 30.0)] {
-        let sizes = RequestSizes::uniform(prompt, output, 0.1);
-        let mut fleet = fleet(1, TP1, sizes, 1);
-        fleet.set_rate(rps);
-        let measured = throughput(&mut fleet, 120, 300);
-        let ratio = measured / TP1.capacity_rps(sizes);
-        // The formula uses 90 % of the memory, the server admits up to 99 %: up to a few per cent more.
-        assert!((0.96..1.06).contains(&ratio), "{prompt}/{output}: {measured} is {ratio} of the formula");
-        assert!(fleet.summary().max_wait_s > 30.0, "the rest waits");
-    }
 }
 
 #[test]
@@ -155,9 +133,9 @@ fn a_terminating_pod_gets_nothing_new_and_finishes_what_it_has() {
     fleet.set_rate(10.0);
     fleet.advance(s(30));
     assert!(fleet.delete_pod("pod-000001"));
-    let before = first(&fleet).in_flight;
+    let before = first(&fleet).in_flight();
     fleet.advance(s(31));
-    let after = fleet.pod("pod-000001").map_or(0, |pod| pod.in_flight);
+    let after = fleet.pod("pod-000001").map_or(0, Pod::in_flight);
     assert!(after < before, "it only drains");
     fleet.advance(s(61));
     assert!(fleet.pod("pod-000001").is_none() && fleet.summary().failed == 0);
@@ -198,7 +176,7 @@ fn scaling_down_removes_starting_pods_first_then_the_youngest() {
     assert_eq!(counts(&fleet), (3, 0), "the starting one went");
     fleet.scale(1);
     fleet.advance(s(34));
-    assert_eq!(fleet.pods().map(|pod| pod.name).collect::<Vec<_>>(), ["pod-000001"]);
+    assert_eq!(fleet.pods().iter().map(|pod| &*pod.name).collect::<Vec<_>>(), ["pod-000001"]);
     assert_eq!(fleet.counts().status, Replicas::ONE);
 }
 
@@ -259,7 +237,7 @@ fn even_load_is_shared_evenly_and_no_request_is_lost() {
     let summary = fleet.summary();
     assert!((summary.capacity_rps - 16.0).abs() < 1e-9 && summary.waiting < 1.0, "{summary:?}");
     assert!((summary.kv_usage - 0.9 * 3.5 / 4.0).abs() < 0.03, "{}", summary.kv_usage);
-    let running: Vec<f64> = fleet.pods().map(|pod| pod.readings.unwrap().running).collect();
+    let running: Vec<f64> = fleet.pods().iter().map(|pod| pod.readings().unwrap().running).collect();
     assert!(running.iter().all(|running| (running - 14.0).abs() < 2.5), "{running:?}");
     assert!((summary.arrived as f64 - summary.finished as f64 - in_flight(&fleet)).abs() < 1e-6);
 }

@@ -16,11 +16,8 @@ mod fault;
 mod fleet;
 #[cfg(test)]
 mod fleet_tests;
-mod gaps;
-mod invalid;
 mod load;
 mod physics;
-mod presets;
 mod quantiles;
 mod recorder;
 mod rng;
@@ -28,15 +25,13 @@ mod run;
 mod scenario;
 mod server;
 mod sizes;
-mod time;
 
+pub use cluster::Pod;
 pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE};
 pub use fault::{Fault, FaultKind, FaultShare, FaultSignals};
-pub use fleet::{Fleet, PodView, Summary};
-pub use invalid::Invalid;
+pub use fleet::{Fleet, Summary};
 pub use load::{LoadShape, Pattern, Request, Segment};
-pub use physics::{Deviations, Physics};
-pub use presets::{A100_TP2, EMULATED_4RPS, EMULATED_4RPS_SIZES, TP1, TP2};
+pub use physics::{A100_TP2, Deviations, EMULATED_4RPS, EMULATED_4RPS_SIZES, Physics, TP1, TP2};
 pub use rng::Rng;
 pub use run::{DRAIN_TIMEOUT, Point, ReplicaChange, ReplicaNumbers, Run, simulate};
 pub use scenario::{

@@ -4,6 +4,14 @@ use std::time::Duration;
 
 use super::rng::Rng;
 
+/// The longest span the simulator computes with: 30 years, so that sums never overflow. Seconds.
+const MAX_SPAN_S: f64 = 1e9;
+
+/// `seconds` as a span. Negative values and NaN become zero, everything longer than [`MAX_SPAN_S`] becomes that.
+pub(super) fn span(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.min(MAX_SPAN_S)).unwrap_or(Duration::ZERO)
+}
+
 /// One request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Request {

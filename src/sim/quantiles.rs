@@ -1,7 +1,7 @@
 //! Quantiles in bounded memory: bins that grow by a constant factor, so that every quantile has the same relative error
 //! whatever its size.
 
-use super::gaps::TokenGaps;
+use super::recorder::TokenGaps;
 
 /// The upper end of a bin divided by its lower end. A quantile is the geometric middle of its bin: within 0.25 %.
 const FACTOR: f64 = 1.005;

@@ -10,7 +10,6 @@ use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas};
 
 use super::fault::Fault;
-use super::invalid::{Field, Invalid};
 use super::load::{LoadShape, Pattern};
 use super::physics::{Deviations, Physics};
 use super::sizes::RequestSizes;
@@ -250,7 +249,7 @@ impl SimVariant {
 
 impl Scenario {
     /// The longest scenario: a year.
-    pub const MAX_DURATION: Duration = super::time::MAX_DURATION;
+    pub const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
     /// The most pods of one variant.
     pub const MAX_PODS: u32 = 10_000;
 
@@ -278,84 +277,5 @@ impl Scenario {
             slo: Slo::default(),
             faults: Vec::new(),
         }
-    }
-
-    /// # Errors
-    /// The first invalid field, with its value and what is allowed. [`super::simulate`] checks too.
-    pub fn check(&self) -> Result<(), Invalid> {
-        let field = Field::root();
-        field.at("duration").span(self.duration, Duration::from_nanos(1), Self::MAX_DURATION)?;
-        self.check_arrivals(&field.at("arrivals"))?;
-        let sizes = field.at("sizes");
-        let trace = matches!(self.arrivals, Arrivals::Trace(_));
-        sizes.rule(trace || !self.sizes.is_empty(), "empty", "at least one entry")?;
-        for (index, (_, entry)) in self.sizes.iter().enumerate() {
-            entry.check(&sizes.item(index))?;
-        }
-        let ordered = self.sizes.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        sizes.rule(ordered, "not in order of time", "in ascending order of time")?;
-        let variants = field.at("variants");
-        variants.rule(!self.variants.is_empty(), "empty", "at least one variant")?;
-        for (index, variant) in self.variants.iter().enumerate() {
-            let item = variants.item(index);
-            variant.check(&item)?;
-            let is_taken = self.variants[..index].iter().any(|previous| previous.name == variant.name);
-            item.at("name").rule(!is_taken, &variant.name, "different for every variant")?;
-        }
-        let scrape = field.at("scrape");
-        let tick = Duration::from_millis(10);
-        scrape.at("interval").span(self.scrape.interval, tick, Duration::from_secs(3600))?;
-        scrape.at("delay").span(self.scrape.delay, Duration::ZERO, Duration::from_secs(3600))?;
-        field.at("hpa").at("sync").span(self.hpa.sync, tick, Duration::from_secs(3600))?;
-        field.at("grace_period").span(self.grace_period, Duration::ZERO, Self::MAX_DURATION)?;
-        let faults = field.at("faults");
-        self.faults.iter().enumerate().try_for_each(|(index, fault)| fault.check(&faults.item(index)))
-    }
-
-    fn check_arrivals(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        match &self.arrivals {
-            Arrivals::Rate { load, pattern } => {
-                field.at("load").rule(!load.length().is_zero(), "empty", "longer than 0 s")?;
-                let burst = if let Pattern::Bursts(size) = pattern { *size } else { 1 };
-                field.at("pattern").number(f64::from(burst), 1.0, 1e6)
-            }
-            Arrivals::Trace(trace) => {
-                let is_valid = |arrival: &Arrival| arrival.at_s.is_finite() && arrival.at_s >= 0.0;
-                let invalid = trace.iter().position(|arrival| !is_valid(arrival));
-                if let Some(index) = invalid {
-                    let at = trace.get(index).map_or(0.0, |arrival| arrival.at_s);
-                    return field.item(index).at("at_s").number(at, 0.0, f64::MAX);
-                }
-                let unordered = trace.windows(2).position(|pair| pair[0].at_s > pair[1].at_s);
-                let index = unordered.map_or(0, |index| index + 1);
-                field.item(index).at("at_s").rule(
-                    unordered.is_none(),
-                    "before the previous arrival",
-                    "in ascending order",
-                )
-            }
-        }
-    }
-}
-
-impl SimVariant {
-    fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        let max_pods = f64::from(Scenario::MAX_PODS);
-        field.at("name").rule(!self.name.is_empty(), "empty", "a name")?;
-        field.at("gpus").number(f64::from(self.gpus), 1.0, 1024.0)?;
-        self.physics.check(&field.at("physics"))?;
-        self.deviations.check(&field.at("deviations"))?;
-        let max = self.bounds.max.map_or(max_pods, |max| f64::from(max.get()));
-        field.at("bounds").at("max").number(max, 1.0, max_pods)?;
-        field.at("bounds").at("min").number(f64::from(self.bounds.min.get()), 0.0, max)?;
-        field.at("replicas").number(f64::from(self.replicas.get()), 0.0, max)?;
-        field.at("start_up").at("mean").span(self.start_up.mean, Duration::ZERO, Scenario::MAX_DURATION)?;
-        field.at("start_up").at("spread").number(self.start_up.spread, 0.0, 1.0)?;
-        let flaps_at_zero = self.pod_faults.contains(&PodFault::Flapping { waiting: 0 });
-        field.at("pod_faults").rule(!flaps_at_zero, "flapping at 0 waiting requests", "at least 1")?;
-        let min = f64::from(self.bounds.min.get());
-        let pinned = self.pinned.map_or(min, |pinned| f64::from(pinned.replicas.get()));
-        field.at("pinned").number(pinned, min, max)?;
-        field.at("first_pod_slowdown").number(self.first_pod_slowdown, 0.01, 100.0)
     }
 }

@@ -1,10 +1,6 @@
 //! How many tokens requests have: the means, and how single requests differ from them.
 
-use super::invalid::{Field, Invalid};
 use super::rng::Rng;
-
-/// The most tokens of a prompt or an output.
-const MAX_TOKENS: f64 = 1e7;
 
 /// Tokens of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,7 +31,7 @@ pub enum SizeSpread {
 
 impl RequestSizes {
     /// The most tokens of a prompt or an output.
-    pub const MAX_TOKENS: f64 = MAX_TOKENS;
+    pub const MAX_TOKENS: f64 = 1e7;
 
     /// All requests have the same size.
     #[must_use]
@@ -47,21 +43,6 @@ impl RequestSizes {
     #[must_use]
     pub const fn uniform(prompt: f64, output: f64, share: f64) -> Self {
         Self { prompt, output, spread: SizeSpread::Uniform(share) }
-    }
-
-    pub(super) fn check(&self, field: &Field<'_>) -> Result<(), Invalid> {
-        field.at("prompt").number(self.prompt, 1.0, MAX_TOKENS)?;
-        field.at("output").number(self.output, 1.0, MAX_TOKENS)?;
-        let spread = field.at("spread");
-        match self.spread {
-            SizeSpread::Uniform(share) => spread.number(share, 0.0, 1.0),
-            SizeSpread::LogNormal(cv) => spread.number(cv, 0.0, 10.0),
-            SizeSpread::TwoSizes { share, factor } => {
-                spread.at("share").number(share, 0.0, 1.0)?;
-                spread.at("factor").number(factor, 1.0, 1e6)?;
-                spread.number(share * factor, 0.0, 0.999)
-            }
-        }
     }
 
     /// Tokens of the next request: prompt and output.
@@ -89,5 +70,5 @@ fn log_normal(cv: f64, rng: &mut Rng) -> f64 {
 }
 
 fn whole_tokens(tokens: f64) -> u32 {
-    wva_core::units::truncated_u32(tokens.round().clamp(1.0, MAX_TOKENS))
+    wva_core::units::truncated_u32(tokens.round().clamp(1.0, RequestSizes::MAX_TOKENS))
 }

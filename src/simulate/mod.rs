@@ -2,7 +2,6 @@
 //! many of them at once, and fits physics to tables of measurements. [`crate::cmd`] shows the results.
 
 pub mod calibrate;
-mod fields;
 pub mod file;
 mod input;
 pub mod plan;
@@ -12,7 +11,8 @@ mod summary;
 pub mod trace;
 pub mod values;
 
-pub use plan::{Plan, PlanError, TraceOverride, plans};
-pub use policy::{PolicyError, policy};
-pub use run::{Job, RunDetail, RunningJobs, start};
-pub use summary::{Figure, Figures, SummaryLine, summarize};
+pub use input::InputError;
+pub use plan::{Plan, TraceOverride, plans};
+pub use policy::policy;
+pub use run::{Job, Progress, RunDetail, run_all};
+pub use summary::{Figure, SummaryLine, summarize};

@@ -2,15 +2,22 @@
 //! outcome does not depend on which finishes first.
 
 use std::num::NonZero;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use wva_core::units::truncated_u32;
-use wva_sim::{Controller, Invalid, Run, simulate};
+use wva_sim::{Controller, Run, simulate};
 
 use super::plan::Plan;
+
+/// Progress is reported at least this often.
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
+/// Resolution of a job's progress.
+const PROGRESS_PARTS: f64 = 1000.0;
 
 /// One simulation.
 #[derive(Debug, Clone)]
@@ -36,82 +43,98 @@ pub enum RunDetail {
     Series,
 }
 
-/// Simulations under way. They end when the receiver is dropped.
-#[derive(Debug)]
-pub struct RunningJobs {
-    /// The finished runs with the index of their job; closed when all are done.
-    pub results: Receiver<(usize, Result<Run, Invalid>)>,
-    /// Progress of each job, in [`PROGRESS_PARTS`].
-    progress: Arc<Vec<AtomicU32>>,
+/// How far jobs are.
+pub struct Progress<'a> {
+    /// Finished jobs.
+    pub done: usize,
+    queue: &'a JobQueue,
 }
 
-/// Resolution of a job's progress.
-const PROGRESS_PARTS: f64 = 1000.0;
+impl Progress<'_> {
+    /// All jobs.
+    #[must_use]
+    pub fn jobs(&self) -> usize {
+        self.queue.jobs.len()
+    }
 
-impl RunningJobs {
     /// The share of all jobs that is done, 0 to 1.
     #[must_use]
-    pub fn progress(&self) -> f64 {
-        let sum: f64 = self.progress.iter().map(|job| f64::from(job.load(Ordering::Relaxed))).sum();
-        sum / (PROGRESS_PARTS * self.progress.len().max(1) as f64)
+    pub fn share(&self) -> f64 {
+        let sum: f64 = self.queue.progress.iter().map(|job| f64::from(job.load(Ordering::Relaxed))).sum();
+        sum / (PROGRESS_PARTS * self.jobs().max(1) as f64)
     }
 }
 
-/// Starts `jobs` on as many threads as there are processors.
-#[must_use]
-pub fn start(jobs: Vec<Job>) -> RunningJobs {
+/// Runs `jobs` on as many threads as there are processors, and returns the runs in their order. `report` is called several times a
+/// second; if it breaks, there are no runs, and the threads end after the jobs that they are working on.
+///
+/// # Errors
+/// A simulation panicked.
+pub fn run_all(
+    jobs: Vec<Job>,
+    mut report: impl FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Result<Option<Vec<Run>>, String> {
     let threads = thread::available_parallelism().map_or(1, NonZero::get).min(jobs.len());
-    let progress = Arc::new(jobs.iter().map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
-    let queue = Arc::new(JobQueue {
-        jobs,
-        next: AtomicUsize::new(0),
-        progress: progress.clone(),
-        has_failed: AtomicBool::new(false),
-    });
+    let mut runs: Vec<Option<Run>> = vec![None; jobs.len()];
+    let progress = jobs.iter().map(|_| AtomicU32::new(0)).collect();
+    let queue = Arc::new(JobQueue { jobs, next: AtomicUsize::new(0), progress });
     let (sender, results) = channel();
     for _ in 0..threads {
         let queue = queue.clone();
         let sender = sender.clone();
         thread::spawn(move || queue.run_all(&sender));
     }
-    RunningJobs { results, progress }
+    drop(sender);
+    let mut done = 0;
+    while done < runs.len() {
+        match results.recv_timeout(REPORT_INTERVAL) {
+            Ok((index, run)) => {
+                runs[index] = Some(run);
+                done += 1;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err("a simulation panicked; this is a bug".into()),
+        }
+        if report(&Progress { done, queue: &queue }).is_break() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(runs.into_iter().flatten().collect()))
 }
 
 struct JobQueue {
     jobs: Vec<Job>,
     next: AtomicUsize,
-    progress: Arc<Vec<AtomicU32>>,
-    /// A job has failed: no further job begins.
-    has_failed: AtomicBool,
+    /// Of each job, in [`PROGRESS_PARTS`].
+    progress: Vec<AtomicU32>,
 }
 
 impl JobQueue {
-    fn run_all(&self, results: &Sender<(usize, Result<Run, Invalid>)>) {
-        while !self.has_failed.load(Ordering::Relaxed) {
+    fn run_all(&self, results: &Sender<(usize, Run)>) {
+        loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(job) = self.jobs.get(index) else { return };
-            let progress = &self.progress[index];
-            let result =
-                run(job, |share| progress.store(truncated_u32(share * PROGRESS_PARTS), Ordering::Relaxed));
-            progress.store(truncated_u32(PROGRESS_PARTS), Ordering::Relaxed);
-            if result.is_err() {
-                self.has_failed.store(true, Ordering::Relaxed);
-            }
-            if results.send((index, result)).is_err() {
+            let report = |share| {
+                self.progress[index].store(truncated_u32(share * PROGRESS_PARTS), Ordering::Relaxed);
+            };
+            // Nobody waits for results that are not wanted any more.
+            if results.send((index, job.run(report))).is_err() {
                 return;
             }
         }
     }
 }
 
-fn run(job: &Job, progress: impl FnMut(f64)) -> Result<Run, Invalid> {
-    let scenario = job.plan.scenario(job.seed);
-    let mut run = simulate(&scenario, &job.controller, job.seed, progress)?;
-    if job.detail != RunDetail::Series {
-        run.series = Vec::new();
+impl Job {
+    fn run(&self, report: impl FnMut(f64)) -> Run {
+        let scenario = self.plan.scenario(self.seed);
+        let mut run = simulate(&scenario, &self.controller, self.seed, report);
+        if self.detail != RunDetail::Series {
+            run.series = Vec::new();
+        }
+        if self.detail == RunDetail::Figures {
+            run.writes = Vec::new();
+        }
+        run
     }
-    if job.detail == RunDetail::Figures {
-        run.writes = Vec::new();
-    }
-    Ok(run)
 }

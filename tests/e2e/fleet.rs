@@ -162,10 +162,10 @@ impl Simulation {
     /// The metrics page of a pod. While an older pod of the same name drains, the newer one answers.
     fn page(&self, namespace: &str, pod: &str) -> Option<String> {
         let named = self.pods.iter().filter(|(key, _)| key.namespace == namespace && key.name == pod);
-        let views =
+        let pods =
             named.filter_map(|(key, model)| Some((model, self.fleets.get(model)?.pod(&key.sim_name())?)));
-        let (model, view) = views.min_by_key(|(_, view)| view.phase == Phase::Terminating)?;
-        Some(exposition(view.readings?, model))
+        let (model, pod) = pods.min_by_key(|(_, pod)| pod.phase() == Phase::Terminating)?;
+        Some(exposition(pod.readings()?, model))
     }
 
     fn stats(&self) -> BTreeMap<String, ModelStats> {

@@ -1,7 +1,7 @@
 //! The gates: a criterion, the result, and whether it holds. The mean of all seeds counts; the worst is shown as well.
 
-use wva::simulate::{Figure, SummaryLine};
-use wva_sim::Run;
+use wva::simulate::Figure;
+use wva_sim::{ReplicaChange, Run};
 
 use super::runs::{BASELINES, Runs};
 
@@ -36,40 +36,36 @@ pub(crate) fn at_most(what: &str, figure: Figure, max: f64, unit: &str) -> Gate 
 
 /// No baseline is better in both cost and tail latency.
 pub(crate) fn on_the_frontier(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
-    let own = runs.line(scenario, ours)?;
-    let cost = own.figures.cost_avg.mean;
-    let tail = own.figures.ttft_p99_s.mean;
+    let figures = |policy: &str| {
+        let line = runs.line(scenario, policy)?;
+        Ok::<_, String>([line.highest(|run| run.cost_avg).mean, line.highest(|run| run.ttft_p99_s).mean])
+    };
+    let [cost, tail] = figures(ours)?;
     let mut found = format!("{cost:.2}, {tail:.2} s");
     let mut holds = true;
     for name in BASELINES {
-        let baseline = runs.line(scenario, name)?.figures;
-        let baseline_cost = baseline.cost_avg.mean;
-        let baseline_tail = baseline.ttft_p99_s.mean;
+        let [baseline_cost, baseline_tail] = figures(name)?;
         found += &format!("; {name} {baseline_cost:.2}, {baseline_tail:.2} s");
         holds &= !(baseline_cost < BETTER * cost && baseline_tail < BETTER * tail);
     }
-    Ok(Gate {
-        what: format!("{scenario}: cost and p99"),
-        wanted: "no baseline better on both".into(),
-        found,
-        holds,
-    })
+    let wanted = "no baseline better on both".into();
+    Ok(Gate { what: format!("{scenario}: cost and p99"), wanted, found, holds })
 }
 
 /// No collapse where a baseline does not collapse: half of the requests within the objectives, and all of them answered.
 pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
-    let share = |line: &SummaryLine| line.figures.slo_attainment.mean;
-    let own = share(&runs.line(scenario, ours)?);
-    let mut best: f64 = 0.0;
-    for name in BASELINES {
-        best = best.max(share(&runs.line(scenario, name)?));
-    }
-    let unanswered = |policy: &str| {
-        let runs = runs.of(policy).filter(|run| run.scenario == scenario);
-        runs.map(|run| run.unfinished).sum::<u64>()
+    let figures = |policy: &str| {
+        let line = runs.line(scenario, policy)?;
+        let unanswered = line.runs.iter().map(|run| run.unfinished).sum::<u64>();
+        Ok::<_, String>((line.slo_attainment().mean, unanswered))
     };
-    let own_unanswered = unanswered(ours);
-    let best_unanswered = BASELINES.map(unanswered).into_iter().min().unwrap_or(0);
+    let (own, own_unanswered) = figures(ours)?;
+    let (mut best, mut best_unanswered) = (0.0_f64, u64::MAX);
+    for name in BASELINES {
+        let (share, unanswered) = figures(name)?;
+        best = best.max(share);
+        best_unanswered = best_unanswered.min(unanswered);
+    }
     let own_percent = 100.0 * own;
     let best_percent = 100.0 * best;
     Ok(Gate {
@@ -83,23 +79,20 @@ pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gat
 
 /// No change of direction once constant load has settled.
 pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Run>) -> Gate {
-    let mut count = 0;
-    let mut reversals = 0;
-    let mut late = 0;
+    let (mut count, mut reversals, mut changes) = (0, 0, 0);
     for run in runs {
         count += 1;
         for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
-            late += 1;
+            changes += 1;
             let before = run.writes[..index].iter().rev().find(|before| before.variant == write.variant);
-            let is_reversed =
-                before.is_some_and(|before| (before.to > before.from) != (write.to > write.from));
-            reversals += u32::from(is_reversed);
+            let is_reversal = |before: &ReplicaChange| (before.to > before.from) != (write.to > write.from);
+            reversals += usize::from(before.is_some_and(is_reversal));
         }
     }
     Gate {
         what: what.into(),
         wanted: "no change of direction after minute 15".into(),
-        found: format!("{reversals} in {count} runs, {late} changes at all"),
+        found: format!("{reversals} in {count} runs, {changes} changes at all"),
         holds: reversals == 0,
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use wva::simulate::{Figure, SummaryLine};
+use wva_sim::Run;
 
 use super::Args;
 use super::parts::{PartResults, SetRow};
@@ -37,32 +38,34 @@ pub(crate) fn text(args: &Args, found: &[PartResults]) -> String {
     text
 }
 
-fn lines(text: &mut String, lines: &[SummaryLine]) {
+fn lines(text: &mut String, lines: &[SummaryLine<'_>]) {
     text.push_str(
         "| scenario | policy | cost | replicas | TTFT p50 s | p95 | p99 | ITL p99 ms | errors | changes | flips | in SLO % |\n",
     );
     text.push_str("|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     let mut before = "";
     for line in lines {
-        let scenario = if before == line.scenario { "" } else { line.scenario.as_str() };
-        before = &line.scenario;
-        let row = &line.figures;
-        let two = |figure: Figure| format!("{:.2} ({:.2})", figure.mean, figure.worst);
+        let scenario = if before == line.scenario { "" } else { line.scenario };
+        before = line.scenario;
+        let mean = |value: fn(&Run) -> f64| line.highest(value).mean;
+        let cost = line.highest(|run| run.cost_avg);
+        let slo = line.slo_attainment();
         let _ = writeln!(
             text,
-            "| {scenario} | {} | {} | {:.2} | {:.3} | {} | {} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} ({:.1}) |",
+            "| {scenario} | {} | {:.2} ({:.2}) | {:.2} | {:.3} | {} | {} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} ({:.1}) |",
             line.policy,
-            two(row.cost_avg),
-            row.replicas_avg.mean,
-            row.ttft_p50_s.mean,
-            tail(row.ttft_p95_s),
-            tail(row.ttft_p99_s),
-            1000.0 * row.itl_p99_s.mean,
-            row.errors.mean,
-            row.changes.mean,
-            row.flips.mean,
-            100.0 * row.slo_attainment.mean,
-            100.0 * row.slo_attainment.worst,
+            cost.mean,
+            cost.worst,
+            mean(|run| run.replicas_avg),
+            mean(|run| run.ttft_p50_s),
+            tail(line.highest(|run| run.ttft_p95_s)),
+            tail(line.highest(|run| run.ttft_p99_s)),
+            1000.0 * mean(|run| run.itl_p99_s),
+            mean(|run| run.errors as f64),
+            mean(|run| f64::from(run.changes)),
+            mean(|run| f64::from(run.flips)),
+            100.0 * slo.mean,
+            100.0 * slo.worst,
         );
     }
 }

@@ -1,12 +1,11 @@
 //! Runs scenarios under policies in parallel, with a progress line.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
 
-use wva::simulate::{Job, Plan, RunDetail, SummaryLine, TraceOverride, plans, policy, start, summarize};
+use wva::simulate::{Job, Plan, RunDetail, SummaryLine, TraceOverride, plans, policy, run_all, summarize};
 use wva_sim::{Controller, Run};
 
 /// The autoscalers to compare with.
@@ -18,12 +17,12 @@ pub(crate) struct Runs(pub(crate) Vec<Run>);
 
 impl Runs {
     /// Mean and worst by scenario and policy.
-    pub(crate) fn lines(&self) -> Vec<SummaryLine> {
+    pub(crate) fn lines(&self) -> Vec<SummaryLine<'_>> {
         summarize(&self.0)
     }
 
     /// The summary of a scenario under a policy.
-    pub(crate) fn line(&self, scenario: &str, policy: &str) -> Result<SummaryLine, String> {
+    pub(crate) fn line(&self, scenario: &str, policy: &str) -> Result<SummaryLine<'_>, String> {
         let line = self.lines().into_iter().find(|line| line.scenario == scenario && line.policy == policy);
         line.ok_or_else(|| format!("{scenario} was not run under {policy}"))
     }
@@ -64,32 +63,17 @@ pub(crate) fn run(
             }));
         }
     }
-    all(jobs)
-}
-
-fn all(jobs: Vec<Job>) -> Result<Runs, String> {
-    let count = jobs.len();
-    let running = start(jobs);
-    let mut runs: Vec<Option<Run>> = (0..count).map(|_| None).collect();
-    let mut done = 0;
     let is_terminal = std::io::stderr().is_terminal();
-    while done < count {
-        match running.results.recv_timeout(Duration::from_millis(500)) {
-            Ok((index, Ok(run))) => {
-                runs[index] = Some(run);
-                done += 1;
-            }
-            Ok((_, Err(invalid))) => return Err(invalid.to_string()),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err("a simulation panicked".into()),
-        }
+    let runs = run_all(jobs, |progress| {
         if is_terminal {
-            let percent = 100.0 * running.progress();
-            let _ = write!(std::io::stderr(), "\r\x1b[2K{percent:.0} %, {done} of {count} runs");
+            let percent = 100.0 * progress.share();
+            let runs = format!("{percent:.0} %, {} of {} runs", progress.done, progress.jobs());
+            let _ = write!(std::io::stderr(), "\r\x1b[2K{runs}");
         }
-    }
+        ControlFlow::Continue(())
+    });
     if is_terminal {
         let _ = write!(std::io::stderr(), "\r\x1b[2K");
     }
-    Ok(Runs(runs.into_iter().flatten().collect()))
+    Ok(Runs(runs?.unwrap_or_default()))
 }

@@ -69,7 +69,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
         (None, Some(server)) => args.from.read(server, args.at)?,
         (None, None) => return Err("give --recording or --server".to_owned().into()),
     };
-    let explanation = Explanation::of(material.with_policy(args.policy.as_deref())?, &args.variant)?;
+    let explanation = Explanation::new(material.with_policy(args.policy.as_deref())?, &args.variant)?;
     match args.output {
         Output::Table => out.write_all(screen(&explanation).as_bytes())?,
         output => structured(out, &explanation, output)?,

@@ -14,11 +14,12 @@ use super::input::Material;
 use super::short;
 use crate::record::decide_recorded;
 
-/// How far is looked ahead, and how closely: past the half hour that starting pods count as evidence.
-const AHEAD: SignedDuration = SignedDuration::from_mins(40);
-const STEP: SignedDuration = SignedDuration::from_secs(5);
-/// Changes ahead that are told.
-const CHANGES: usize = 4;
+/// How far the clock is moved on: past the half hour that starting pods count as evidence.
+const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(40);
+/// In steps of an evaluation.
+const AHEAD_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+/// The most changes ahead.
+const MAX_CHANGES: usize = 4;
 
 /// The decision about one variant and all it rests on.
 #[derive(Debug, Serialize)]
@@ -73,12 +74,12 @@ pub(super) struct Ahead {
 }
 
 impl Explanation {
-    /// Of `variant`; or which variants there are.
-    pub(super) fn of(material: Material, variant: &VariantId) -> Result<Self, String> {
+    /// The explanation of `variant`, or which variants there are.
+    pub(super) fn new(material: Material, variant: &VariantId) -> Result<Self, String> {
         let Material { origin, snapshot, memory, policy, recorded } = material;
         let Outcome { mut decisions, report, memory } = decide_recorded(&snapshot, &memory, &policy);
         let Some(decision) = decisions.remove(variant) else {
-            return Err(nothing_about(variant, &origin, &decisions));
+            return Err(unknown_variant(variant, &origin, &decisions));
         };
         let group = group_of(&snapshot, variant);
         let steps = group.and_then(|(id, _)| report.groups.get(id)).map(|group| &group.steps);
@@ -93,7 +94,11 @@ impl Explanation {
             recorded: then.filter(|then| *then != decision),
             steps: steps.into_iter().flatten().filter(about).cloned().collect(),
             dropped: report.dropped,
-            violations: report.violations.into_iter().filter(|one| one.variant == *variant).collect(),
+            violations: report
+                .violations
+                .into_iter()
+                .filter(|violation| violation.variant == *variant)
+                .collect(),
             source: group.map(|(_, group)| group.source.clone()),
             pods: group.map(|(_, group)| pods(group, variant)).unwrap_or_default(),
             scheduler_sample,
@@ -104,14 +109,15 @@ impl Explanation {
     }
 }
 
-fn nothing_about(variant: &VariantId, origin: &str, there: &BTreeMap<VariantId, Decision>) -> String {
-    let some: Vec<_> = there.keys().take(5).map(ToString::to_string).collect();
-    let more = there.len().saturating_sub(some.len());
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let there = if some.is_empty() { "nothing".into() } else { some.join(", ") };
-    format!(
-        "{origin} has no variant {variant}; it has {there}{more}. Give NAMESPACE/NAME as `kubectl get va -A` shows them"
-    )
+fn unknown_variant(variant: &VariantId, origin: &str, known: &BTreeMap<VariantId, Decision>) -> String {
+    let names: Vec<_> = known.keys().take(5).map(ToString::to_string).collect();
+    let names = if names.is_empty() { "nothing".into() } else { names.join(", ") };
+    let more = match known.len().saturating_sub(5) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let next = "Give NAMESPACE/NAME as `kubectl get va -A` shows them";
+    format!("{origin} has no variant {variant}; it has {names}{more}. {next}")
 }
 
 fn group_of<'a>(snapshot: &'a Snapshot, variant: &VariantId) -> Option<(&'a GroupId, &'a ModelGroup)> {
@@ -142,15 +148,18 @@ fn ahead(
     decision: &Decision,
 ) -> Vec<Ahead> {
     let Some((id, group)) = group_of(snapshot, variant) else { return Vec::new() };
-    let groups = BTreeMap::from([(id.clone(), group.clone())]);
-    let Snapshot { inventory, elsewhere, unlabelled, .. } = snapshot;
-    let (inventory, elsewhere, unlabelled) = (inventory.clone(), elsewhere.clone(), unlabelled.clone());
-    let (now, invalid) = (snapshot.now, Vec::new());
-    let mut later = Snapshot { now, groups, invalid, inventory, elsewhere, unlabelled };
+    let mut later = Snapshot {
+        now: snapshot.now,
+        groups: BTreeMap::from([(id.clone(), group.clone())]),
+        invalid: Vec::new(),
+        inventory: snapshot.inventory.clone(),
+        elsewhere: snapshot.elsewhere.clone(),
+        unlabelled: snapshot.unlabelled.clone(),
+    };
     let (mut memory, mut before, mut found) = (memory, decision.clone(), Vec::new());
-    while found.len() < CHANGES && matches!(before.verdict, Verdict::Target(_)) {
-        let Ok(at) = later.now.checked_add(STEP) else { break };
-        if at.duration_since(snapshot.now) > AHEAD {
+    while found.len() < MAX_CHANGES && matches!(before.verdict, Verdict::Target(_)) {
+        let Ok(at) = later.now.checked_add(AHEAD_INTERVAL) else { break };
+        if at.duration_since(snapshot.now) > MAX_AHEAD {
             break;
         }
         later.now = at;

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use wva_core::{Decision, Memory, Policy, Snapshot};
 
-use super::{Failure, note};
+use super::super::terminal::note;
+use super::Failure;
 use crate::config::PolicyFile;
 use crate::record::{Entry, Lines};
 
@@ -56,16 +57,19 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
     if path == Path::new(STDIN) {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    let wrong = |cause: &dyn std::fmt::Display, next: &str| {
-        Failure::Input(format!("{}: {cause}; {next}", path.display()))
-    };
-    let file = File::open(path).map_err(|error| {
-        wrong(&error, "give a file that exists and that you may read, or - for standard input")
-    })?;
-    match file.metadata() {
-        Ok(about) if about.is_dir() => Err(wrong(&"is a directory", "name the files in it, as DIR/*.jsonl")),
-        _ => Ok(Box::new(BufReader::with_capacity(1 << 20, file))),
+    let shown = path.display();
+    let next = "give a file that exists and that you may read, or - for standard input";
+    let file = File::open(path).map_err(|error| format!("{shown}: {error}; {next}"))?;
+    if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
+        return Err(format!("{shown}: is a directory; name the files in it, as DIR/*.jsonl").into());
     }
+    Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
+}
+
+fn read_all(path: &Path, mut input: impl BufRead) -> Result<Vec<u8>, Failure> {
+    let mut content = Vec::new();
+    input.read_to_end(&mut content).map_err(|error| broken(path, &error))?;
+    Ok(content)
 }
 
 /// A file that broke off while it was read.
@@ -81,53 +85,51 @@ impl Material {
         if start.trim_ascii_start().starts_with(b"{\"entry\"") {
             return Self::of_recording(input, path, at);
         }
-        let mut text = Vec::new();
-        input.read_to_end(&mut text).map_err(|error| broken(path, &error))?;
-        let alone = Self::of_json(&text, path)?;
-        match at.filter(|at| *at != alone.snapshot.now) {
-            None => Ok(alone),
+        let material = Self::of_json(&read_all(path, input)?, path)?;
+        match at.filter(|at| *at != material.snapshot.now) {
+            None => Ok(material),
             Some(_) => {
-                let (shown, now) = (path.display(), alone.snapshot.now);
-                Err(Failure::Input(format!("{shown}: the one snapshot in it is of {now}; leave --at out")))
+                let (shown, now) = (path.display(), material.snapshot.now);
+                Err(format!("{shown}: the one snapshot in it is of {now}; leave --at out").into())
             }
         }
     }
 
-    /// From the lines of a recording, whose broken ones are told and passed over.
+    /// From the lines of a recording. Unusable lines are named and skipped.
     pub(super) fn of_recording(
         input: impl BufRead,
         path: &Path,
         at: Option<Timestamp>,
     ) -> Result<Self, Failure> {
-        let (mut chosen, mut readable) = (None, 0_u64);
-        for found in Lines::new(input, path) {
-            let found = found.map_err(|error| broken(path, &error))?;
-            match found.entry {
+        let mut chosen = None;
+        let mut readable = 0_u64;
+        for line in Lines::new(input, path) {
+            let line = line.map_err(|error| broken(path, &error))?;
+            match line.entry {
                 Ok(entry) => {
                     readable += 1;
                     if at.is_none_or(|at| at == entry.at) {
-                        chosen = Some((found.location, entry));
+                        chosen = Some((line.location, entry));
                     }
                 }
-                Err(trouble) => note(&format!("{}: {trouble}; passed over", found.location)),
+                Err(cause) => note(&format!("{}: {cause}; passed over", line.location)),
             }
         }
         let shown = path.display();
-        let Some((place, entry)) = chosen else {
-            return Err(Failure::Input(match at.filter(|_| readable > 0) {
-                Some(at) => format!(
-                    "{shown}: none of its {readable} evaluations is of {at}; `wva replay --output json` lists those that \
-                     differ, `jq .entry.at` all"
-                ),
-                None => {
-                    format!("{shown}: no line can be used; record anew with --record-dir or /debug/snapshots")
-                }
-            }));
-        };
-        Ok(Self::of_entry(*entry, format!("{place}")))
+        match (chosen, at.filter(|_| readable > 0)) {
+            (Some((location, entry)), _) => Ok(Self::of_entry(*entry, location.to_string())),
+            (None, Some(at)) => Err(Failure::Input(format!(
+                "{shown}: none of its {readable} evaluations is of {at}; `wva replay --output json` lists those that differ, \
+                 `jq .entry.at` all"
+            ))),
+            (None, None) => {
+                let next = "record anew with --record-dir or /debug/snapshots";
+                Err(format!("{shown}: no line can be used; {next}").into())
+            }
+        }
     }
 
-    pub(super) fn of_entry(entry: Entry, origin: String) -> Self {
+    fn of_entry(entry: Entry, origin: String) -> Self {
         let Entry { wva, snapshot, memory, policy, decisions, .. } = entry;
         Self { origin, snapshot, memory, policy, recorded: Some(Recorded { wva, decisions }) }
     }
@@ -167,9 +169,7 @@ impl Material {
     /// The same with the memory of a file, if there is one.
     pub(super) fn with_memory(mut self, file: Option<&Path>) -> Result<Self, Failure> {
         let Some(path) = file else { return Ok(self) };
-        let mut text = Vec::new();
-        open(path)?.read_to_end(&mut text).map_err(|error| broken(path, &error))?;
-        let memory: Memory = serde_json::from_slice(&text).map_err(|error| {
+        let memory: Memory = serde_json::from_slice(&read_all(path, open(path)?)?).map_err(|error| {
             let next = "give a memory as JSON, such as `.memory` of `wva decide --output json`";
             format!("{}:{}:{}: {error}; {next}", path.display(), error.line(), error.column())
         })?;

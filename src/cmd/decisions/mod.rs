@@ -80,9 +80,3 @@ fn short(decision: &Decision) -> String {
 fn message(decision: &Decision) -> String {
     decision.verdict.explanation().reasons().to_string()
 }
-
-/// Says something beside the answer.
-fn note(text: &str) {
-    // Nothing can be done about a standard error that is closed.
-    let _ = writeln!(io::stderr(), "wva: {text}");
-}

@@ -1,22 +1,16 @@
 //! `wva replay`: a recorded stream, decided again.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use serde::Serialize;
-use tokio::time::Instant;
 use wva_core::{Decision, Policy};
 
+use super::super::terminal::{StatusLine, note};
 use super::input::{broken, open, policy_file};
-use super::{Failure, Output, exit, message, note, short, structured};
-use crate::record::{Difference, LineLocation, Lines, Replay, Summary};
-
-/// How often a person is told how far it is.
-const TOLD_EVERY: Duration = Duration::from_millis(500);
-
-const CLEAR_LINE: &str = "\r\x1b[2K";
+use super::{Failure, Output, exit, message, short, structured};
+use crate::record::{Change, Difference, LineLocation, Lines, Replay, Summary};
 
 /// Decide a recorded stream again and print what comes out otherwise
 ///
@@ -47,22 +41,21 @@ pub(in crate::cmd) struct Args {
     output: Output,
 }
 
-/// All that a replay has to say, for programs.
+/// The result for programs.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct Report {
     #[serde(flatten)]
     summary: Summary,
     /// Every decision is the same, and without another policy every byte.
     identical: bool,
     /// Lines that were left out.
-    damaged: Vec<Left>,
+    damaged: Vec<DamagedLine>,
     differences: Vec<Difference>,
 }
 
-/// A line that was left out.
 #[derive(Debug, Serialize)]
-struct Left {
+struct DamagedLine {
     place: String,
     cause: String,
 }
@@ -74,110 +67,102 @@ pub(in crate::cmd) fn main(args: &Args) -> ExitCode {
 fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
     let file = args.policy.as_deref().map(policy_file).transpose()?;
     let change = file.map(|file| move |policy: &Policy| file.over(policy).map_err(|error| error.to_string()));
-    let change = change.as_ref();
-    let replay = Replay::new(change.map(|change| change as &crate::record::Change<'_>));
-    let table = args.output == Output::Table;
-    let mut run = Run { out, table, replay, told: Told::default(), rows: 0, progress: Progress::new() };
+    let change = change.as_ref().map(|change| change as &Change<'_>);
+    let mut replay = Replay::new(change);
+    let is_table = args.output == Output::Table;
+    let mut printer =
+        Printer { out, is_table, report: Report::default(), rows: 0, status: StatusLine::new() };
     for path in &args.files {
-        for found in Lines::new(open(path)?, path) {
-            let found = found.map_err(|error| broken(path, &error))?;
-            match found.entry {
+        for line in Lines::new(open(path)?, path) {
+            let line = line.map_err(|error| broken(path, &error))?;
+            match line.entry {
                 Ok(entry) => {
                     let replayed =
-                        run.replay.step(&entry).map_err(|cause| format!("{}: {cause}", found.location))?;
-                    let unsaid = replayed.differences.is_empty() && !replayed.is_identical;
-                    if unsaid && change.is_none() {
-                        run.say(&format!("{}: same decisions, another report or memory", found.location))?;
+                        replay.step(&entry).map_err(|cause| format!("{}: {cause}", line.location))?;
+                    if replayed.differences.is_empty() && !replayed.is_identical && change.is_none() {
+                        printer.print_other_report(&line.location)?;
                     }
-                    run.show(replayed.differences)?;
+                    printer.add_differences(replayed.differences)?;
                 }
-                Err(trouble) => run.leave_out(&found.location, trouble.to_string())?,
+                Err(cause) => printer.leave_out(&line.location, cause.to_string()),
             }
-            run.progress.tell(&found.location);
+            printer.status.show(|| line.location.to_string());
         }
     }
-    run.end(change.is_some(), args.output)
+    printer.finish(replay.summary(), change.is_some(), args.output)
 }
 
-struct Run<'a, W> {
+struct Printer<W> {
     out: W,
-    table: bool,
-    replay: Replay<'a>,
-    told: Told,
+    is_table: bool,
+    report: Report,
     rows: u64,
-    progress: Progress,
+    status: StatusLine,
 }
 
-impl<W: Write> Run<'_, W> {
-    fn show(&mut self, differences: Vec<Difference>) -> Result<(), Failure> {
-        if !self.table {
-            self.told.differences.extend(differences);
+impl<W: Write> Printer<W> {
+    fn add_differences(&mut self, differences: Vec<Difference>) -> Result<(), Failure> {
+        if !self.is_table {
+            self.report.differences.extend(differences);
             return Ok(());
         }
         for Difference { at, variant, recorded, replayed } in differences {
-            self.progress.clear();
+            self.status.clear();
             if self.rows == 0 {
                 writeln!(self.out, "{:<30}  {:<32}  {:<24}  REPLAYED", "AT", "VARIANT", "RECORDED")?;
             }
             self.rows += 1;
-            let none = || "not decided".to_owned();
-            let [then, now] = [&recorded, &replayed].map(|one| one.as_ref().map_or_else(none, short));
-            let why = replayed.as_ref().map_or_else(String::new, message);
+            let shown = |decision: &Option<Decision>| {
+                decision.as_ref().map_or_else(|| "not decided".to_owned(), short)
+            };
+            let reasons = |decision: &Option<Decision>| decision.as_ref().map_or_else(String::new, message);
+            let (old, new, why) = (shown(&recorded), shown(&replayed), reasons(&replayed));
             let (at, variant) = (at.to_string(), variant.to_string());
-            writeln!(self.out, "{at:<30}  {variant:<32}  {then:<24}  {now}: {why}")?;
-            let same = |one: &Decision, other: &Decision| short(one) == short(other);
-            if recorded.as_ref().zip(replayed.as_ref()).is_some_and(|(then, now)| same(then, now)) {
-                writeln!(
-                    self.out,
-                    "{:<30}  {:<32}  it was: {}",
-                    "",
-                    "",
-                    recorded.as_ref().map_or_else(String::new, message)
-                )?;
+            writeln!(self.out, "{at:<30}  {variant:<32}  {old:<24}  {new}: {why}")?;
+            if recorded.is_some() && replayed.is_some() && old == new {
+                writeln!(self.out, "{:<30}  {:<32}  it was: {}", "", "", reasons(&recorded))?;
             }
         }
         Ok(())
     }
 
-    fn say(&mut self, text: &str) -> Result<(), Failure> {
-        self.progress.clear();
-        if self.table {
-            writeln!(self.out, "{text}")?;
+    fn print_other_report(&mut self, location: &LineLocation) -> Result<(), Failure> {
+        self.status.clear();
+        if self.is_table {
+            writeln!(self.out, "{location}: same decisions, another report or memory")?;
         }
         Ok(())
     }
 
     /// Names a line that cannot be used, at once: somebody may be waiting for the rest.
-    fn leave_out(&mut self, place: &LineLocation, cause: String) -> Result<(), Failure> {
-        self.progress.clear();
-        note(&format!("{place}: {cause}; left out"));
-        self.told.damaged.push(Left { place: place.to_string(), cause });
-        Ok(())
+    fn leave_out(&mut self, location: &LineLocation, cause: String) {
+        self.status.clear();
+        note(&format!("{location}: {cause}; left out"));
+        self.report.damaged.push(DamagedLine { place: location.to_string(), cause });
     }
 
-    fn end(mut self, changed: bool, output: Output) -> Result<ExitCode, Failure> {
-        self.progress.clear();
-        let summary = self.replay.summary().clone();
-        let identical = if changed { summary.differing == 0 } else { summary.is_identical() };
+    fn finish(mut self, summary: &Summary, is_changed: bool, output: Output) -> Result<ExitCode, Failure> {
+        self.status.clear();
+        let identical = if is_changed { summary.differing == 0 } else { summary.is_identical() };
         if summary.evaluations == 0 {
             let next = "record with `wva serve --record-dir`, or take /debug/snapshots/all";
             return Err(format!("no evaluation can be replayed; {next}").into());
         }
-        if self.table {
-            write!(self.out, "{}", sum_up(&summary, self.told.damaged.len(), changed))?;
+        if self.is_table {
+            write!(self.out, "{}", sum_up(summary, self.report.damaged.len(), is_changed))?;
         } else {
-            self.told = Told { summary, identical, ..self.told };
-            structured(&mut self.out, &self.told, output)?;
+            let report = Report { summary: summary.clone(), identical, ..self.report };
+            structured(&mut self.out, &report, output)?;
         }
-        Ok(if identical || changed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if identical || is_changed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }
 
-fn sum_up(summary: &Summary, damaged: usize, changed: bool) -> String {
+fn sum_up(summary: &Summary, damaged: usize, is_changed: bool) -> String {
     let Summary { evaluations, decisions, differing, same_but_for_the_report, of_older_format, after_a_gap } =
         summary;
     let mut text = format!("{evaluations} evaluations, {decisions} decisions: ");
-    text += &match (differing, changed) {
+    text += &match (differing, is_changed) {
         (0, true) => "none comes out otherwise\n".into(),
         (0, false) if *of_older_format > 0 && summary.is_identical() => {
             "identical, as far as can be compared\n".into()
@@ -196,37 +181,11 @@ fn sum_up(summary: &Summary, damaged: usize, changed: bool) -> String {
             "{of_older_format} evaluations were recorded in an older format: only numbers and reasons were compared\n"
         );
     }
-    if changed && *after_a_gap > 0 {
+    if is_changed && *after_a_gap > 0 {
         text += &format!(
             "{after_a_gap} times evaluations are missing (not recorded, damaged, or of another process): there the other \
              policy's memory was carried on, so what follows is not exact\n"
         );
     }
     text
-}
-
-/// How far it is, rewritten in one line of a terminal.
-struct Progress {
-    live: bool,
-    next: Instant,
-    shown: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { live: io::stderr().is_terminal(), next: Instant::now() + TOLD_EVERY, shown: false }
-    }
-
-    fn tell(&mut self, place: &LineLocation) {
-        if self.live && Instant::now() >= self.next {
-            let _ = write!(io::stderr(), "{CLEAR_LINE}{place}");
-            (self.next, self.shown) = (Instant::now() + TOLD_EVERY, true);
-        }
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            let _ = write!(io::stderr(), "{CLEAR_LINE}");
-        }
-    }
 }

@@ -7,6 +7,7 @@ use wva_core::decision::Verdict;
 use wva_core::report::{Stage, Step};
 use wva_core::snapshot::SourceHealth;
 
+use super::super::terminal::wrapped;
 use super::explanation::{Explanation, Pod};
 use super::{message, short};
 use crate::cluster::writers::signal_gap::describe_gap;
@@ -20,11 +21,11 @@ const MARGIN: usize = 17;
 const PODS: usize = 6;
 
 /// The whole text.
-pub(super) fn screen(told: &Explanation) -> String {
-    let mut text = head(told);
+pub(super) fn screen(explanation: &Explanation) -> String {
+    let mut text = head(explanation);
     section(&mut text, "Steps");
-    for step in &told.steps {
-        let is_said = step.is_target_of(told.decision.verdict.explanation());
+    for step in &explanation.steps {
+        let is_said = step.is_target_of(explanation.decision.verdict.explanation());
         let finding = if is_said { "as above".to_owned() } else { step.to_string() };
         entry(&mut text, step.stage().as_str(), &finding);
         if !step.values().is_empty() {
@@ -36,54 +37,56 @@ pub(super) fn screen(told: &Explanation) -> String {
             entry(&mut text, "", &format!("bound by {binding}"));
         }
     }
-    if told.steps.is_empty() {
+    if explanation.steps.is_empty() {
         entry(&mut text, "none", "the object itself cannot be used, so nothing was looked at");
     }
-    for dropped in &told.dropped {
+    for dropped in &explanation.dropped {
         entry(&mut text, "memory", dropped);
     }
-    for violation in &told.violations {
+    for violation in &explanation.violations {
         entry(&mut text, "withheld", &violation.to_string());
     }
-    let turns: Vec<String> = told.steps.iter().flat_map(Step::thresholds).map(ToString::to_string).collect();
-    if !turns.is_empty() {
+    let thresholds: Vec<String> =
+        explanation.steps.iter().flat_map(Step::thresholds).map(ToString::to_string).collect();
+    if !thresholds.is_empty() {
         section(&mut text, "What would change it");
-        turns.iter().for_each(|turn| entry(&mut text, "", turn));
+        thresholds.iter().for_each(|threshold| entry(&mut text, "", threshold));
     }
     section(&mut text, "Evidence");
-    evidence(&mut text, told);
-    if !told.ahead.is_empty() {
+    evidence(&mut text, explanation);
+    if !explanation.ahead.is_empty() {
         section(&mut text, "If nothing changes and nothing new is measured");
-        for later in &told.ahead {
+        for later in &explanation.ahead {
             let finding = format!("{}: {}", short(&later.decision), message(&later.decision));
-            entry(&mut text, &format!("in {}", age(told.at, later.at)), &finding);
+            entry(&mut text, &format!("in {}", age(explanation.at, later.at)), &finding);
         }
     }
     text
 }
 
-fn head(told: &Explanation) -> String {
-    let decision = &told.decision;
+fn head(explanation: &Explanation) -> String {
+    let decision = &explanation.decision;
     let current = decision.current.map_or_else(String::new, |current| format!(", {current} now"));
-    let mut text = format!("{}: {}{current}\n", told.variant, short(decision));
-    wrapped(&mut text, 2, &message(decision));
+    let mut text = format!("{}: {}{current}\n", explanation.variant, short(decision));
+    sentence(&mut text, &message(decision));
     let evidence = match &decision.verdict {
-        Verdict::Target(target) => format!("evidence {} old", age(target.evidence, told.at)),
-        Verdict::Unknown(unknown) => format!("for {}", age(unknown.since, told.at)),
+        Verdict::Target(target) => format!("evidence {} old", age(target.evidence, explanation.at)),
+        Verdict::Unknown(unknown) => format!("for {}", age(unknown.since, explanation.at)),
     };
-    let by = told.recorded_by.as_ref().map_or_else(String::new, |wva| format!(", recorded by wva {wva}"));
-    wrapped(&mut text, 2, &format!("{}, {evidence}; from {}{by}", told.at, told.origin));
-    if let Some(recorded) = &told.recorded {
-        wrapped(&mut text, 2, &format!("at the time: {}: {}", short(recorded), message(recorded)));
+    let by =
+        explanation.recorded_by.as_ref().map_or_else(String::new, |wva| format!(", recorded by wva {wva}"));
+    sentence(&mut text, &format!("{}, {evidence}; from {}{by}", explanation.at, explanation.origin));
+    if let Some(recorded) = &explanation.recorded {
+        sentence(&mut text, &format!("at the time: {}: {}", short(recorded), message(recorded)));
     }
     text
 }
 
-fn evidence(text: &mut String, told: &Explanation) {
-    if let Some(gap) = &told.decision.gap {
+fn evidence(text: &mut String, explanation: &Explanation) {
+    if let Some(gap) = &explanation.decision.gap {
         entry(text, "signals", &format!("{}: {}", gap.cause.as_str(), describe_gap(gap, series_of)));
     }
-    match &told.source {
+    match &explanation.source {
         None => {}
         Some(SourceHealth::Complete) => entry(text, "source", "answered in full"),
         Some(SourceHealth::Partial { warnings }) => {
@@ -91,19 +94,20 @@ fn evidence(text: &mut String, told: &Explanation) {
         }
         Some(SourceHealth::Down { cause }) => entry(text, "source", &format!("did not answer: {cause}")),
     }
-    if let Some(at) = told.scheduler_sample {
-        entry(text, "scheduler", &format!("newest sample {} old", age(at, told.at)));
+    if let Some(at) = explanation.scheduler_sample {
+        entry(text, "scheduler", &format!("newest sample {} old", age(at, explanation.at)));
     }
-    for pod in told.pods.iter().take(PODS) {
-        entry(text, "pod", &pod_line(pod, told.at));
+    for pod in explanation.pods.iter().take(PODS) {
+        entry(text, "pod", &pod_line(pod, explanation.at));
     }
-    if let Some(more) = told.pods.len().checked_sub(PODS).filter(|more| *more > 0) {
-        let newest = told.pods.iter().skip(PODS).filter_map(|pod| pod.newest_sample);
-        let oldest =
-            newest.min().map_or_else(String::new, |at| format!(", samples up to {} old", age(at, told.at)));
+    if let Some(more) = explanation.pods.len().checked_sub(PODS).filter(|more| *more > 0) {
+        let newest = explanation.pods.iter().skip(PODS).filter_map(|pod| pod.newest_sample);
+        let oldest = newest
+            .min()
+            .map_or_else(String::new, |at| format!(", samples up to {} old", age(at, explanation.at)));
         entry(text, "pods", &format!("{more} more{oldest}"));
     }
-    if told.pods.is_empty() {
+    if explanation.pods.is_empty() {
         entry(text, "pods", "none");
     }
 }
@@ -124,39 +128,24 @@ fn rounded(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// A sentence below the first line.
+fn sentence(text: &mut String, sentence: &str) {
+    for line in wrapped(sentence, WIDTH - 2) {
+        let _ = writeln!(text, "  {line}");
+    }
+}
+
 fn section(text: &mut String, title: &str) {
     let _ = write!(text, "\n{title}\n");
 }
 
 /// A word in the margin and a sentence beside it.
 fn entry(text: &mut String, word: &str, sentence: &str) {
-    let mut lines = String::new();
-    wrapped(&mut lines, MARGIN, sentence);
-    let rest = lines.get(MARGIN..).unwrap_or_default();
     let width = MARGIN - 3;
-    let _ = write!(text, "  {word:<width$} {rest}");
-}
-
-/// A sentence in lines that fit, each indented.
-fn wrapped(text: &mut String, indent: usize, sentence: &str) {
-    let mut column = 0;
-    for word in sentence.split_whitespace() {
-        let length = word.chars().count();
-        if column > 0 && column + 1 + length > WIDTH {
-            text.push('\n');
-            column = 0;
-        }
-        if column == 0 {
-            text.extend(std::iter::repeat_n(' ', indent));
-            column = indent;
-        } else {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += length;
+    for (index, line) in wrapped(sentence, WIDTH - MARGIN).iter().enumerate() {
+        let word = if index == 0 { word } else { "" };
+        let _ = writeln!(text, "  {word:<width$} {line}");
     }
-    text.push('\n');
 }
 
 /// The time between two moments, as people say it.

@@ -12,8 +12,8 @@ use serde::Deserialize;
 use super::Failure;
 use super::input::Material;
 
-/// A line of a large fleet is tens of MiB, made while it is sent.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The line of a large fleet is tens of MiB, made while it is sent.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How to reach a server.
 #[derive(Debug, Clone, clap::Args)]
@@ -43,7 +43,7 @@ impl ServerArgs {
     /// The evaluation of `at`, else the newest one.
     pub(super) fn read(&self, server: &Url, at: Option<Timestamp>) -> Result<Material, Failure> {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // A second one is refused, which leaves the first.
+            // A second provider is refused, which leaves the first.
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -62,7 +62,7 @@ impl ServerArgs {
             if server.scheme() != "https" {
                 return Err(format!("--server {server}: a token is sent over https only"));
             }
-            request = request.bearer_auth(text(path)?.trim());
+            request = request.bearer_auth(read_text(path)?.trim());
         }
         let failed = |error: &reqwest::Error| {
             let next = "check the address, the port-forward, and --ca-file and --server-name";
@@ -82,11 +82,12 @@ impl ServerArgs {
         Err(format!("--server {server} answered {status}: {}{next}", refusal.unwrap_or_default()))
     }
 
-    /// Trusts what was said to be trusted, follows nobody elsewhere, and looks for a renamed host where the URL says.
+    /// A client that trusts --ca-file only, follows no redirect, and finds --server-name at the URL's address.
     async fn client(&self, url: &mut Url) -> Result<Client, String> {
-        let mut builder = Client::builder().redirect(redirect::Policy::none()).no_proxy().timeout(PATIENCE);
+        let mut builder =
+            Client::builder().redirect(redirect::Policy::none()).no_proxy().timeout(REQUEST_TIMEOUT);
         if let Some(path) = &self.ca_file {
-            let authorities = Certificate::from_pem_bundle(text(path)?.as_bytes());
+            let authorities = Certificate::from_pem_bundle(read_text(path)?.as_bytes());
             let authorities = authorities.ok().filter(|found| !found.is_empty());
             let authorities = authorities
                 .ok_or_else(|| format!("--ca-file {}: no PEM certificate; give ca.crt", path.display()))?;
@@ -105,7 +106,7 @@ impl ServerArgs {
     }
 }
 
-fn text(path: &PathBuf) -> Result<String, String> {
+fn read_text(path: &PathBuf) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| {
         format!("{}: {error}; give a file that exists and that you may read", path.display())
     })

@@ -10,10 +10,10 @@ use wva_core::model::Variant;
 use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
 use wva_core::units::Replicas;
-use wva_sim::{Fleet, PodView, Summary};
+use wva_sim::{Fleet, Pod, Summary};
 
 use super::clock::VirtualClock;
-use super::{DemoError, scenario};
+use super::scenario;
 use crate::cmd::fleet::exposition;
 use crate::engine::{Claim, Cluster, ClusterView, Endpoint};
 
@@ -47,11 +47,11 @@ pub(super) struct FleetState {
 
 impl DemoFleet {
     /// One ready pod, and the load about to begin.
-    pub(super) fn start(clock: VirtualClock, seed: u64) -> Result<Self, DemoError> {
-        let mut fleet = Fleet::new(scenario::sim_variant()?, scenario::SIZES, seed);
+    pub(super) fn start(clock: VirtualClock, seed: u64) -> Self {
+        let mut fleet = Fleet::new(scenario::sim_variant(), scenario::SIZES, seed);
         fleet.follow(scenario::load());
         let inner = Arc::new(Mutex::new(Inner { fleet, ports: BTreeMap::new() }));
-        Ok(Self { clock, variant: scenario::variant()?, inner })
+        Self { clock, variant: scenario::variant(), inner }
     }
 
     fn advanced<T>(&self, read: impl FnOnce(&mut Inner) -> T) -> T {
@@ -81,7 +81,7 @@ impl DemoFleet {
 
     /// The names of all pods.
     pub(super) fn pods(&self) -> Vec<String> {
-        self.advanced(|inner| inner.fleet.pods().map(|pod| pod.name.to_owned()).collect())
+        self.advanced(|inner| inner.fleet.pods().iter().map(|pod| pod.name.to_string()).collect())
     }
 
     /// Sets the port on which each pod listens.
@@ -92,16 +92,16 @@ impl DemoFleet {
     /// The `/metrics` page of a pod; `None` before its model server runs.
     pub(super) fn metrics(&self, pod: &str) -> Option<String> {
         self.advanced(|inner| {
-            inner.fleet.pod(pod)?.readings.map(|readings| exposition(readings, scenario::MODEL))
+            inner.fleet.pod(pod)?.readings().map(|readings| exposition(readings, scenario::MODEL))
         })
     }
 
-    fn replica(&self, pod: &PodView<'_>) -> Replica {
+    fn replica(&self, pod: &Pod) -> Replica {
         Replica {
-            pod: pod.name.into(),
-            phase: pod.phase,
+            pod: pod.name.clone(),
+            phase: pod.phase(),
             created: self.clock.at(pod.created_s),
-            ready_since: pod.ready_since_s.map(|since_s| self.clock.at(since_s)),
+            ready_since: pod.ready_since_s().map(|since_s| self.clock.at(since_s)),
             engines: NameMap::default(),
         }
     }
@@ -111,25 +111,24 @@ impl Cluster for DemoFleet {
     fn view(&self) -> Arc<ClusterView> {
         self.advanced(|inner| {
             let Counts { spec, status, ready } = inner.fleet.counts();
-            let ready_pods = inner.fleet.pods().filter(|pod| pod.phase == Phase::Ready);
+            let ready_pods = inner.fleet.pods().iter().filter(|pod| pod.phase() == Phase::Ready);
             let endpoints = ready_pods.filter_map(|pod| {
-                let port = *inner.ports.get(pod.name)?;
+                let port = *inner.ports.get(&*pod.name)?;
                 let namespace = scenario::NAMESPACE.into();
-                Some(Endpoint { namespace, pod: pod.name.to_owned(), ip: LOOPBACK, port })
+                Some(Endpoint { namespace, pod: pod.name.to_string(), ip: LOOPBACK, port })
             });
             let state = VariantState {
                 variant: self.variant.clone(),
                 scale: Some(Scale { spec, current: status, ready }),
-                replicas: inner.fleet.pods().map(|pod| self.replica(&pod)).collect(),
+                replicas: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
                 last_status: None,
                 template: Template::default(),
             };
-            let claim =
-                Claim { deployment: self.variant.target.name.clone(), variant: self.variant.id.clone() };
+            let deployment = self.variant.target.name.clone();
             Arc::new(ClusterView {
                 synced: true,
                 variants: vec![state],
-                claims: vec![claim],
+                claims: vec![Claim { deployment, variant: self.variant.id.clone() }],
                 endpoints: endpoints.collect(),
                 ..ClusterView::default()
             })

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use reqwest::{Certificate, Client, Identity};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -13,13 +14,11 @@ use wva_core::units::Seconds;
 use super::clock::VirtualClock;
 use super::fleet::DemoFleet;
 use super::pki::Pki;
-use super::{DemoError, scenario};
+use super::scenario;
 use crate::engine::Clock as _;
 
 /// Wall time for one read. The server itself waits at most a second for a fresh number.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer. One item, like an error, has about 600.
-const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// `AverageValue: "1"`, as an HPA for this metric has it.
 const TARGET: MetricTarget = MetricTarget { kind: Kind::AverageValue, milli: 1000 };
 
@@ -49,7 +48,7 @@ pub(super) async fn run(
     clock: VirtualClock,
     client: HpaClient,
     stop: CancellationToken,
-) -> Result<(), DemoError> {
+) -> anyhow::Result<()> {
     let mut hpa = Hpa::new(settings());
     let period = Duration::from_secs_f64(SYNC_PERIOD.get());
     loop {
@@ -62,7 +61,7 @@ pub(super) async fn run(
             () = stop.cancelled() => return Ok(()),
         };
         if let Err(error) = &answer {
-            tracing::warn!(%error, "the HPA read no number and changes nothing");
+            tracing::warn!(error = format!("{error:#}"), "the HPA read no number and changes nothing");
         }
         let counts = fleet.counts();
         let proposal = answer.ok().and_then(|items| propose(&items, TARGET, counts, Tolerance::default()));
@@ -91,7 +90,7 @@ pub(super) struct HpaClient {
 }
 
 impl HpaClient {
-    pub(super) fn new(address: SocketAddr, pki: &Pki) -> Result<Self, DemoError> {
+    pub(super) fn new(address: SocketAddr, pki: &Pki) -> anyhow::Result<Self> {
         let identity = format!("{}{}", pki.client.certificate, pki.client.key);
         let client = Client::builder()
             .tls_certs_only([Certificate::from_pem(pki.ca.as_bytes())?])
@@ -103,30 +102,18 @@ impl HpaClient {
     }
 
     /// The values of all items, in thousandths.
-    pub(super) async fn read(&self) -> Result<Vec<i64>, DemoError> {
-        let mut response = self.client.get(&self.url).send().await?;
-        let status = response.status();
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(DemoError::Answer(format!("more than {MAX_ANSWER_BYTES} bytes")));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        if !status.is_success() {
-            return Err(DemoError::Answer(format!("{status}: {}", String::from_utf8_lossy(&body).trim())));
-        }
-        let answer: MetricValueList =
-            serde_json::from_slice(&body).map_err(|e| DemoError::Answer(e.to_string()))?;
+    async fn read(&self) -> anyhow::Result<Vec<i64>> {
+        let response = self.client.get(&self.url).send().await?.error_for_status()?;
+        let answer: MetricValueList = response.json().await?;
         answer.items.iter().map(|item| thousandths(&item.value)).collect()
     }
 }
 
 /// A quantity of replicas: whole, or in thousandths.
-fn thousandths(text: &str) -> Result<i64, DemoError> {
+fn thousandths(text: &str) -> anyhow::Result<i64> {
     let (digits, unit) = text.strip_suffix('m').map_or((text, 1000), |digits| (digits, 1));
     let number = digits.parse::<i64>().ok().and_then(|number| number.checked_mul(unit));
-    number.ok_or_else(|| DemoError::Answer(format!("{text:?} is not a whole quantity")))
+    number.with_context(|| format!("{text:?} is not a whole quantity"))
 }
 
 #[cfg(test)]

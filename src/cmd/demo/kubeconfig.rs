@@ -1,70 +1,43 @@
 //! The file that lets kubectl ask the demo. JSON, which every YAML reader reads; its key is readable by its owner only.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::Write as _;
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use anyhow::anyhow;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
+use tempfile::TempPath;
 
-use super::DemoError;
 use super::pki::{Pki, USER};
 
 /// It holds a private key: read and written by its owner, by nobody else.
 const OWNER_ONLY: u32 = 0o600;
 
-/// The file; removed at the end when nobody chose its name.
-pub(super) struct Written {
-    path: PathBuf,
-    ours: bool,
-}
-
-impl Written {
-    /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Written {
-    fn drop(&mut self) {
-        if self.ours {
-            // Certificates of a dead process: if it stays it is litter, not harm.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Writes the kubeconfig for the server at `address`: to `chosen`, else to a new file among the temporary ones.
-pub(super) fn write(address: &str, pki: &Pki, chosen: Option<&Path>) -> Result<Written, DemoError> {
-    let written = match chosen {
-        Some(path) => Written { path: path.to_owned(), ours: false },
-        None => {
-            let name = format!("wva-demo-{}.kubeconfig", std::process::id());
-            Written { path: std::env::temp_dir().join(name), ours: true }
-        }
-    };
-    let failed = |source| DemoError::Kubeconfig { path: written.path.clone(), source };
-    let mut file = create(&written).map_err(failed)?;
+/// Writes the kubeconfig for the server at `address`: to `chosen`, which stays, else to a temporary file, which is removed with
+/// what is returned.
+pub(super) fn write(address: &str, pki: &Pki, chosen: Option<&Path>) -> anyhow::Result<TempPath> {
     let text = format!("{:#}\n", content(address, pki));
-    file.write_all(text.as_bytes()).map_err(failed)?;
-    Ok(written)
+    let Some(path) = chosen else {
+        let mut file = tempfile::Builder::new().prefix("wva-demo-").suffix(".kubeconfig").tempfile()?;
+        file.write_all(text.as_bytes())?;
+        return Ok(file.into_temp_path());
+    };
+    write_chosen(path, &text).map_err(|error| {
+        anyhow!("{}: {error}; choose a writable file with --kubeconfig-out", path.display())
+    })?;
+    let mut path = TempPath::try_from_path(path)?;
+    path.disable_cleanup(true);
+    Ok(path)
 }
 
-fn create(written: &Written) -> std::io::Result<File> {
+fn write_chosen(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    options.write(true).mode(OWNER_ONLY);
-    if written.ours {
-        // Never through somebody else's link in a directory that everybody may write to.
-        options.create_new(true);
-    } else {
-        options.create(true).truncate(true);
-    }
-    let file = options.open(&written.path)?;
+    let mut file = options.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
     // A file that was there before may be open to all.
     file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
-    Ok(file)
+    file.write_all(text.as_bytes())
 }
 
 fn content(address: &str, pki: &Pki) -> Value {
@@ -97,14 +70,14 @@ mod tests {
         let pki = Pki::generate("127.0.0.1").unwrap();
         let path = {
             let written = write("127.0.0.1:8443", &pki, None).unwrap();
-            let mode = std::fs::metadata(written.path()).unwrap().permissions().mode();
+            let mode = std::fs::metadata(&written).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
-            let read = kube::config::Kubeconfig::read_from(written.path()).unwrap();
+            let read = kube::config::Kubeconfig::read_from(&written).unwrap();
             let cluster = read.clusters[0].cluster.as_ref().unwrap();
             assert_eq!(cluster.server.as_deref(), Some("https://127.0.0.1:8443"));
             assert!(cluster.certificate_authority_data.is_some());
             assert!(read.auth_infos[0].auth_info.as_ref().unwrap().client_certificate_data.is_some());
-            written.path().to_owned()
+            written.to_path_buf()
         };
         assert!(!path.exists(), "a file that nobody asked for does not stay");
     }

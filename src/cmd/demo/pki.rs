@@ -6,8 +6,6 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use super::DemoError;
-
 /// The user in the client certificate.
 pub(super) const USER: &str = "demo";
 /// Its group, as the administrator of a real cluster has it.
@@ -28,7 +26,7 @@ pub(super) struct Leaf {
 
 impl Pki {
     /// New keys; the server's certificate is for `host` and for `localhost`.
-    pub(super) fn generate(host: &str) -> Result<Self, DemoError> {
+    pub(super) fn generate(host: &str) -> Result<Self, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "wva demo CA");
@@ -36,26 +34,18 @@ impl Pki {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
         let certificate = params.self_signed(&key)?;
         let issuer = Issuer::new(params, key);
-        Ok(Self { ca: certificate.pem(), server: server_leaf(&issuer, host)?, client: client_leaf(&issuer)? })
+        let mut server = CertificateParams::new(vec![host.to_owned(), "localhost".to_owned()])?;
+        server.distinguished_name.push(DnType::CommonName, "wva demo");
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let mut client = CertificateParams::default();
+        client.distinguished_name.push(DnType::CommonName, USER);
+        client.distinguished_name.push(DnType::OrganizationName, GROUP);
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        Ok(Self { ca: certificate.pem(), server: leaf(server, &issuer)?, client: leaf(client, &issuer)? })
     }
 }
 
-fn server_leaf(issuer: &Issuer<'_, KeyPair>, host: &str) -> Result<Leaf, DemoError> {
-    let mut params = CertificateParams::new(vec![host.to_owned(), "localhost".to_owned()])?;
-    params.distinguished_name.push(DnType::CommonName, "wva demo");
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    leaf(params, issuer)
-}
-
-fn client_leaf(issuer: &Issuer<'_, KeyPair>) -> Result<Leaf, DemoError> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, USER);
-    params.distinguished_name.push(DnType::OrganizationName, GROUP);
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    leaf(params, issuer)
-}
-
-fn leaf(mut params: CertificateParams, issuer: &Issuer<'_, KeyPair>) -> Result<Leaf, DemoError> {
+fn leaf(mut params: CertificateParams, issuer: &Issuer<'_, KeyPair>) -> Result<Leaf, rcgen::Error> {
     let key = KeyPair::generate()?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.use_authority_key_identifier_extension = true;

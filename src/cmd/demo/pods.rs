@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -12,7 +13,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::DemoError;
 use super::fleet::{DemoFleet, LOOPBACK};
 use crate::cmd::fleet::CONTENT_TYPE;
 
@@ -35,7 +35,7 @@ pub(super) struct PodServers {
 
 impl PodServers {
     /// Opens and closes endpoints as pods come and go, until `stop`.
-    pub(super) async fn follow(mut self, fleet: DemoFleet, stop: CancellationToken) -> Result<(), DemoError> {
+    pub(super) async fn follow(mut self, fleet: DemoFleet, stop: CancellationToken) -> anyhow::Result<()> {
         while !stop.is_cancelled() {
             self.sync(&fleet).await?;
             tokio::select! {
@@ -47,7 +47,7 @@ impl PodServers {
     }
 
     /// Opens and closes endpoints so that each existing pod has one.
-    pub(super) async fn sync(&mut self, fleet: &DemoFleet) -> Result<(), DemoError> {
+    pub(super) async fn sync(&mut self, fleet: &DemoFleet) -> anyhow::Result<()> {
         let pods = fleet.pods();
         let before = self.open.len();
         self.open.retain(|pod, _| pods.contains(pod));
@@ -66,9 +66,10 @@ impl PodServers {
     }
 }
 
-async fn listen(fleet: DemoFleet, pod: String, tasks: &mut JoinSet<()>) -> Result<PodEndpoint, DemoError> {
-    let listener = TcpListener::bind((LOOPBACK, 0)).await.map_err(DemoError::PodListener)?;
-    let port = listener.local_addr().map_err(DemoError::PodListener)?.port();
+async fn listen(fleet: DemoFleet, pod: String, tasks: &mut JoinSet<()>) -> anyhow::Result<PodEndpoint> {
+    let listener = TcpListener::bind((LOOPBACK, 0)).await;
+    let listener = listener.context("no loopback port for a simulated pod; check the limit of open files")?;
+    let port = listener.local_addr()?.port();
     let routes = Router::new().route("/metrics", get(metrics)).with_state((fleet, pod));
     let stop = CancellationToken::new();
     let stopped = stop.clone();

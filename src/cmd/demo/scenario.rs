@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
-use wva_core::units::{Cost, OutOfRange, Replicas};
+use wva_core::units::{Cost, Replicas};
 use wva_sim::{LoadShape, Physics, RequestSizes, Segment, SimVariant, StartUp, TP1};
 
 /// The namespace of the variant.
@@ -46,22 +46,26 @@ pub(super) fn load() -> LoadShape {
     ])
 }
 
+fn cost() -> Cost {
+    Cost::new(COST).unwrap_or_default()
+}
+
 /// The variant for the simulator.
-pub(super) fn sim_variant() -> Result<SimVariant, OutOfRange> {
-    Ok(SimVariant { start_up: START_UP, ..SimVariant::new(VARIANT, SERVER, Cost::new(COST)?) })
+pub(super) fn sim_variant() -> SimVariant {
+    SimVariant { start_up: START_UP, ..SimVariant::new(VARIANT, SERVER, cost()) }
 }
 
 /// The variant as its `VariantAutoscaling` would describe it.
-pub(super) fn variant() -> Result<Variant, OutOfRange> {
-    Ok(Variant {
+pub(super) fn variant() -> Variant {
+    Variant {
         id: VariantId::new(NAMESPACE, VARIANT),
         model: MODEL.into(),
         target: TargetRef { kind: "Deployment".into(), name: VARIANT.into() },
-        cost: Cost::new(COST)?,
+        cost: cost(),
         bounds: Bounds { min: MIN_REPLICAS, max: Some(MAX_REPLICAS) },
         accelerator: Some("H100".into()),
         role: Role::Both,
-    })
+    }
 }
 
 #[cfg(test)]

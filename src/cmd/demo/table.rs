@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 use super::output::{Frame, minutes, seconds, utilisation};
+use crate::cmd::terminal::{CLEAR_LINE, wrapped};
 
 /// A row at least this often, in virtual time: the sync period of an HPA.
 const ROW_INTERVAL: Duration = Duration::from_secs(15);
@@ -20,7 +21,6 @@ const HEADER: &str =
 
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
-const CLEAR_LINE: &str = "\r\x1b[2K";
 
 /// Writes frames and sentences.
 pub(super) struct Table<W> {
@@ -62,7 +62,7 @@ impl<W: Write> Table<W> {
             self.next_row = frame.fleet.at + ROW_INTERVAL;
             writeln!(self.out, "{}", row(frame))?;
             let (on, off) = self.bold();
-            for line in changes.iter().flat_map(|change| wrapped(change)) {
+            for line in changes.iter().flat_map(|change| wrapped(change, SENTENCE_WIDTH)) {
                 writeln!(self.out, "         {on}{line}{off}")?;
             }
         }
@@ -84,21 +84,6 @@ impl<W: Write> Table<W> {
     fn clear(&mut self) -> io::Result<()> {
         if self.is_live { write!(self.out, "{CLEAR_LINE}") } else { Ok(()) }
     }
-}
-
-/// A sentence in lines of at most [`SENTENCE_WIDTH`]. A longer word stays whole.
-fn wrapped(sentence: &str) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in sentence.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= SENTENCE_WIDTH => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// A row with the columns of [`HEADER`].

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::anyhow;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -13,7 +14,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wva_core::Policy;
 
-use super::DemoError;
 use super::clock::VirtualClock;
 use super::fleet::DemoFleet;
 use super::pki::Pki;
@@ -33,6 +33,8 @@ const EVALUATION_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_SNAPSHOTS: usize = 8;
 /// Their bytes: the default.
 const MAX_SNAPSHOT_BYTES: u64 = 16 << 20;
+/// How long open requests may take at the end, in wall time.
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The key of the users' CA in a cluster's trust data.
 const CLIENT_CA_KEY: &str = "client-ca-file";
 /// The demo holds its lease for a year.
@@ -85,10 +87,10 @@ impl ConstantInputs {
 
 impl WvaInstance {
     /// The engine over the fleet's own metrics endpoints, on the fleet's clock.
-    pub(super) fn new(fleet: &DemoFleet, clock: VirtualClock, pki: &Pki) -> Result<Self, DemoError> {
+    pub(super) fn new(fleet: &DemoFleet, clock: VirtualClock, pki: &Pki) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(clock);
         let source = ScrapeSource::new(&ScrapeSettings::default(), clock.clone());
-        let source: Arc<dyn MetricSource> = Arc::new(source.map_err(|error| DemoError::Part(error.message))?);
+        let source: Arc<dyn MetricSource> = Arc::new(source.map_err(|error| anyhow!(error.message))?);
         let (mut registry, board) = (Registry::default(), Board::new());
         let inputs = ConstantInputs::new(pki);
         let parts = Parts {
@@ -108,7 +110,7 @@ impl WvaInstance {
     }
 
     /// Binds the server that answers from this engine.
-    pub(super) async fn server(&mut self, address: SocketAddr) -> Result<Server, DemoError> {
+    pub(super) async fn server(&mut self, address: SocketAddr) -> anyhow::Result<Server> {
         let settings = ServerSettings {
             serving: ServingCertificate::Shared,
             shared_pki: self.inputs.shared.subscribe(),
@@ -129,8 +131,10 @@ impl WvaInstance {
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {
-            ServeError::Bind { address, source } => DemoError::Listen { address, source },
-            other => DemoError::Part(other.to_string()),
+            ServeError::Bind { address, source } => {
+                anyhow!("--listen {address}: {source}; choose another port, or 0 for any free one")
+            }
+            error => error.into(),
         })
     }
 
@@ -138,7 +142,7 @@ impl WvaInstance {
     pub(super) fn start(
         self,
         server: Server,
-        tasks: &mut JoinSet<Result<(), DemoError>>,
+        tasks: &mut JoinSet<anyhow::Result<()>>,
         stop: &CancellationToken,
     ) {
         let Self { reader, recent, queue, inputs, .. } = self;
@@ -152,7 +156,7 @@ impl WvaInstance {
             Ok(())
         });
         tasks.spawn(async move {
-            server.serve(serving, super::SHUTDOWN_TIMEOUT).await;
+            server.serve(serving, SHUTDOWN_TIMEOUT).await;
             drop(inputs);
             Ok(())
         });

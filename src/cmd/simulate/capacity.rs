@@ -14,6 +14,7 @@ use wva_sim::{
 };
 
 use super::super::decisions::{Failure, Output, structured};
+use super::super::terminal::aligned;
 use super::{TraceArgs, read};
 
 /// The least number of requests that a rate is judged by: 1 % of 3,000 are 30.
@@ -75,7 +76,7 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure
         let scenario = plan.scenario(1);
         for variant in &scenario.variants {
             for sizes in request_sizes(&scenario) {
-                all.push(capacity(&scenario, variant, sizes, args)?);
+                all.push(capacity(&scenario, variant, sizes, args));
             }
         }
     }
@@ -113,19 +114,14 @@ fn request_sizes(scenario: &Scenario) -> Vec<RequestSizes> {
     different
 }
 
-fn capacity(
-    scenario: &Scenario,
-    variant: &SimVariant,
-    sizes: RequestSizes,
-    args: &Args,
-) -> Result<Capacity, Failure> {
+fn capacity(scenario: &Scenario, variant: &SimVariant, sizes: RequestSizes, args: &Args) -> Capacity {
     let tokens = RequestSizes::fixed(sizes.prompt.round(), sizes.output.round());
     let full = variant.physics.capacity_rps(tokens) * f64::from(args.replicas);
     let mut good = 0.0;
     let mut bad = 1.25 * full;
     for _ in 0..HALVINGS {
         let rps = f64::midpoint(good, bad);
-        if attainment(scenario, variant, sizes, rps, args.replicas)? >= args.within {
+        if attainment(scenario, variant, sizes, rps, args.replicas) >= args.within {
             good = rps;
         } else {
             bad = rps;
@@ -133,7 +129,7 @@ fn capacity(
     }
     let cost_per_hour = variant.cost.get() * f64::from(args.replicas);
     let price = |tokens: f64| (good > 0.0).then(|| cost_per_hour / (good * 3600.0 * tokens) * 1e6);
-    Ok(Capacity {
+    Capacity {
         scenario: scenario.name.to_string(),
         variant: variant.name.to_string(),
         prompt_tokens: sizes.prompt,
@@ -144,7 +140,7 @@ fn capacity(
         cost_per_hour,
         cost_per_million_tokens: price(sizes.prompt + sizes.output),
         cost_per_million_output_tokens: price(sizes.output),
-    })
+    }
 }
 
 /// The share of requests within the objectives when `replicas` get `rps`.
@@ -154,7 +150,7 @@ fn attainment(
     sizes: RequestSizes,
     rps: f64,
     replicas: u32,
-) -> Result<f64, Failure> {
+) -> f64 {
     let count = Replicas::new(replicas);
     let lasts = Duration::from_secs_f64((MIN_REQUESTS / rps).clamp(MIN_DURATION_S, MAX_DURATION_S));
     let bounds = Bounds { min: count, max: Some(count) };
@@ -169,17 +165,11 @@ fn attainment(
         variants: vec![alone],
         ..scenario.clone()
     };
-    let run = simulate(&steady, &Controller::fixed(replicas), 1, |_| {});
-    Ok(run.map_err(|invalid| format!("{}: {invalid}", scenario.name))?.slo_attainment)
+    simulate(&steady, &Controller::fixed(replicas), 1, |_| {}).slo_attainment
 }
 
 fn table(out: &mut impl Write, all: &[Capacity]) -> std::io::Result<()> {
-    let width = |value: fn(&Capacity) -> usize, min: usize| all.iter().map(value).max().unwrap_or(0).max(min);
-    let names = width(|capacity| capacity.variant.chars().count(), "VARIANT".len());
-    let scenarios = width(|capacity| capacity.scenario.chars().count(), "SCENARIO".len());
-    writeln!(
-        out,
-        "{:<scenarios$}  {:<names$}  {:>13}  {:>8}  {:>11}  {:>12}  {:>8}  {:>14}  {:>13}",
+    let header = [
         "SCENARIO",
         "VARIANT",
         "PROMPT/OUTPUT",
@@ -188,23 +178,23 @@ fn table(out: &mut impl Write, all: &[Capacity]) -> std::io::Result<()> {
         "AT FULL LOAD",
         "COST",
         "PER M TOKENS",
-        "PER M OUTPUT"
-    )?;
-    for capacity in all {
-        let shape = format!("{:.0}/{:.0}", capacity.prompt_tokens, capacity.output_tokens);
-        let price = |price: Option<f64>| price.map_or("-".into(), |price| format!("{price:.4}"));
-        writeln!(
-            out,
-            "{:<scenarios$}  {:<names$}  {shape:>13}  {:>8}  {:>11.2}  {:>12.2}  {:>8.2}  {:>14}  {:>13}",
-            capacity.scenario,
-            capacity.variant,
-            capacity.replicas,
-            capacity.rps_within_slo,
-            capacity.rps_at_full_load,
-            capacity.cost_per_hour,
+        "PER M OUTPUT",
+    ];
+    let price = |price: Option<f64>| price.map_or("-".into(), |price| format!("{price:.4}"));
+    let row = |capacity: &Capacity| {
+        vec![
+            capacity.scenario.clone(),
+            capacity.variant.clone(),
+            format!("{:.0}/{:.0}", capacity.prompt_tokens, capacity.output_tokens),
+            capacity.replicas.to_string(),
+            format!("{:.2}", capacity.rps_within_slo),
+            format!("{:.2}", capacity.rps_at_full_load),
+            format!("{:.2}", capacity.cost_per_hour),
             price(capacity.cost_per_million_tokens),
             price(capacity.cost_per_million_output_tokens),
-        )?;
-    }
-    Ok(())
+        ]
+    };
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(all.iter().map(row));
+    aligned(&rows, 2).iter().try_for_each(|line| writeln!(out, "{line}"))
 }

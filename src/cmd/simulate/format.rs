@@ -1,64 +1,87 @@
-//! Formats figures for people.
+//! Formats figures for people, on the terminal and on the page.
 
-use crate::simulate::{Figure, SummaryLine};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use wva_sim::Run;
+
+use super::super::terminal::aligned;
+use super::what_if::WhatIf;
+use crate::simulate::{Figure, Plan, SummaryLine, summarize};
 
 /// A column of a table.
 pub(super) struct Column {
     /// Its title on a terminal.
-    pub(super) short: &'static str,
+    short: &'static str,
     /// Its title on a page.
     pub(super) long: &'static str,
-    /// The figure in it.
-    pub(super) figure: fn(&SummaryLine) -> Figure,
-    /// Formats a value.
-    pub(super) format: fn(f64) -> String,
+    value: fn(&Run) -> f64,
+    format: fn(f64) -> String,
+    /// The worse of two values.
+    worst: fn(f64, f64) -> f64,
+}
+
+const fn column(
+    short: &'static str,
+    long: &'static str,
+    value: fn(&Run) -> f64,
+    format: fn(f64) -> String,
+) -> Column {
+    Column { short, long, value, format, worst: f64::max }
 }
 
 /// The figures shown of each scenario and policy.
 pub(super) const COLUMNS: &[Column] = &[
-    Column {
-        short: "COST",
-        long: "Cost an hour",
-        figure: |line| line.figures.cost_avg,
-        format: two_decimals,
-    },
-    Column {
-        short: "REPLICAS",
-        long: "Replicas",
-        figure: |line| line.figures.replicas_avg,
-        format: two_decimals,
-    },
-    Column {
-        short: "TTFT P50",
-        long: "First token, median",
-        figure: |line| line.figures.ttft_p50_s,
-        format: time,
-    },
-    Column { short: "P95", long: "95 %", figure: |line| line.figures.ttft_p95_s, format: time },
-    Column { short: "P99", long: "99 %", figure: |line| line.figures.ttft_p99_s, format: time },
-    Column {
-        short: "ITL P99",
-        long: "Range tokens, 99 %",
-        figure: |line| line.figures.itl_p99_s,
-        format: time,
-    },
-    Column { short: "ERRORS", long: "Errors", figure: |line| line.figures.errors, format: count },
-    Column { short: "CHANGES", long: "Changes", figure: |line| line.figures.changes, format: count },
-    Column { short: "FLIPS", long: "Reversals", figure: |line| line.figures.flips, format: count },
-    Column {
-        short: "IN SLO",
-        long: "Within objectives",
-        figure: |line| line.figures.slo_attainment,
-        format: percent,
-    },
-    Column { short: "GPU-H", long: "GPU-hours", figure: |line| line.figures.gpu_hours, format: two_decimals },
+    column("COST", "Cost an hour", |run| run.cost_avg, two_decimals),
+    column("REPLICAS", "Replicas", |run| run.replicas_avg, two_decimals),
+    column("TTFT P50", "First token, median", |run| run.ttft_p50_s, time),
+    column("P95", "95 %", |run| run.ttft_p95_s, time),
+    column("P99", "99 %", |run| run.ttft_p99_s, time),
+    column("ITL P99", "Between tokens, 99 %", |run| run.itl_p99_s, time),
+    column("ERRORS", "Errors", |run| run.errors as f64, count),
+    column("CHANGES", "Changes", |run| f64::from(run.changes), count),
+    column("FLIPS", "Reversals", |run| f64::from(run.flips), count),
+    Column { worst: f64::min, ..column("IN SLO", "Within objectives", |run| run.slo_attainment, percent) },
+    column("GPU-H", "GPU-hours", |run| run.gpu_hours, two_decimals),
 ];
 
 /// The mean, with several seeds also the worst.
-pub(super) fn cell(column: &Column, line: &SummaryLine) -> String {
-    let Figure { mean, worst } = (column.figure)(line);
+pub(super) fn cell(column: &Column, line: &SummaryLine<'_>) -> String {
+    let Figure { mean, worst } = line.figure(column.value, column.worst);
     let mean = (column.format)(mean);
-    if line.seeds > 1 { format!("{mean} ({})", (column.format)(worst)) } else { mean }
+    if line.runs.len() > 1 { format!("{mean} ({})", (column.format)(worst)) } else { mean }
+}
+
+/// The table for a terminal: a block per scenario, a line per policy.
+pub(super) fn table(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) -> String {
+    let mut text = String::new();
+    for (index, plan) in plans.iter().enumerate() {
+        let own: Vec<&Run> = runs.iter().filter(|run| run.scenario == plan.name).collect();
+        if index > 0 {
+            text.push('\n');
+        }
+        block(&mut text, plan, &summarize(own.iter().copied()));
+        for sentence in what_if.map(|what_if| what_if.sentences(plan.hours(), &own)).unwrap_or_default() {
+            let _ = writeln!(text, "  {sentence}");
+        }
+    }
+    text
+}
+
+fn block(text: &mut String, plan: &Plan, lines: &[SummaryLine<'_>]) {
+    let about = if plan.about.is_empty() { String::new() } else { format!(": {}", plan.about) };
+    let seeds = lines.first().map_or(0, |line| line.runs.len());
+    let seeds = if seeds > 1 { format!(" ({seeds} seeds; mean, worst in brackets)") } else { String::new() };
+    let _ = writeln!(text, "{}{about}{seeds}", plan.name);
+    let header = std::iter::once("POLICY").chain(COLUMNS.iter().map(|column| column.short));
+    let mut rows = vec![header.map(str::to_owned).collect::<Vec<_>>()];
+    rows.extend(lines.iter().map(|line| {
+        let cells = COLUMNS.iter().map(|column| cell(column, line));
+        std::iter::once(line.policy.to_owned()).chain(cells).collect()
+    }));
+    for line in aligned(&rows, COLUMNS.len() + 1) {
+        let _ = writeln!(text, "  {line}");
+    }
 }
 
 fn two_decimals(value: f64) -> String {

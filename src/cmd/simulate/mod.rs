@@ -7,7 +7,6 @@ mod format;
 mod html;
 mod physics;
 mod run;
-mod table;
 mod what_if;
 
 use std::io::{self, Write};
@@ -19,7 +18,6 @@ use clap::{Subcommand, ValueEnum};
 use wva_core::Policy;
 use wva_sim::{Controller, Run};
 
-use self::run::Outcome;
 use self::what_if::WhatIf;
 use super::decisions::{Failure, exit};
 use crate::simulate::{Job, Plan, RunDetail, TraceOverride, file, plans, policy};
@@ -132,12 +130,9 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
     let plans = read(&args.scenarios, &args.trace.to_override())?;
     let controllers = controllers(args)?;
     let jobs = jobs(args, &plans, &controllers)?;
-    let runs = match run::run_all(jobs)? {
-        Outcome::Done(runs) => runs,
-        Outcome::Interrupted => return Ok(ExitCode::from(INTERRUPTED)),
-    };
+    let Some(runs) = run::run_all(jobs)? else { return Ok(ExitCode::from(INTERRUPTED)) };
     match args.output {
-        Output::Table => out.write_all(table::text(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
+        Output::Table => out.write_all(format::table(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
         Output::Json => json(out, runs)?,
         Output::Html => out.write_all(html::page(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
     }
@@ -151,10 +146,8 @@ fn read(files: &[PathBuf], trace_override: &TraceOverride) -> Result<Vec<Arc<Pla
         for plan in plans(path, trace_override).map_err(|error| error.to_string())? {
             if all.iter().any(|previous| previous.name == plan.name) {
                 let (path, name) = (path.display(), &plan.name);
-                return Err(format!(
-                    "{path}: another scenario has the name {name}, too; rename one of the files"
-                )
-                .into());
+                let cause = "rename one of the files";
+                return Err(format!("{path}: another scenario has the name {name}, too; {cause}").into());
             }
             all.push(Arc::new(plan));
         }
@@ -183,10 +176,8 @@ fn controllers(args: &Args) -> Result<Vec<Arc<Controller>>, Failure> {
 fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Result<Vec<Job>, Failure> {
     let count = (plans.len() * controllers.len()).saturating_mul(args.seeds as usize);
     if count > MAX_RUNS {
-        return Err(format!(
-            "{count} runs are more than {MAX_RUNS}; give fewer seeds, scenarios or policies"
-        )
-        .into());
+        let next = "give fewer seeds, scenarios or policies";
+        return Err(format!("{count} runs are more than {MAX_RUNS}; {next}").into());
     }
     let mut jobs = Vec::with_capacity(count);
     for plan in plans {

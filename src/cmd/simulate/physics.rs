@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use super::super::decisions::{Failure, Output, structured};
+use super::super::terminal::aligned;
 use crate::simulate::file::known_physics;
 
 /// List the physics of known servers with their sources
@@ -19,10 +20,12 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure
         structured(out, known_physics(), args.output)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let width = known_physics().keys().map(String::len).max().unwrap_or(0);
-    writeln!(out, "{:<width$}  MODEL, ACCELERATOR", "PRESET")?;
-    for (name, entry) in known_physics() {
-        writeln!(out, "{name:<width$}  {}, {}", entry.model, entry.accelerator)?;
-    }
+    let mut rows = vec![vec!["PRESET".to_owned(), "MODEL, ACCELERATOR".to_owned()]];
+    rows.extend(
+        known_physics()
+            .iter()
+            .map(|(name, entry)| vec![name.clone(), format!("{}, {}", entry.model, entry.accelerator)]),
+    );
+    aligned(&rows, 2).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     Ok(ExitCode::SUCCESS)
 }

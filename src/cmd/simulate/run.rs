@@ -1,66 +1,35 @@
 //! Runs all jobs with a progress bar on the terminal, until they are done or Ctrl-C.
 
-use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, channel};
 
 use tokio::time::Instant;
 use wva_sim::Run;
 
 use super::super::decisions::Failure;
-use crate::simulate::{Job, RunningJobs, start};
+use super::super::terminal::{StatusLine, note};
+use crate::simulate::{self, Job};
 
-/// How often the progress bar is refreshed.
-const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
 /// Cells of the bar.
 const BAR_CELLS: usize = 30;
-const CLEAR_LINE: &str = "\r\x1b[2K";
 
-/// How the jobs ended.
-pub(super) enum Outcome {
-    /// All runs, in the order of the jobs.
-    Done(Vec<Run>),
-    /// Ctrl-C.
-    Interrupted,
-}
-
-/// Runs `jobs`.
-///
-/// # Errors
-/// When the simulator rejects a scenario or a policy.
-pub(super) fn run_all(jobs: Vec<Job>) -> Result<Outcome, Failure> {
-    let names: Vec<_> = jobs.iter().map(|job| (job.plan.name.clone(), job.controller.name.clone())).collect();
-    let mut runs: Vec<Option<Run>> = names.iter().map(|_| None).collect();
+/// Runs `jobs`; `None` after Ctrl-C.
+pub(super) fn run_all(jobs: Vec<Job>) -> Result<Option<Vec<Run>>, Failure> {
     let interrupt = interrupt();
-    let running = start(jobs);
-    let mut bar = ProgressBar::new(names.len());
-    let mut done = 0;
-    while done < names.len() {
-        match running.results.recv_timeout(REFRESH_INTERVAL) {
-            Ok((index, Ok(run))) => {
-                runs[index] = Some(run);
-                done += 1;
-            }
-            Ok((index, Err(invalid))) => {
-                bar.clear();
-                let (plan, controller) = &names[index];
-                return Err(format!("{plan} under {controller}: {invalid}").into());
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                bar.clear();
-                return Err("a simulation panicked; this is a bug".to_owned().into());
-            }
-        }
+    let started = Instant::now();
+    let mut status = StatusLine::new();
+    let runs = simulate::run_all(jobs, |progress| {
+        let (done, jobs) = (progress.done, progress.jobs());
         if interrupt.try_recv().is_ok() {
-            bar.clear();
-            let _ = writeln!(io::stderr(), "wva: stopped after {done} of {} runs", names.len());
-            return Ok(Outcome::Interrupted);
+            status.clear();
+            note(&format!("stopped after {done} of {jobs} runs"));
+            return ControlFlow::Break(());
         }
-        bar.show(&running, done);
-    }
-    bar.clear();
-    Ok(Outcome::Done(runs.into_iter().flatten().collect()))
+        status.show(|| progress_line(progress.share(), done, jobs, started.elapsed().as_secs_f64()));
+        ControlFlow::Continue(())
+    });
+    status.clear();
+    Ok(runs?)
 }
 
 /// Receives a message on Ctrl-C. If no handler can be installed, Ctrl-C ends the process as usual.
@@ -75,57 +44,16 @@ fn interrupt() -> Receiver<()> {
     receiver
 }
 
-/// A progress bar on one line of the terminal.
-struct ProgressBar {
-    is_terminal: bool,
-    started: Instant,
-    next_refresh: Instant,
-    is_shown: bool,
-    jobs: usize,
-}
-
-impl ProgressBar {
-    fn new(jobs: usize) -> Self {
-        let now = Instant::now();
-        Self {
-            is_terminal: io::stderr().is_terminal(),
-            started: now,
-            next_refresh: now + REFRESH_INTERVAL,
-            is_shown: false,
-            jobs,
-        }
-    }
-
-    fn show(&mut self, running: &RunningJobs, done: usize) {
-        let now = Instant::now();
-        if !self.is_terminal || now < self.next_refresh {
-            return;
-        }
-        let elapsed_s = now.duration_since(self.started).as_secs_f64();
-        let line = progress_line(running.progress(), done, self.jobs, elapsed_s);
-        let _ = write!(io::stderr(), "{CLEAR_LINE}{line}");
-        self.next_refresh = now + REFRESH_INTERVAL;
-        self.is_shown = true;
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.is_shown) {
-            let _ = write!(io::stderr(), "{CLEAR_LINE}");
-        }
-    }
-}
-
 fn progress_line(share: f64, done: usize, jobs: usize, elapsed_s: f64) -> String {
     let filled = ((share * BAR_CELLS as f64) as usize).min(BAR_CELLS);
-    let bar: String = (0..BAR_CELLS).map(|cell| if cell < filled { '█' } else { '░' }).collect();
+    let bar = "█".repeat(filled) + &"░".repeat(BAR_CELLS - filled);
     let mut text = format!("{bar} {:.0} %, {done} of {jobs} runs", 100.0 * share);
     // Too early, an estimate is worthless.
     if share > 0.02 && elapsed_s > 1.0 {
         let left = elapsed_s * (1.0 - share) / share;
-        text += &if left < 90.0 {
-            format!(", {left:.0} s left")
-        } else {
-            format!(", {:.0} min left", left / 60.0)
+        text += &match left {
+            left if left < 90.0 => format!(", {left:.0} s left"),
+            left => format!(", {:.0} min left", left / 60.0),
         };
     }
     text

@@ -27,7 +27,7 @@ impl WhatIf {
     /// The same controller with the spares.
     pub(super) fn with_spares(self, controller: &Controller) -> Controller {
         let name = self.name(&controller.name);
-        Controller { spares: self.spare, ..controller.clone() }.named(name)
+        Controller { name: name.into(), spares: self.spare, ..controller.clone() }
     }
 
     /// The name of a policy with the spares.

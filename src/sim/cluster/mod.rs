@@ -18,7 +18,7 @@ use super::rng::Rng;
 use super::scenario::{DeletionOrder, PodFault, Scenario};
 use super::server::Readings;
 
-pub(crate) use pod::Pod;
+pub use pod::Pod;
 
 /// Requests that the gateway holds: 32 MB, more than an hour at 250 requests/s. Further ones are refused.
 const MAX_AT_GATEWAY: usize = 1_000_000;
@@ -151,8 +151,7 @@ impl<R: Recorder> SimCluster<R> {
 
     /// Requests that are neither finished nor failed.
     pub(crate) fn in_flight(&self) -> usize {
-        let in_pods: usize = self.pods.iter().filter_map(Pod::server).map(|server| server.in_flight()).sum();
-        in_pods + self.gateway.len()
+        self.pods.iter().map(Pod::in_flight).sum::<usize>() + self.gateway.len()
     }
 
     /// When the next event of a pod is due, seconds.
@@ -317,7 +316,7 @@ impl<R: Recorder> SimCluster<R> {
             let ready = pods.split_off(pods.partition_point(|pod| pod.phase() != Phase::Ready));
             let knows_requests = self.scenario.deletion_order == DeletionOrder::LeastLoaded;
             let measured = |pod: &Pod| {
-                let InFlight { tokens, requests } = pod.in_flight();
+                let InFlight { tokens, requests } = pod.measured_in_flight();
                 InFlight { tokens, requests: requests.filter(|_| knows_requests) }
             };
             let in_flight: Vec<InFlight> = ready.iter().map(|pod| measured(pod)).collect();

@@ -6,21 +6,22 @@ use wva_core::snapshot::Phase;
 
 use crate::rng::Rng;
 use crate::scenario::SimVariant;
-use crate::server::ModelServer;
+use crate::server::{ModelServer, Readings};
 
 /// How long before the start the initial pods became ready, seconds.
 const READY_BEFORE_S: f64 = 3600.0;
 
-/// A pod.
+/// A pod of a simulated fleet.
 #[derive(Debug)]
-pub(crate) struct Pod {
+pub struct Pod {
     /// Its number among all pods of the run, from 1.
     pub(crate) serial: u64,
-    pub(crate) name: SmolStr,
+    /// Its name.
+    pub name: SmolStr,
     /// The variant's index in the scenario.
     pub(crate) variant: usize,
-    /// When it was created, seconds after the start.
-    pub(crate) created_s: f64,
+    /// When it was created, seconds after the start; negative for initial pods.
+    pub created_s: f64,
     /// When it got a node, seconds after the start.
     pub(super) scheduled_s: Option<f64>,
     /// Seconds from getting a node to being ready.
@@ -28,7 +29,7 @@ pub(crate) struct Pod {
     /// It is the variant's first pod.
     is_first: bool,
     pub(super) life: Life,
-    /// It serves but fails its readiness probes: it gets no new requests.
+    /// It fails its readiness probes, so that it gets no new requests.
     is_failing: bool,
     /// Requests dispatched to it.
     pub(crate) dispatched: f64,
@@ -104,7 +105,9 @@ impl Pod {
         }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    /// Its phase.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
         match self.life {
             Life::Unschedulable => Phase::Unschedulable,
             Life::Starting { .. } => Phase::Starting,
@@ -125,7 +128,8 @@ impl Pod {
     }
 
     /// Since when it is ready, or not ready any more if it fails its probes; seconds after the start.
-    pub(crate) fn ready_since_s(&self) -> Option<f64> {
+    #[must_use]
+    pub fn ready_since_s(&self) -> Option<f64> {
         match self.life {
             Life::Ready { since_s, .. } | Life::Terminating { since_s, .. } => Some(since_s),
             Life::Unschedulable | Life::Starting { .. } => None,
@@ -150,23 +154,29 @@ impl Pod {
 
     /// Its server if it may get requests.
     pub(crate) fn ready_server(&self) -> Option<&ModelServer> {
-        if let Life::Ready { server, .. } = &self.life
-            && !self.is_failing
-        {
-            Some(server)
-        } else {
-            None
+        match &self.life {
+            Life::Ready { server, .. } if !self.is_failing => Some(server),
+            _ => None,
         }
     }
 
+    /// What its model server reports; `None` before it is ready.
+    #[must_use]
+    pub fn readings(&self) -> Option<&Readings> {
+        self.server().map(ModelServer::readings)
+    }
+
+    /// Requests in it: waiting and running.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.server().map_or(0, ModelServer::in_flight)
+    }
+
     /// Its requests and tokens in flight, as its metrics report them.
-    pub(super) fn in_flight(&self) -> InFlight {
-        self.server().map_or_else(InFlight::default, |server| {
-            let readings = server.readings();
-            InFlight {
-                tokens: Some(readings.kv_usage * readings.kv_tokens as f64),
-                requests: Some(server.in_flight() as f64),
-            }
+    pub(super) fn measured_in_flight(&self) -> InFlight {
+        self.readings().map_or_else(InFlight::default, |readings| InFlight {
+            tokens: Some(readings.kv_usage * readings.kv_tokens as f64),
+            requests: Some(self.in_flight() as f64),
         })
     }
 

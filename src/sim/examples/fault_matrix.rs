@@ -5,106 +5,99 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "a program for developers")]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 #[path = "../tests/matrix/mod.rs"]
 mod matrix;
 #[path = "../tests/matrix/page.rs"]
 mod page;
 
+use clap::Parser;
 use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 use wva_sim::Rng;
 
 use matrix::cases::Case;
 use matrix::compare::{Comparison, Timeline};
-use matrix::{Cell, kinds, name, shares, signals};
+use matrix::{Cell, kinds, name, shares, signals, word};
 
-const USAGE: &str = "Usage: fault_matrix [--ci] [--all-views] [--seeds N] [--random N [--draw D]] [--write FILE]\n\
-                     [--failing] [--show] [--without-steps]\n\
-                     and to choose: [--analyzer A] [--signal S] [--fault F] [--share P] [--case WORDS]\n\
-                     --ci: the short form, every cell with one load     --failing: each failing cell by load\n\
-                     --random: N random cells, each with a seed of its own that the page does not use; D selects others\n\
-                     --without-steps: engines that count no steps, like SGLang and older versions of vLLM\n\
-                     --show: the numbers of both runs every 15 s";
-
-/// How often progress is reported.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+/// After how many runs progress is reported.
+const PROGRESS_RUNS: usize = 500;
 
 /// The first seed of random cells: none of them was used to choose a constant.
 const FIRST_RANDOM_SEED: u64 = 1_000_000;
 
-/// The command line.
-#[derive(Debug, Default)]
+/// Run the fault matrix
+#[derive(Debug, Parser)]
 struct Args {
+    /// The short form: every cell with one load.
+    #[arg(long)]
     ci: bool,
+    /// Every load on both kinds of hardware, each scraped both ways.
+    #[arg(long)]
     all_views: bool,
+    /// Print each failing cell by load.
+    #[arg(long)]
     failing: bool,
+    /// Only print the numbers of both runs every 15 s.
+    #[arg(long)]
     show: bool,
+    /// Engines that count no steps, like SGLang and older versions of vLLM.
+    #[arg(long)]
     without_steps: bool,
+    /// Seeds of each cell.
+    #[arg(long, default_value_t = 1)]
     seeds: u64,
+    /// So many random cells, each with a seed of its own that the page does not use.
+    #[arg(long)]
     random: Option<usize>,
+    /// Selects other random cells.
+    #[arg(long, default_value_t = 1)]
     draw: u64,
-    write: Option<String>,
-    chosen: BTreeMap<&'static str, String>,
+    /// Write the page to this file.
+    #[arg(long)]
+    write: Option<PathBuf>,
+    /// Only these analyzers.
+    #[arg(long, value_delimiter = ',')]
+    analyzer: Vec<String>,
+    /// Only these signals.
+    #[arg(long, value_delimiter = ',')]
+    signal: Vec<String>,
+    /// Only these faults.
+    #[arg(long, value_delimiter = ',')]
+    fault: Vec<String>,
+    /// Only these shares of pods.
+    #[arg(long, value_delimiter = ',')]
+    share: Vec<String>,
+    /// Only the cases whose name has these words.
+    #[arg(long, default_value = "")]
+    case: String,
 }
 
-fn parsed(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
-    let mut args = Args { seeds: 1, draw: 1, ..Args::default() };
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
-        match word.as_str() {
-            "--ci" => args.ci = true,
-            "--all-views" => args.all_views = true,
-            "--failing" => args.failing = true,
-            "--show" => args.show = true,
-            "--without-steps" => args.without_steps = true,
-            "--seeds" => args.seeds = value()?.parse().map_err(|error| format!("--seeds: {error}"))?,
-            "--random" => {
-                args.random = Some(value()?.parse().map_err(|error| format!("--random: {error}"))?);
-            }
-            "--draw" => args.draw = value()?.parse().map_err(|error| format!("--draw: {error}"))?,
-            "--write" => args.write = Some(value()?),
-            "--analyzer" => drop(args.chosen.insert("analyzer", value()?)),
-            "--signal" => drop(args.chosen.insert("signal", value()?)),
-            "--fault" => drop(args.chosen.insert("fault", value()?)),
-            "--share" => drop(args.chosen.insert("share", value()?)),
-            "--case" => drop(args.chosen.insert("case", value()?)),
-            _ => return Err(format!("{word}: unknown\n{USAGE}")),
-        }
-    }
-    Ok(args)
+/// Whether `value` is among `chosen`, or nothing is chosen.
+fn is_selected(chosen: &[String], value: &str) -> bool {
+    chosen.is_empty() || chosen.iter().any(|name| name.eq_ignore_ascii_case(value))
 }
 
 impl Args {
-    /// Whether `value` matches the choice for `option`, if there is one.
-    fn selects(&self, option: &str, value: &str) -> bool {
-        self.chosen.get(option).is_none_or(|chosen| {
-            if option == "case" {
-                value.to_lowercase().contains(&chosen.to_lowercase())
-            } else {
-                chosen.split(',').any(|name| name.eq_ignore_ascii_case(value))
-            }
-        })
-    }
-
     fn cells(&self) -> Vec<Cell> {
         let mut cases = if self.all_views || self.random.is_some() { Case::all() } else { Case::in_turns() };
         for case in &mut cases {
             case.hides = self.without_steps.then_some(Signal::EngineSteps);
         }
         let mut cells = Vec::new();
-        for analyzer in
-            Analyzer::ALL.into_iter().filter(|analyzer| self.selects("analyzer", analyzer.as_str()))
-        {
-            for signals in
-                signals(analyzer).into_iter().filter(|signals| self.selects("signal", &name(*signals)))
-            {
-                for kind in kinds(signals).iter().filter(|kind| self.selects("fault", kind.as_str())) {
-                    for share in shares(signals).iter().filter(|share| self.selects("share", share.as_str()))
+        let analyzers = Analyzer::ALL.into_iter();
+        for analyzer in analyzers.filter(|analyzer| is_selected(&self.analyzer, analyzer.as_str())) {
+            for signals in signals(analyzer) {
+                if !is_selected(&self.signal, &name(signals)) {
+                    continue;
+                }
+                for kind in kinds(signals).iter().filter(|kind| is_selected(&self.fault, &word(kind))) {
+                    for share in shares(signals).iter().filter(|share| is_selected(&self.share, &word(share)))
                     {
                         for seed in 1..=self.seeds {
                             let cell =
@@ -120,7 +113,7 @@ impl Args {
             let groups = cells.chunks(cases.len().max(1)).enumerate();
             cells = groups.map(|(index, cells)| cells[index * 7 % cells.len()]).collect();
         }
-        cells.retain(|cell| self.selects("case", &cell.case.name()));
+        cells.retain(|cell| cell.case.name().to_lowercase().contains(&self.case.to_lowercase()));
         match self.random {
             Some(count) => draw_cells(&cells, count, self.draw),
             None => cells,
@@ -141,49 +134,32 @@ fn draw_cells(cells: &[Cell], count: usize, draw: u64) -> Vec<Cell> {
 /// Maps `items` with `work` on all processors, and reports progress.
 fn parallel_map<T: Sync, R: Send>(what: &str, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let (sender, results) = mpsc::channel();
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let results = Mutex::new(BTreeMap::new());
     let started = Instant::now();
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            let (sender, next, work) = (sender.clone(), &next, &work);
-            scope.spawn(move || {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(index) else { break };
-                    if sender.send((index, work(item))).is_err() {
-                        break;
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let mut done = BTreeMap::new();
-        let mut reported = Instant::now();
-        for (index, result) in results {
-            done.insert(index, result);
-            if reported.elapsed() >= PROGRESS_INTERVAL {
-                reported = Instant::now();
-                eprintln!(
-                    "{what}: {} of {} after {} s",
-                    done.len(),
-                    items.len(),
-                    started.elapsed().as_secs()
-                );
+    let work_on_all = || {
+        while let index = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(item) = items.get(index)
+        {
+            let result = work(item);
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.insert(index, result);
+            if results.len().is_multiple_of(PROGRESS_RUNS) {
+                let elapsed_s = started.elapsed().as_secs();
+                eprintln!("{what}: {} of {} after {elapsed_s} s", results.len(), items.len());
             }
         }
-        done.into_values().collect()
-    })
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..threads {
+            scope.spawn(work_on_all);
+        }
+    });
+    results.into_inner().unwrap_or_else(PoisonError::into_inner).into_values().collect()
 }
 
 fn main() -> ExitCode {
-    let args = match parsed(std::env::args().skip(1)) {
-        Ok(args) => args,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(64);
-        }
-    };
+    let args = Args::parse();
     let started = Instant::now();
     let cells = args.cells();
     let fault_free = by_key("without faults", &cells, key, Cell::fault_free);
@@ -202,7 +178,7 @@ fn main() -> ExitCode {
     if let Some(path) = &args.write
         && let Err(error) = std::fs::write(path, page::text(&results))
     {
-        eprintln!("fault_matrix: {path}: {error}");
+        eprintln!("fault_matrix: {}: {error}", path.display());
         return ExitCode::from(2);
     }
     for (cell, compared) in results.iter().filter(|(_, compared)| !compared.holds()) {

@@ -17,9 +17,10 @@ use crate::scenario::Scenario;
 /// The number of replicas of each variant; `None` where the controller gives no answer.
 pub(super) type Numbers = Vec<Option<Replicas>>;
 
-/// The program's core.
+/// The program's core, and the samples that it decides from.
 #[derive(Debug)]
 pub(super) struct CoreController<'a> {
+    pub(super) observer: Observer,
     policy: &'a Policy,
     memory: Memory,
     ids: Vec<VariantId>,
@@ -28,30 +29,25 @@ pub(super) struct CoreController<'a> {
 }
 
 impl<'a> CoreController<'a> {
-    pub(super) fn new(scenario: &Scenario, policy: &'a Policy) -> Self {
+    pub(super) fn new(scenario: &Scenario, policy: &'a Policy, observer: Observer) -> Self {
         let ids = scenario.variants.iter().map(|variant| VariantId::new(NAMESPACE, variant.name.clone()));
-        Self { policy, memory: Memory::default(), ids: ids.collect(), contradicted_decisions: 0 }
+        Self { observer, policy, memory: Memory::default(), ids: ids.collect(), contradicted_decisions: 0 }
     }
 
-    /// Decides from what `observer` has by now.
-    pub(super) fn decide(
-        &mut self,
-        observer: &mut Observer,
-        cluster: &SimCluster<RunRecorder>,
-        now_s: f64,
-    ) -> Numbers {
-        observer.update_pods(cluster, now_s);
-        observer.take_samples(now_s);
-        let memory = observe(&observer.snapshot, std::mem::take(&mut self.memory));
-        let outcome = decide(&observer.snapshot, &memory, self.policy);
+    /// Decides from what the observer has by now.
+    pub(super) fn decide(&mut self, cluster: &SimCluster<RunRecorder>, now_s: f64) -> Numbers {
+        self.observer.update_pods(cluster, now_s);
+        self.observer.take_samples(now_s);
+        let snapshot = &self.observer.snapshot;
+        let memory = observe(snapshot, std::mem::take(&mut self.memory));
+        let outcome = decide(snapshot, &memory, self.policy);
         debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
         self.memory = outcome.memory;
         let mut evidence = self.memory.groups.values().filter_map(|group| group.evidence.as_ref());
         self.contradicted_decisions += u32::from(evidence.any(|evidence| evidence.has_contradictions()));
-        let verdict = |id| outcome.decisions.get(id).map(|decision| &decision.verdict);
-        let number = |id| match verdict(id) {
-            Some(Verdict::Target(target)) => Some(target.desired),
-            Some(Verdict::Unknown(_)) | None => None,
+        let number = |id| match outcome.decisions.get(id)?.verdict {
+            Verdict::Target(ref target) => Some(target.desired),
+            Verdict::Unknown(_) => None,
         };
         self.ids.iter().map(number).collect()
     }
@@ -85,13 +81,11 @@ impl PoolMetrics {
         let held = cluster.gateway().requests;
         let mut pool = Self { requests: held, waiting: held };
         for index in 0..cluster.pods().len() {
-            if cluster.pods()[index].ready_server().is_none() {
-                continue;
-            }
-            let read = cluster.read_pod(index, now_s, |_, readings| (readings.running, readings.waiting));
-            if let Some((running, waiting)) = read {
-                pool.requests += running + waiting;
-                pool.waiting += waiting;
+            if cluster.pods()[index].ready_server().is_some() {
+                cluster.read_pod(index, now_s, |_, readings| {
+                    pool.requests += readings.running + readings.waiting;
+                    pool.waiting += readings.waiting;
+                });
             }
         }
         pool

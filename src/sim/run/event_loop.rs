@@ -56,7 +56,7 @@ impl Timer {
 /// The controller with what it has measured.
 #[derive(Debug)]
 enum ControllerState<'a> {
-    Core { core: Box<CoreController<'a>>, observer: Box<Observer> },
+    Core(Box<CoreController<'a>>),
     Keda { pool: PoolMetrics, last_active_s: f64 },
     Schedule,
 }
@@ -69,10 +69,8 @@ impl<'a> ControllerState<'a> {
                     MetricPath::Direct => Duration::ZERO,
                     MetricPath::Prometheus { scrape, .. } => scrape,
                 };
-                Self::Core {
-                    core: Box::new(CoreController::new(scenario, policy)),
-                    observer: Box::new(Observer::new(scenario, policy, seed, slack)),
-                }
+                let observer = Observer::new(scenario, policy, seed, slack);
+                Self::Core(Box::new(CoreController::new(scenario, policy, observer)))
             }
             Algorithm::KedaEpp { .. } => Self::Keda { pool: PoolMetrics::default(), last_active_s: 0.0 },
             Algorithm::Schedule(_) => Self::Schedule,
@@ -91,8 +89,6 @@ pub(super) struct EventLoop<'a> {
     published: Numbers,
     /// Numbers that HPAs can read later, with the time.
     publishing: VecDeque<(f64, Numbers)>,
-    /// The changes of `published`.
-    history: Vec<ReplicaNumbers>,
     /// Scrapes of all pods; of the scheduler alone where Prometheus scrapes each pod at a phase of its own.
     scrapes: Timer,
     decisions: Timer,
@@ -124,7 +120,6 @@ impl<'a> EventLoop<'a> {
             state: ControllerState::new(scenario, controller, seed),
             published: vec![None; variants.len()],
             publishing: VecDeque::new(),
-            history: Vec::new(),
             scrapes: Timer::NEVER,
             decisions: Timer::NEVER,
             last_decision_s: f64::NEG_INFINITY,
@@ -143,22 +138,21 @@ impl<'a> EventLoop<'a> {
 
     fn set_controller_timers(&mut self) {
         let rng = &mut self.rng;
-        let direct_scrape_s = self.scenario.scrape.interval.as_secs_f64();
+        let scrape = match self.controller.path {
+            MetricPath::Direct => self.scenario.scrape.interval,
+            MetricPath::Prometheus { scrape, .. } => scrape,
+        };
+        if !matches!(self.state, ControllerState::Schedule) {
+            self.scrapes = Timer::at_random_phase(scrape.as_secs_f64(), rng);
+        }
         match (&self.state, self.controller.path) {
-            (ControllerState::Core { .. }, MetricPath::Direct) => {
-                self.scrapes = Timer::at_random_phase(direct_scrape_s, rng);
+            (ControllerState::Core(_), MetricPath::Direct) => {
                 self.decisions = Timer { next_s: EVALUATION_INTERVAL_S, interval_s: EVALUATION_INTERVAL_S };
             }
-            (ControllerState::Core { .. }, MetricPath::Prometheus { scrape, reconcile, .. }) => {
-                self.scrapes = Timer::at_random_phase(scrape.as_secs_f64(), rng);
+            (ControllerState::Core(_), MetricPath::Prometheus { reconcile, .. }) => {
                 self.decisions = Timer::at_random_phase(reconcile.as_secs_f64(), rng);
             }
-            (ControllerState::Keda { .. }, path) => {
-                let scrape_s = match path {
-                    MetricPath::Direct => direct_scrape_s,
-                    MetricPath::Prometheus { scrape, .. } => scrape.as_secs_f64(),
-                };
-                self.scrapes = Timer::at_random_phase(scrape_s, rng);
+            (ControllerState::Keda { .. }, _) => {
                 self.keda_polls = Timer::at_random_phase(KEDA_POLL_INTERVAL_S, rng);
             }
             (ControllerState::Schedule, _) => {}
@@ -170,18 +164,22 @@ impl<'a> EventLoop<'a> {
         self.next_s
     }
 
+    /// When a core that scrapes pods itself can use its next samples, from which it decides at once; else infinite. Seconds.
+    fn usable_s(&self) -> f64 {
+        match (&self.state, self.controller.path) {
+            (ControllerState::Core(core), MetricPath::Direct) => core.observer.usable_s(),
+            _ => f64::INFINITY,
+        }
+    }
+
     fn update_next(&mut self, cluster: &SimCluster<RunRecorder>) {
         let timers = [&self.scrapes, &self.decisions, &self.keda_polls, &self.points];
         let timers_s = timers.into_iter().chain(&self.syncs).map(|timer| timer.next_s);
         let publishing_s = self.publishing.front().map(|(at_s, _)| *at_s);
-        let usable_s = match (&self.state, self.controller.path) {
-            (ControllerState::Core { observer, .. }, MetricPath::Direct) => Some(observer.usable_s()),
-            _ => None,
-        };
         let scrapes_s = cluster.pods().iter().map(|pod| pod.next_scrape_s);
         let answers_s = self.answers_s.iter().copied();
-        let all_s = timers_s.chain(publishing_s).chain(usable_s).chain(answers_s).chain(scrapes_s);
-        self.next_s = all_s.fold(f64::INFINITY, f64::min);
+        let all_s = timers_s.chain(publishing_s).chain(answers_s).chain(scrapes_s);
+        self.next_s = all_s.fold(self.usable_s(), f64::min);
     }
 
     /// Processes what is due at `now_s`. Returns true when a point was added to the series.
@@ -191,7 +189,7 @@ impl<'a> EventLoop<'a> {
         while let Some((_, numbers)) = self.publishing.pop_front_if(|(at_s, _)| *at_s <= now_s) {
             self.published = numbers;
         }
-        self.record_published(now_s);
+        self.record_published(now_s, cluster);
         for variant in 0..self.syncs.len() {
             self.sync_hpa(variant, now_s, cluster);
         }
@@ -208,61 +206,54 @@ impl<'a> EventLoop<'a> {
     }
 
     /// Records the numbers that HPAs can read, if they changed.
-    fn record_published(&mut self, now_s: f64) {
-        let numbers: Vec<Option<u32>> =
-            self.published.iter().map(|number| number.map(Replicas::get)).collect();
-        let is_unchanged = match self.history.last() {
-            Some(last) => last.numbers == numbers,
-            None => numbers.iter().all(Option::is_none),
+    fn record_published(&self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+        let history = &mut cluster.recorder.run.published;
+        let is_unchanged = match history.last() {
+            Some(last) => last.numbers == self.published,
+            None => self.published.iter().all(Option::is_none),
         };
-        if !is_unchanged && self.history.len() < Run::MAX_CHANGES {
-            self.history.push(ReplicaNumbers { at_s: now_s, numbers });
+        if !is_unchanged && history.len() < Run::MAX_CHANGES {
+            history.push(ReplicaNumbers { at_s: now_s, numbers: self.published.clone() });
         }
     }
 
     fn scrape(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
         let is_due = self.scrapes.take_due(now_s);
         match (&mut self.state, self.controller.path) {
-            (ControllerState::Core { observer, .. }, MetricPath::Direct) => {
-                if is_due {
-                    observer.scrape_all(cluster, now_s, self.scenario.scrape.delay.as_secs_f64());
-                }
+            (ControllerState::Core(core), MetricPath::Direct) if is_due => {
+                core.observer.scrape_all(cluster, now_s, self.scenario.scrape.delay.as_secs_f64());
             }
-            (ControllerState::Core { observer, .. }, MetricPath::Prometheus { scrape, .. }) => {
+            (ControllerState::Core(core), MetricPath::Prometheus { scrape, .. }) => {
                 let interval_s = scrape.as_secs_f64();
                 schedule_scrapes(cluster, now_s, interval_s, &mut self.rng);
-                observer.scrape_due(cluster, now_s, interval_s, is_due);
+                core.observer.scrape_due(cluster, now_s, interval_s, is_due);
             }
-            (ControllerState::Keda { pool, last_active_s }, _) => {
-                if is_due {
-                    *pool = PoolMetrics::read(cluster, now_s);
-                    if pool.requests > 0.0 {
-                        *last_active_s = now_s;
-                    }
+            (ControllerState::Keda { pool, last_active_s }, _) if is_due => {
+                *pool = PoolMetrics::read(cluster, now_s);
+                if pool.requests > 0.0 {
+                    *last_active_s = now_s;
                 }
             }
-            (ControllerState::Schedule, _) => {}
+            _ => {}
         }
     }
 
     /// Lets the core decide when it is time, or when there are new samples.
     fn decide(&mut self, now_s: f64, cluster: &SimCluster<RunRecorder>) {
         let is_due = self.decisions.take_due(now_s);
-        let ControllerState::Core { core, observer } = &mut self.state else { return };
+        let has_samples = self.usable_s() <= now_s;
+        let ControllerState::Core(core) = &mut self.state else { return };
         match self.controller.path {
-            MetricPath::Direct => {
-                if is_due || observer.usable_s() <= now_s {
-                    self.published = core.decide(observer, cluster, now_s);
-                    self.last_decision_s = now_s;
-                    self.decisions.next_s = now_s + EVALUATION_INTERVAL_S;
-                }
+            MetricPath::Direct if is_due || has_samples => {
+                self.published = core.decide(cluster, now_s);
+                self.last_decision_s = now_s;
+                self.decisions.next_s = now_s + EVALUATION_INTERVAL_S;
             }
-            MetricPath::Prometheus { publish, .. } => {
-                if is_due {
-                    let numbers = core.decide(observer, cluster, now_s);
-                    self.publishing.push_back((now_s + publish.as_secs_f64(), numbers));
-                }
+            MetricPath::Prometheus { publish, .. } if is_due => {
+                let numbers = core.decide(cluster, now_s);
+                self.publishing.push_back((now_s + publish.as_secs_f64(), numbers));
             }
+            _ => {}
         }
     }
 
@@ -272,25 +263,18 @@ impl<'a> EventLoop<'a> {
             let delay_s = self.scenario.scrape.delay.as_secs_f64();
             let needs_evaluation = now_s - self.last_decision_s > MAX_AGE_S && delay_s <= READ_WAIT_S;
             self.answers_s[variant] = match (&mut self.state, self.controller.path) {
-                (ControllerState::Core { observer, .. }, MetricPath::Direct) if needs_evaluation => {
-                    observer.scrape_all(cluster, now_s, delay_s);
+                (ControllerState::Core(core), MetricPath::Direct) if needs_evaluation => {
+                    core.observer.scrape_all(cluster, now_s, delay_s);
                     now_s + delay_s
                 }
                 _ => now_s,
             };
         }
-        if self.answers_s[variant] <= now_s && !self.has_undecided_samples(now_s) {
+        // An answer comes from the decision about all samples that can be used.
+        if self.answers_s[variant] <= now_s && self.usable_s() > now_s {
             self.answers_s[variant] = f64::INFINITY;
             let proposal = self.proposal(variant, now_s, cluster);
             self.scalers[variant].sync(variant, cluster, now_s, proposal);
-        }
-    }
-
-    /// Samples can be used now that no decision has been made from yet.
-    fn has_undecided_samples(&self, now_s: f64) -> bool {
-        match (&self.state, self.controller.path) {
-            (ControllerState::Core { observer, .. }, MetricPath::Direct) => observer.usable_s() <= now_s,
-            _ => false,
         }
     }
 
@@ -336,30 +320,22 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Adds the last point and closes the accounts.
-    pub(super) fn finish(&mut self, cluster: &mut SimCluster<RunRecorder>) {
+    /// Adds the last point, and what is counted here: mean replicas and cost.
+    pub(super) fn finish(mut self, cluster: &mut SimCluster<RunRecorder>) {
         let end_s = self.end_s;
         add_point(end_s, cluster);
+        let mut replica_s = 0.0;
+        let mut cost_s = 0.0;
         for (variant, scaler) in self.scalers.iter_mut().enumerate() {
-            scaler.finish(variant, cluster, end_s);
+            scaler.account(cluster.counts(variant).spec, end_s);
+            replica_s += scaler.replica_s;
+            cost_s += scaler.replica_s * scaler.cost;
         }
-    }
-
-    /// The figures that are kept here: mean replicas and cost, and what the controller published.
-    pub(super) fn into_run(self) -> Run {
-        let replica_s: f64 =
-            self.scalers.iter().map(Scaler::replica_seconds).fold(0.0, |sum, seconds| sum + seconds);
-        let cost_s: f64 =
-            self.scalers.iter().map(Scaler::cost_seconds).fold(0.0, |sum, seconds| sum + seconds);
-        Run {
-            replicas_avg: replica_s / self.end_s,
-            cost_avg: cost_s / self.end_s,
-            published: self.history,
-            contradicted_decisions: match &self.state {
-                ControllerState::Core { core, .. } => core.contradicted_decisions,
-                ControllerState::Keda { .. } | ControllerState::Schedule => 0,
-            },
-            ..Run::default()
+        let run = &mut cluster.recorder.run;
+        run.replicas_avg = replica_s / end_s;
+        run.cost_avg = cost_s / end_s;
+        if let ControllerState::Core(core) = &self.state {
+            run.contradicted_decisions = core.contradicted_decisions;
         }
     }
 }

@@ -52,32 +52,25 @@ impl ActiveFaults {
         Self { faults: faults.iter().map(active).collect() }
     }
 
-    /// Changes `values` of `signals`, scraped of `pod` at `now_s`. NaN is no sample.
-    pub(super) fn apply_to_pod(
-        &mut self,
-        pod: ScrapedPod,
-        now_s: f64,
-        signals: &[Signal],
-        values: &mut [f64],
-    ) {
+    /// Changes `values`, scraped of `pod` at `now_s`. NaN is no sample.
+    pub(super) fn apply_to_pod(&mut self, pod: ScrapedPod, now_s: f64, values: &mut [(Signal, f64)]) {
         for active in self.faults.iter_mut().filter(|active| active.fault.share.includes(pod.serial)) {
-            active.apply(pod, now_s, signals, values);
+            active.apply(pod, now_s, values);
         }
     }
 
-    /// Changes `values` of `signals`, scraped of the scheduler at `now_s`.
-    pub(super) fn apply_to_scheduler(&mut self, now_s: f64, signals: &[Signal], values: &mut [f64]) {
-        let is_of_scheduler = |fault: &Fault| {
-            matches!(fault.signals, FaultSignals::Of(_)) && fault.share == FaultShare::AllPods
-        };
+    /// Changes `values`, scraped of the scheduler at `now_s`.
+    pub(super) fn apply_to_scheduler(&mut self, now_s: f64, values: &mut [(Signal, f64)]) {
+        let is_of_scheduler =
+            |fault: &Fault| matches!(fault.signals, FaultSignals::Of(_)) && fault.share == FaultShare::All;
         for active in self.faults.iter_mut().filter(|active| is_of_scheduler(&active.fault)) {
-            active.apply(SCHEDULER, now_s, signals, values);
+            active.apply(SCHEDULER, now_s, values);
         }
     }
 }
 
 impl ActiveFault {
-    fn apply(&mut self, pod: ScrapedPod, now_s: f64, signals: &[Signal], values: &mut [f64]) {
+    fn apply(&mut self, pod: ScrapedPod, now_s: f64, values: &mut [(Signal, f64)]) {
         let Self { fault, histories, rolled } = self;
         let from_s = fault.from.as_secs_f64();
         let history = histories.entry(pod.serial).or_insert_with(|| {
@@ -86,12 +79,12 @@ impl ActiveFault {
                 onset_s += ROLLOUT_INTERVAL_S * f64::from(*rolled);
                 *rolled += 1;
             }
-            let none = vec![None; signals.len()];
-            SignalHistory { onset_s, last: none.clone(), frozen: none, offset: vec![0.0; signals.len()] }
+            let none = vec![None; values.len()];
+            SignalHistory { onset_s, last: none.clone(), frozen: none, offset: vec![0.0; values.len()] }
         });
         let is_active = history.onset_s <= now_s && now_s < fault.until.as_secs_f64();
         let kind = is_active.then_some(fault.kind);
-        for (index, (signal, value)) in signals.iter().zip(values).enumerate() {
+        for (index, (signal, value)) in values.iter_mut().enumerate() {
             if fault.signals.includes(*signal) && !value.is_nan() {
                 *value = history.reported(kind, *signal, index, *value);
             }
@@ -128,94 +121,100 @@ mod tests {
 
     use super::*;
 
-    const SIGNALS: [Signal; 3] = [Signal::Running, Signal::KvUsage, Signal::PromptTokens];
-
     fn fault(kind: FaultKind, signals: FaultSignals, share: FaultShare) -> Fault {
         Fault { kind, signals, share, from: Duration::from_secs(100), until: Duration::from_secs(200) }
     }
 
-    /// What a pod shows every 50 s. It runs 8 requests and one more each time, uses 0.7 of its cache, and computes 10 prompt
-    /// tokens a second.
-    fn scrapes(fault: Fault, serial: u64) -> Vec<[f64; 3]> {
-        let mut faults = ActiveFaults::new(&[fault]);
-        let scrape = |step: u32| {
+    /// What the first pod shows every 50 s of running requests, cache usage and prompt tokens. It runs 8 requests and one more
+    /// each time, uses 0.7 of its cache, and computes 10 prompt tokens a second.
+    fn scrapes(kind: FaultKind, signals: FaultSignals) -> [Vec<f64>; 3] {
+        let mut faults = ActiveFaults::new(&[fault(kind, signals, FaultShare::All)]);
+        let mut shown = [const { Vec::new() }; 3];
+        for step in 0..6_u8 {
             let now_s = 50.0 * f64::from(step);
-            let mut values = [8.0 + f64::from(step), 0.7, 10.0 * now_s];
-            faults.apply_to_pod(ScrapedPod { serial, created_s: -1.0 }, now_s, &SIGNALS, &mut values);
-            values
-        };
-        (0..6).map(scrape).collect()
-    }
-
-    fn column(rows: &[[f64; 3]], index: usize) -> Vec<f64> {
-        rows.iter().map(|row| row[index]).collect()
+            let mut values = [
+                (Signal::Running, 8.0 + f64::from(step)),
+                (Signal::KvUsage, 0.7),
+                (Signal::PromptTokens, 10.0 * now_s),
+            ];
+            faults.apply_to_pod(ScrapedPod { serial: 1, created_s: -1.0 }, now_s, &mut values);
+            for (row, (_, value)) in shown.iter_mut().zip(values) {
+                row.push(value);
+            }
+        }
+        shown
     }
 
     #[test]
     fn a_signal_that_is_gone_has_no_samples_until_it_is_back() {
-        let running = FaultSignals::Of(Signal::Running);
-        let rows = scrapes(fault(FaultKind::Gone, running, FaultShare::AllPods), 1);
-        assert!(rows[2][0].is_nan() && rows[3][0].is_nan());
-        assert_eq!(column(&[rows[1], rows[4], rows[5]], 0), [9.0, 12.0, 13.0]);
-        assert!(rows.iter().all(|row| !row[1].is_nan() && !row[2].is_nan()), "the others stay");
+        let [running, usage, tokens] = scrapes(FaultKind::Gone, FaultSignals::Of(Signal::Running));
+        assert!(running[2].is_nan() && running[3].is_nan());
+        assert_eq!([&running[1..2], &running[4..]].concat(), [9.0, 12.0, 13.0]);
+        assert!(usage.iter().chain(&tokens).all(|value| !value.is_nan()), "the others stay");
     }
 
     #[test]
     fn a_frozen_signal_repeats_what_it_showed_before_and_then_shows_the_truth() {
-        let rows = scrapes(fault(FaultKind::Frozen, FaultSignals::All, FaultShare::AllPods), 1);
-        assert_eq!(column(&rows, 0), [8.0, 9.0, 9.0, 9.0, 12.0, 13.0]);
-        assert_eq!(column(&rows, 2), [0.0, 500.0, 500.0, 500.0, 2000.0, 2500.0]);
+        let [running, _, tokens] = scrapes(FaultKind::Frozen, FaultSignals::All);
+        assert_eq!(running, [8.0, 9.0, 9.0, 9.0, 12.0, 13.0]);
+        assert_eq!(tokens, [0.0, 500.0, 500.0, 500.0, 2000.0, 2500.0]);
     }
 
     #[test]
     fn a_counter_grows_by_half_or_twice_as_fast_and_never_falls() {
-        let halved = scrapes(fault(FaultKind::Halved, FaultSignals::Counters, FaultShare::AllPods), 1);
-        assert_eq!(column(&halved, 2), [0.0, 500.0, 750.0, 1000.0, 1500.0, 2000.0]);
-        assert_eq!(column(&halved, 1), [0.7; 6], "a gauge is no counter");
-        let doubled = scrapes(fault(FaultKind::Doubled, FaultSignals::All, FaultShare::AllPods), 1);
-        assert_eq!(column(&doubled, 2), [0.0, 500.0, 1500.0, 2500.0, 3000.0, 3500.0]);
-        assert_eq!(column(&doubled, 0), [8.0, 9.0, 20.0, 22.0, 12.0, 13.0]);
-        assert_eq!(column(&doubled, 1), [0.7, 0.7, 1.0, 1.0, 0.7, 0.7], "a share is at most 1");
+        let [_, usage, tokens] = scrapes(FaultKind::Halved, FaultSignals::Counters);
+        assert_eq!(tokens, [0.0, 500.0, 750.0, 1000.0, 1500.0, 2000.0]);
+        assert_eq!(usage, [0.7; 6], "a gauge is no counter");
+        let [running, usage, tokens] = scrapes(FaultKind::Doubled, FaultSignals::All);
+        assert_eq!(tokens, [0.0, 500.0, 1500.0, 2500.0, 3000.0, 3500.0]);
+        assert_eq!(running, [8.0, 9.0, 20.0, 22.0, 12.0, 13.0]);
+        assert_eq!(usage, [0.7, 0.7, 1.0, 1.0, 0.7, 0.7], "a share is at most 1");
     }
 
     #[test]
     fn a_share_of_pods_is_the_first_every_second_or_all() {
-        let hit =
-            |share, serial| scrapes(fault(FaultKind::Gone, FaultSignals::All, share), serial)[2][0].is_nan();
-        assert_eq!([1, 2, 3].map(|serial| hit(FaultShare::OnePod, serial)), [true, false, false]);
-        assert_eq!([1, 2, 3].map(|serial| hit(FaultShare::HalfOfPods, serial)), [true, false, true]);
-        assert_eq!([1, 2, 3].map(|serial| hit(FaultShare::AllPods, serial)), [true, true, true]);
+        for (share, expected) in [
+            (FaultShare::One, [true, false, false]),
+            (FaultShare::Half, [true, false, true]),
+            (FaultShare::All, [true, true, true]),
+        ] {
+            assert_eq!([1, 2, 3].map(|serial| share.includes(serial)), expected, "{share:?}");
+        }
+        let mut faults = ActiveFaults::new(&[fault(FaultKind::Gone, FaultSignals::All, FaultShare::One)]);
+        let mut values = [(Signal::Running, 1.0)];
+        faults.apply_to_pod(ScrapedPod { serial: 2, created_s: -1.0 }, 150.0, &mut values);
+        assert!(!values[0].1.is_nan(), "another pod");
     }
 
     #[test]
     fn a_rolling_update_renames_pod_by_pod_and_those_that_come_later_at_once() {
-        let update = fault(FaultKind::Renamed, FaultSignals::All, FaultShare::AllPods);
+        let update = fault(FaultKind::Renamed, FaultSignals::All, FaultShare::All);
         let mut faults = ActiveFaults::new(&[update]);
-        let mut gone = |pod, now_s| {
-            let mut values = [1.0; 3];
-            faults.apply_to_pod(pod, now_s, &SIGNALS, &mut values);
-            values[0].is_nan()
+        let mut gone = |now_s| {
+            [(1, -1.0), (2, -1.0), (3, 110.0)].map(|(serial, created_s)| {
+                let mut values = [(Signal::Running, 1.0)];
+                faults.apply_to_pod(ScrapedPod { serial, created_s }, now_s, &mut values);
+                values[0].1.is_nan()
+            })
         };
-        let [first, second, new] =
-            [(1, -1.0), (2, -1.0), (3, 110.0)].map(|(serial, created_s)| ScrapedPod { serial, created_s });
-        assert!(!gone(first, 90.0) && !gone(second, 90.0));
-        assert!(gone(first, 120.0) && !gone(second, 120.0) && gone(new, 120.0));
-        assert!(gone(first, 130.0) && gone(second, 130.0));
-        assert!(!gone(first, 200.0) && !gone(second, 200.0) && !gone(new, 200.0));
+        assert_eq!(gone(90.0), [false, false, false]);
+        assert_eq!(gone(120.0), [true, false, true]);
+        assert_eq!(gone(130.0), [true, true, true]);
+        assert_eq!(gone(200.0), [false, false, false]);
     }
 
     #[test]
     fn the_scheduler_is_affected_only_where_it_is_named_and_for_all() {
-        let is_affected = |signals, share| {
-            let mut values = [5.0];
-            let mut faults = ActiveFaults::new(&[fault(FaultKind::Doubled, signals, share)]);
-            faults.apply_to_scheduler(150.0, &[Signal::SchedulerQueueSize], &mut values);
-            values[0] > 5.0
-        };
         let own = FaultSignals::Of(Signal::SchedulerQueueSize);
-        assert!(is_affected(own, FaultShare::AllPods));
-        assert!(
-            !is_affected(own, FaultShare::OnePod) && !is_affected(FaultSignals::All, FaultShare::AllPods)
-        );
+        for (signals, share, is_affected) in [
+            (own, FaultShare::All, true),
+            (own, FaultShare::One, false),
+            (FaultSignals::All, FaultShare::All, false),
+        ] {
+            let mut values = [(Signal::SchedulerQueueSize, 5.0)];
+            let mut faults = ActiveFaults::new(&[fault(FaultKind::Doubled, signals, share)]);
+            faults.apply_to_scheduler(150.0, &mut values);
+            assert_eq!(values[0].1 > 5.0, is_affected, "{signals:?} {share:?}");
+        }
     }
 }

@@ -18,7 +18,6 @@ use self::recorder::RunRecorder;
 use super::arrivals::RequestSource;
 use super::cluster::SimCluster;
 use super::controller::Controller;
-use super::invalid::Invalid;
 use super::rng::Rng;
 use super::scenario::Scenario;
 
@@ -33,19 +32,16 @@ const REQUEST_STREAM: u64 = 3;
 
 /// Simulates `scenario` under `controller`. The same arguments give the same run. `progress` is called with the share that is
 /// done, 0 to 1, about two thousand times at most.
-///
-/// # Errors
-/// When a field of the scenario or of the controller is invalid.
 pub fn simulate(
     scenario: &Scenario,
     controller: &Controller,
     seed: u64,
     mut progress: impl FnMut(f64),
-) -> Result<Run, Invalid> {
-    scenario.check()?;
-    controller.check()?;
+) -> Run {
     let mut source = RequestSource::new(scenario, Rng::stream(seed, REQUEST_STREAM));
-    let recorder = RunRecorder::new(scenario.slo, scenario.variants.len());
+    let run =
+        Run { scenario: scenario.name.clone(), policy: controller.name.clone(), seed, ..Run::default() };
+    let recorder = RunRecorder::new(run, scenario);
     let mut cluster = SimCluster::new(scenario.clone(), seed, recorder);
     let mut events = EventLoop::new(scenario, controller, seed);
     let end_s = scenario.duration.as_secs_f64();
@@ -66,17 +62,10 @@ pub fn simulate(
         }
     }
     events.finish(&mut cluster);
-    let gpu_s = cluster.gpu_seconds(end_s);
+    cluster.recorder.run.gpu_hours = cluster.gpu_seconds(end_s) / 3600.0;
     drain(&mut cluster, end_s + DRAIN_TIMEOUT.as_secs_f64());
     progress(1.0);
-    let run = Run {
-        scenario: scenario.name.clone(),
-        policy: controller.name.clone(),
-        seed,
-        gpu_hours: gpu_s / 3600.0,
-        ..events.into_run()
-    };
-    Ok(cluster.recorder.into_run(run))
+    cluster.recorder.into_run()
 }
 
 /// Follows the requests that arrived until all have ended, or until `until_s`.

@@ -1,12 +1,11 @@
 //! Scrapes simulated pods as the program does: samples with their true times, in windows, as a snapshot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use smol_str::SmolStr;
 use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
-use wva_core::name_map::NameMap;
 use wva_core::required_signals::required_signals;
 use wva_core::snapshot::{
     Engine, EngineParameters, ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template,
@@ -33,63 +32,34 @@ const BYTES_PER_TOKEN: f64 = 4.0;
 /// Random stream of lost scrapes.
 const LOSS_STREAM: u64 = 2;
 
-/// The signals of a pod, in the order of [`pod_values`].
-const POD_SIGNALS: [Signal; 18] = [
-    Signal::KvUsage,
-    Signal::Waiting,
-    Signal::Running,
-    Signal::KvCapacity,
-    Signal::PromptTokens,
-    Signal::GenerationTokens,
-    Signal::InterTokenLatencySum,
-    Signal::InterTokenLatencyCount,
-    Signal::TimeToFirstTokenSum,
-    Signal::TimeToFirstTokenCount,
-    Signal::RequestPromptTokensSum,
-    Signal::RequestPromptTokensCount,
-    Signal::RequestGenerationTokensSum,
-    Signal::RequestGenerationTokensCount,
-    Signal::PrefixCacheHits,
-    Signal::PrefixCacheQueries,
-    Signal::EngineSteps,
-    Signal::SchedulerAttempts,
-];
-
-/// The signals of the scheduler, in the order of [`scheduler_values`].
-const SCHEDULER_SIGNALS: [Signal; 3] =
-    [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
-
-fn scheduler_values(cluster: &SimCluster<RunRecorder>) -> [f64; SCHEDULER_SIGNALS.len()] {
-    let gateway = cluster.gateway();
-    [gateway.requests, gateway.prompt_tokens * BYTES_PER_TOKEN, gateway.dispatched]
-}
-
 /// The wall-clock time `seconds` after the start.
 pub(super) fn timestamp(seconds: f64) -> Timestamp {
     let since = SignedDuration::try_from_secs_f64(seconds).unwrap_or_default();
     START.checked_add(since).unwrap_or(START)
 }
 
-fn pod_values(readings: &Readings, dispatched: f64) -> [f64; POD_SIGNALS.len()] {
+/// What a scrape of a pod shows, under `dispatched` requests.
+fn pod_values(readings: &Readings, dispatched: f64) -> [(Signal, f64); 18] {
+    let Readings { inter_token, first_token, request_prompt, request_generation, .. } = readings;
     [
-        readings.kv_usage,
-        readings.waiting,
-        readings.running,
-        readings.kv_tokens as f64,
-        readings.prompt_tokens,
-        readings.generation_tokens,
-        readings.inter_token.sum(),
-        readings.inter_token.count(),
-        readings.first_token.sum(),
-        readings.first_token.count(),
-        readings.request_prompt.sum(),
-        readings.request_prompt.count(),
-        readings.request_generation.sum(),
-        readings.request_generation.count(),
-        readings.prefix_hits,
-        readings.prefix_queries,
-        readings.steps,
-        dispatched,
+        (Signal::KvUsage, readings.kv_usage),
+        (Signal::Waiting, readings.waiting),
+        (Signal::Running, readings.running),
+        (Signal::KvCapacity, readings.kv_tokens as f64),
+        (Signal::PromptTokens, readings.prompt_tokens),
+        (Signal::GenerationTokens, readings.generation_tokens),
+        (Signal::InterTokenLatencySum, inter_token.sum()),
+        (Signal::InterTokenLatencyCount, inter_token.count()),
+        (Signal::TimeToFirstTokenSum, first_token.sum()),
+        (Signal::TimeToFirstTokenCount, first_token.count()),
+        (Signal::RequestPromptTokensSum, request_prompt.sum()),
+        (Signal::RequestPromptTokensCount, request_prompt.count()),
+        (Signal::RequestGenerationTokensSum, request_generation.sum()),
+        (Signal::RequestGenerationTokensCount, request_generation.count()),
+        (Signal::PrefixCacheHits, readings.prefix_hits),
+        (Signal::PrefixCacheQueries, readings.prefix_queries),
+        (Signal::EngineSteps, readings.steps),
+        (Signal::SchedulerAttempts, dispatched),
     ]
 }
 
@@ -98,7 +68,7 @@ fn pod_values(readings: &Readings, dispatched: f64) -> [f64; POD_SIGNALS.len()] 
 struct PodScrape {
     variant: usize,
     serial: u64,
-    values: [f64; POD_SIGNALS.len()],
+    values: [(Signal, f64); 18],
 }
 
 /// What was scraped at the same time.
@@ -107,7 +77,7 @@ struct ScrapeRound {
     at_s: f64,
     usable_s: f64,
     pods: Vec<PodScrape>,
-    scheduler: Option<[f64; SCHEDULER_SIGNALS.len()]>,
+    scheduler: Option<[(Signal, f64); 3]>,
 }
 
 /// The program's view of the simulated cluster.
@@ -117,8 +87,8 @@ pub(super) struct Observer {
     group: GroupId,
     /// The serials of the pods, by variant and replica of the snapshot.
     serials: Vec<Vec<u64>>,
-    /// Indices into [`POD_SIGNALS`] of the signals that the policy needs.
-    needed: Vec<usize>,
+    /// The signals that the policy needs.
+    needed: BTreeSet<Signal>,
     window_s: f64,
     /// Rounds that cannot be used yet, oldest first.
     pending: VecDeque<ScrapeRound>,
@@ -134,7 +104,6 @@ impl Observer {
         let needs = required_signals(policy, variants.iter().map(|state| &state.variant));
         let group = GroupId::new(NAMESPACE, MODEL);
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
-        let needed = (0..POD_SIGNALS.len()).filter(|index| needs.signals.contains(&POD_SIGNALS[*index]));
         let window_s = needs.window.get();
         let window_s = if window_s > 0.0 { window_s + slack.as_secs_f64() } else { 0.0 };
         Self {
@@ -148,7 +117,7 @@ impl Observer {
             },
             group,
             serials: vec![Vec::new(); scenario.variants.len()],
-            needed: needed.collect(),
+            needed: needs.signals,
             window_s: window_s.max(MIN_WINDOW_S),
             pending: VecDeque::new(),
             loss: scenario.scrape.loss.get(),
@@ -206,17 +175,18 @@ impl Observer {
         let scraped = ScrapedPod { serial: pod.serial, created_s: pod.created_s };
         let mut values =
             cluster.read_pod(index, now_s, |pod, readings| pod_values(readings, pod.dispatched))?;
-        self.faults.apply_to_pod(scraped, now_s, &POD_SIGNALS, &mut values);
+        self.faults.apply_to_pod(scraped, now_s, &mut values);
         Some(PodScrape { variant, serial: scraped.serial, values })
     }
 
-    fn scrape_scheduler(
-        &mut self,
-        cluster: &SimCluster<RunRecorder>,
-        now_s: f64,
-    ) -> [f64; SCHEDULER_SIGNALS.len()] {
-        let mut values = scheduler_values(cluster);
-        self.faults.apply_to_scheduler(now_s, &SCHEDULER_SIGNALS, &mut values);
+    fn scrape_scheduler(&mut self, cluster: &SimCluster<RunRecorder>, now_s: f64) -> [(Signal, f64); 3] {
+        let gateway = cluster.gateway();
+        let mut values = [
+            (Signal::SchedulerQueueSize, gateway.requests),
+            (Signal::SchedulerQueueBytes, gateway.prompt_tokens * BYTES_PER_TOKEN),
+            (Signal::SchedulerAttempts, gateway.dispatched),
+        ];
+        self.faults.apply_to_scheduler(now_s, &mut values);
         values
     }
 
@@ -238,16 +208,15 @@ impl Observer {
             let Some(Ok(index)) = index else { continue };
             let replicas = group.variants.get_mut(scrape.variant).map(|state| &mut state.replicas);
             let Some(replica) = replicas.and_then(|replicas| replicas.get_mut(index)) else { continue };
-            let row = self.needed.iter().map(|signal| (POD_SIGNALS[*signal], scrape.values[*signal]));
+            let row = scrape.values.iter().copied().filter(|(signal, _)| self.needed.contains(signal));
             // A pod without a single sample has no known engine.
             if replica.engines.get("8000").is_none() && row.clone().all(|(_, value)| value.is_nan()) {
                 continue;
             }
-            let engine = replica.engines.or_default("8000");
-            engine.slide(at, oldest, MAX_SAMPLES, row);
+            replica.engines.or_default("8000").slide(at, oldest, MAX_SAMPLES, row);
         }
         if let Some(values) = round.scheduler {
-            group.scheduler.slide(at, oldest, MAX_SAMPLES, SCHEDULER_SIGNALS.into_iter().zip(values));
+            group.scheduler.slide(at, oldest, MAX_SAMPLES, values);
         }
     }
 
@@ -270,31 +239,20 @@ impl Observer {
 fn update_replicas<'p>(
     replicas: &mut Vec<Replica>,
     serials: &mut Vec<u64>,
-    pods: impl Iterator<Item = &'p Pod> + Clone,
+    pods: impl Iterator<Item = &'p Pod>,
 ) {
-    let mut existing = pods.clone().peekable();
-    let mut still_exist = serials.iter().map(|serial| {
-        while existing.next_if(|pod| pod.serial < *serial).is_some() {}
-        existing.next_if(|pod| pod.serial == *serial).is_some()
-    });
-    replicas.retain(|_| still_exist.next().unwrap_or(false));
-    serials.clear();
-    for (index, pod) in pods.enumerate() {
+    let mut known = std::mem::take(serials).into_iter().zip(std::mem::take(replicas)).peekable();
+    for pod in pods {
+        while known.next_if(|(serial, _)| *serial < pod.serial).is_some() {}
+        let engines = known.next_if(|(serial, _)| *serial == pod.serial).map(|(_, replica)| replica.engines);
         serials.push(pod.serial);
-        let ready_since = pod.ready_since_s().map(timestamp);
-        match replicas.get_mut(index) {
-            Some(known) => {
-                known.phase = pod.phase();
-                known.ready_since = ready_since;
-            }
-            None => replicas.push(Replica {
-                pod: pod.name.clone(),
-                phase: pod.phase(),
-                created: timestamp(pod.created_s),
-                ready_since,
-                engines: NameMap::default(),
-            }),
-        }
+        replicas.push(Replica {
+            pod: pod.name.clone(),
+            phase: pod.phase(),
+            created: timestamp(pod.created_s),
+            ready_since: pod.ready_since_s().map(timestamp),
+            engines: engines.unwrap_or_default(),
+        });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
+use wva_core::units::Replicas;
 
 /// The figures of one run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -80,7 +81,7 @@ pub struct ReplicaNumbers {
     /// Seconds after the start.
     pub at_s: f64,
     /// Replicas by variant; `None` where there is no answer.
-    pub numbers: Vec<Option<u32>>,
+    pub numbers: Vec<Option<Replicas>>,
 }
 
 /// One interval of a run: means over it unless stated otherwise.

@@ -14,11 +14,12 @@ use crate::scenario::{Scenario, SimVariant};
 #[derive(Debug)]
 pub(super) struct Scaler {
     hpa: Hpa,
-    cost: f64,
+    /// Of a replica an hour.
+    pub(super) cost: f64,
     /// Since when `spec.replicas` is what it is now, seconds.
     since_s: f64,
-    /// Replica-seconds before that.
-    replica_s: f64,
+    /// Replica-seconds of `spec.replicas` before that.
+    pub(super) replica_s: f64,
 }
 
 impl Scaler {
@@ -64,24 +65,10 @@ impl Scaler {
         cluster.scale(variant, replicas.get(), now_s);
     }
 
-    fn account(&mut self, spec: Replicas, now_s: f64) {
+    /// Adds the replica-seconds of `spec` until `now_s`.
+    pub(super) fn account(&mut self, spec: Replicas, now_s: f64) {
         self.replica_s += f64::from(spec.get()) * (now_s - self.since_s);
         self.since_s = now_s;
-    }
-
-    /// Closes the account at the scenario's end.
-    pub(super) fn finish(&mut self, variant: usize, cluster: &SimCluster<RunRecorder>, end_s: f64) {
-        self.account(cluster.counts(variant).spec, end_s);
-    }
-
-    /// Replica-seconds of `spec.replicas`.
-    pub(super) const fn replica_seconds(&self) -> f64 {
-        self.replica_s
-    }
-
-    /// Replica-seconds times the cost of a replica an hour.
-    pub(super) const fn cost_seconds(&self) -> f64 {
-        self.replica_s * self.cost
     }
 }
 

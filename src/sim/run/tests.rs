@@ -31,16 +31,18 @@ fn scenario(lasts: u64, rps: f64, replicas: u32) -> Scenario {
     Scenario::new("test", s(lasts), load, RequestSizes::uniform(1000.0, 250.0, 0.1), vec![variant(replicas)])
 }
 
+fn poisson(segments: Vec<Segment>) -> Arrivals {
+    Arrivals::Rate { load: LoadShape::new(segments), pattern: Pattern::Poisson }
+}
+
 fn schedule(steps: &[(u64, u32)]) -> Controller {
     let steps = steps.iter().map(|(at, replicas)| (s(*at), vec![Replicas::new(*replicas)]));
-    let mut controller = Controller::fixed(1).named("schedule");
-    controller.algorithm = Algorithm::Schedule(steps.collect());
-    controller.scale_down_window = Some(Duration::ZERO);
-    controller
+    let algorithm = Algorithm::Schedule(steps.collect());
+    Controller { algorithm, scale_down_window: Some(Duration::ZERO), ..Controller::fixed(1) }
 }
 
 fn play(scenario: &Scenario, controller: &Controller, seed: u64) -> Run {
-    simulate(scenario, controller, seed, |_| {}).unwrap()
+    simulate(scenario, controller, seed, |_| {})
 }
 
 fn at(run: &Run, second: f64) -> &Point {
@@ -157,10 +159,7 @@ fn when_every_scrape_is_lost_nothing_is_decided() {
 #[test]
 fn through_prometheus_a_number_comes_later_than_directly() {
     let mut scenario = scenario(600, 1.0, 1);
-    scenario.arrivals = Arrivals::Rate {
-        load: LoadShape::new(vec![hold(1.0, 200), hold(40.0, 400)]),
-        pattern: Pattern::Poisson,
-    };
+    scenario.arrivals = poisson(vec![hold(1.0, 200), hold(40.0, 400)]);
     let policy = Policy::default();
     let mean = |controller: &Controller| {
         let first = |seed| play(&scenario, controller, seed).writes[0].at_s;
@@ -214,16 +213,25 @@ fn a_spare_is_on_top_of_every_number() {
 
 #[test]
 fn under_overload_a_run_finishes_what_the_capacity_formula_says() {
-    for (tokens_per_step, hits) in [(1.0, 0.0), (2.5, 0.0), (1.0, 0.5)] {
+    for (prompt, output, tokens_per_step, hits) in [
+        (4000.0, 1000.0, 1.0, 0.0),
+        (1000.0, 250.0, 1.0, 0.0),
+        (1000.0, 250.0, 2.5, 0.0),
+        (1000.0, 250.0, 1.0, 0.5),
+        (100.0, 1000.0, 1.0, 0.0),
+    ] {
         let mut scenario = scenario(2000, 120.0, 1);
+        scenario.sizes[0].1 = RequestSizes::uniform(prompt, output, 0.1);
         scenario.variants[0].physics = Physics { tokens_per_step, ..TP1 };
         scenario.prefix_hits = Ratio::new(hits).unwrap();
         let run = play(&scenario, &Controller::fixed(1), 1);
         let per_prompt_token_s = TP1.per_prompt_token_s * (1.0 - hits);
         let physics = Physics { per_prompt_token_s, ..scenario.variants[0].physics };
-        let formula = physics.capacity_rps(RequestSizes::fixed(1000.0, 250.0));
+        let formula = physics.capacity_rps(RequestSizes::fixed(prompt, output));
         let rps = run.finished as f64 / (2000.0 + DRAIN_TIMEOUT.as_secs_f64());
-        assert!(run.unfinished > 0 && (0.95..1.06).contains(&(rps / formula)), "{rps} vs {formula}");
+        // The formula uses 90 % of the memory, the server admits up to 99 %: up to a few per cent more.
+        assert!(run.unfinished > 0, "the rest waits");
+        assert!((0.95..1.06).contains(&(rps / formula)), "{prompt}/{output}: {rps} vs {formula}");
     }
 }
 
@@ -249,10 +257,7 @@ fn a_slow_first_pod_and_rough_steps_make_everything_later() {
 #[test]
 fn a_gateway_that_holds_gives_the_queue_to_new_pods() {
     let mut scenario = scenario(600, 30.0, 1);
-    scenario.arrivals = Arrivals::Rate {
-        load: LoadShape::new(vec![hold(10.0, 100), hold(40.0, 200), hold(5.0, 300)]),
-        pattern: Pattern::Poisson,
-    };
+    scenario.arrivals = poisson(vec![hold(10.0, 100), hold(40.0, 200), hold(5.0, 300)]);
     let grow = schedule(&[(0, 1), (150, 4)]);
     let bound = play(&scenario, &grow, 1);
     scenario.max_waiting_per_pod = Some(2);
@@ -281,34 +286,10 @@ fn a_trace_is_played_as_recorded() {
 }
 
 #[test]
-fn an_invalid_field_is_named_with_its_value_and_range() {
-    let error =
-        |scenario: &Scenario| simulate(scenario, &Controller::fixed(1), 1, |_| {}).unwrap_err().to_string();
-    let good = scenario(100, 1.0, 1);
-    let mut twins = good.clone();
-    twins.variants.push(variant(1));
-    assert_eq!(error(&twins), "variants[1].name is v: must be different for every variant");
-    let mut slow = good.clone();
-    slow.variants[0].physics.base_s = f64::NAN;
-    assert_eq!(error(&slow), "variants[0].physics.base_s is NaN: must be 0 to 60");
-    let mut never = good.clone();
-    never.duration = Duration::ZERO;
-    assert!(error(&never).starts_with("duration is 0ns: must be"));
-    let mut back = good.clone();
-    let arrival = |at_s| Arrival { at_s, prompt: 1, output: 1, cached: 0 };
-    back.arrivals = Arrivals::Trace(vec![arrival(2.0), arrival(1.0)].into());
-    assert_eq!(error(&back), "arrivals[1].at_s is before the previous arrival: must be in ascending order");
-    let mut keda = Controller::keda_epp();
-    keda.algorithm = Algorithm::KedaEpp { in_pod: 0.0, waiting: 5.0 };
-    let wrong = simulate(&good, &keda, 1, |_| {}).unwrap_err();
-    assert_eq!((wrong.field.as_str(), wrong.value.as_str()), ("algorithm.in_pod", "0"));
-}
-
-#[test]
 fn a_long_run_keeps_a_bounded_series_and_tells_its_progress() {
     let scenario = scenario(10_000, 0.1, 1);
     let mut shares = Vec::new();
-    let run = simulate(&scenario, &Controller::fixed(1), 1, |share| shares.push(share)).unwrap();
+    let run = simulate(&scenario, &Controller::fixed(1), 1, |share| shares.push(share));
     assert!(run.series.len() <= Run::MAX_POINTS && shares.len() <= Run::MAX_POINTS + 2);
     assert!(shares.is_sorted() && shares.last().is_some_and(|last| (last - 1.0).abs() < 1e-12));
 }

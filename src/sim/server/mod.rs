@@ -14,10 +14,9 @@ use wva_core::units::truncated_u32;
 
 use self::sequence::{Decoding, Prefilling, Progress, Waiting};
 use self::step_span::StepSpan;
-use super::gaps::TokenGaps;
 use super::load::Request;
 use super::physics::{Deviations, Physics};
-use super::recorder::{Recorder, ServedRequest};
+use super::recorder::{Recorder, ServedRequest, TokenGaps};
 use super::rng::Rng;
 
 pub use readings::{Histogram, Readings};

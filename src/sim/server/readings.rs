@@ -1,6 +1,6 @@
 //! What can be read from a model server: the counters, gauges and histograms that vLLM exports.
 
-use crate::gaps::TokenGaps;
+use crate::recorder::TokenGaps;
 
 /// Upper bounds of the time-to-first-token histogram, seconds.
 const FIRST_TOKEN_BOUNDS: &[f64] = &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0];

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use wva_core::Policy;
-use wva_core::model::Analyzer;
-use wva_core::model::Bounds;
+use wva_core::model::{Analyzer, Bounds};
 use wva_core::units::{Cost, Replicas};
 use wva_sim::{
     Controller, LoadShape, PodFault, Point, RequestSizes, Run, Scenario, Segment, SimVariant, StartUp, TP1,
@@ -33,9 +31,7 @@ fn scenario(replicas: u32, stages: &[(f64, u64)], faults: &[PodFault]) -> Scenar
 }
 
 fn play(scenario: &Scenario, analyzer: Analyzer) -> Run {
-    let mut policy = Policy::default();
-    policy.global.default.analyzer = analyzer;
-    simulate(scenario, &Controller::core(analyzer.as_str(), policy), 1, |_| {}).unwrap()
+    simulate(scenario, &Controller::analyzer(analyzer), 1, |_| {})
 }
 
 /// The most replicas that were requested.

@@ -5,8 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::fields::{CsvRow, column_names};
-use super::super::input::{TextLines, TraceError, open};
+use super::super::input::{CsvRow, InputError, TextLines, open};
 
 /// The most rows of a table.
 const MAX_ROWS: usize = 1_000_000;
@@ -91,24 +90,17 @@ type Key = (String, String, u32);
 ///
 /// # Errors
 /// Names the file, the line and the column.
-pub fn read(path: &Path) -> Result<Vec<Group>, TraceError> {
-    let input = open(path).map_err(|source| TraceError::Unreadable { path: path.into(), source })?;
+pub fn read(path: &Path) -> Result<Vec<Group>, InputError> {
+    let input = open(path).map_err(|error| InputError::unreadable(path, &error))?;
     let mut lines = TextLines::new(input, path);
-    let names = column_names(lines.next()?.unwrap_or_default());
-    let columns = Columns::new(&names).map_err(|cause| lines.error(&cause))?;
+    let names = lines.header()?;
+    let columns = Columns::new(&names).map_err(|cause| lines.error(cause))?;
     let mut groups: BTreeMap<Key, Vec<Raw>> = BTreeMap::new();
-    let mut rows = 0;
-    while let Some(line) = lines.next()? {
-        let read = raw(&names, &columns, line);
-        let (key, raw) = read.map_err(|cause| lines.error(&cause))?;
+    for (key, raw) in lines.parse_all(MAX_ROWS, "rows", |line| raw(&names, &columns, line))? {
         groups.entry(key).or_default().push(raw);
-        rows += 1;
-        if rows > MAX_ROWS {
-            return Err(lines.error(&format!("more than {MAX_ROWS} rows; cut the file")));
-        }
     }
     if groups.is_empty() {
-        return Err(TraceError::Unusable { path: path.into(), cause: "has no measurements".into() });
+        return Err(InputError::new(path.display(), "has no measurements"));
     }
     let units = Units::detect(groups.values().flatten());
     let group = |((model, hardware, tensor_parallel), raws): (Key, Vec<Raw>)| Group {
@@ -209,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_table_without_a_column_is_named() {
-        let names = column_names("prompt_size,batch_size");
+        let names = ["prompt_size", "batch_size"].map(str::to_owned);
         let error = Columns::new(&names).map(|_| ()).unwrap_err();
         assert!(error.starts_with("no column token_size: a table of measurements has"), "{error}");
     }

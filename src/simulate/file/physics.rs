@@ -6,7 +6,8 @@ use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use wva_sim::Physics;
+use wva_core::units::truncated_u32;
+use wva_sim::{Physics, TP1};
 
 use super::super::values::{
     BaseSeconds, Capacity, Count, Share, StallSeconds, StepSeconds, Surcharge, Times, TokensPerStep,
@@ -18,37 +19,26 @@ use super::super::values::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PhysicsFile {
     /// A preset (`wva simulate physics` lists them). Other fields replace its values.
-    #[serde(default)]
     pub preset: Option<String>,
     /// Seconds of an empty step: reading the weights once, and overhead.
-    #[serde(default)]
     pub step_seconds: Option<BaseSeconds>,
     /// Seconds for each prompt token computed in a step.
-    #[serde(default)]
     pub prompt_token_seconds: Option<StepSeconds>,
     /// Seconds for each running request.
-    #[serde(default)]
     pub sequence_seconds: Option<StepSeconds>,
     /// Seconds for each token held in the KV cache.
-    #[serde(default)]
     pub kv_token_seconds: Option<StepSeconds>,
     /// Tokens that the KV cache holds: vLLM logs "GPU KV cache size" at its start.
-    #[serde(default)]
     pub kv_tokens: Option<Capacity>,
     /// Requests that may run at once: --max-num-seqs. 256 by default.
-    #[serde(default)]
     pub max_sequences: Option<Count>,
     /// Tokens that a step may compute: --max-num-batched-tokens. 8192 by default.
-    #[serde(default)]
     pub token_budget: Option<Capacity>,
     /// Tokens of one KV block. 16 by default.
-    #[serde(default)]
     pub block_size: Option<Count>,
     /// Tokens that a request gains in a step, with speculative decoding. 1 by default.
-    #[serde(default)]
     pub tokens_per_step: Option<TokensPerStep>,
     /// Every step takes this many times as long.
-    #[serde(default)]
     pub slower: Option<Times>,
 }
 
@@ -57,19 +47,14 @@ pub struct PhysicsFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RoughFile {
     /// Long prompts cost more per token: P prompt tokens in a step take 1 + this × P times as long.
-    #[serde(default)]
     pub prompt_token: Option<Share>,
     /// A full KV cache is read more slowly: 1 + this × its share in use.
-    #[serde(default)]
     pub kv_share: Option<Surcharge>,
     /// Every step takes up to this share more or less, uniformly distributed.
-    #[serde(default)]
     pub noise: Option<Share>,
     /// Share of steps that stall.
-    #[serde(default)]
     pub stalls: Option<Share>,
     /// How long a stall lasts.
-    #[serde(default)]
     pub stall_seconds: Option<StallSeconds>,
 }
 
@@ -105,63 +90,55 @@ pub fn known_physics() -> &'static BTreeMap<String, PhysicsEntry> {
     &KNOWN
 }
 
+/// The preset of that name, or the names there are.
+pub(crate) fn preset(name: &str) -> Result<&'static PhysicsEntry, String> {
+    let names = || known_physics().keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+    known_physics().get(name).ok_or_else(|| format!("no preset {name:?}: must be one of {}", names()))
+}
+
 impl PhysicsEntry {
     /// The physics with the defaults of vLLM.
-    pub(in crate::simulate) const fn physics(&self) -> Physics {
+    pub(crate) const fn physics(&self) -> Physics {
         Physics {
             base_s: self.step_seconds,
             per_prompt_token_s: self.prompt_token_seconds,
             per_sequence_s: self.sequence_seconds,
             per_kv_token_s: self.kv_token_seconds,
             kv_tokens: self.kv_tokens,
-            block_size: 16,
-            max_sequences: 256,
-            token_budget: 8192,
-            tokens_per_step: 1.0,
+            ..TP1
         }
     }
 }
 
 impl PhysicsFile {
     /// The physics of the file, or what is missing.
-    pub(in crate::simulate) fn physics(&self) -> Result<Physics, String> {
-        let preset = self.preset.as_ref().map(|name| preset(name)).transpose()?.map(PhysicsEntry::physics);
-        let need = |own: Option<f64>, preset: Option<f64>, name: &str| {
-            own.or(preset).ok_or_else(|| format!("without a preset, {name} is needed"))
+    pub(crate) fn physics(&self) -> Result<Physics, String> {
+        let needed = [
+            ("kvTokens", self.kv_tokens.is_some()),
+            ("stepSeconds", self.step_seconds.is_some()),
+            ("promptTokenSeconds", self.prompt_token_seconds.is_some()),
+            ("sequenceSeconds", self.sequence_seconds.is_some()),
+            ("kvTokenSeconds", self.kv_token_seconds.is_some()),
+        ];
+        let mut physics = match (&self.preset, needed.iter().find(|(_, is_set)| !is_set)) {
+            (Some(name), _) => preset(name)?.physics(),
+            (None, Some((name, _))) => return Err(format!("without a preset, {name} is needed")),
+            // All that differs from vLLM's defaults is replaced.
+            (None, None) => TP1,
         };
-        let kv_tokens = self.kv_tokens.map(Capacity::get).or(preset.map(|p| f64::from(p.kv_tokens)));
-        let kv_tokens = need(kv_tokens, None, "kvTokens")?;
-        let or = |own: Option<f64>, default: u32| own.map_or(default, wva_core::units::truncated_u32);
-        let physics = Physics {
-            base_s: need(self.step_seconds.map(BaseSeconds::get), preset.map(|p| p.base_s), "stepSeconds")?,
-            per_prompt_token_s: need(
-                self.prompt_token_seconds.map(StepSeconds::get),
-                preset.map(|p| p.per_prompt_token_s),
-                "promptTokenSeconds",
-            )?,
-            per_sequence_s: need(
-                self.sequence_seconds.map(StepSeconds::get),
-                preset.map(|p| p.per_sequence_s),
-                "sequenceSeconds",
-            )?,
-            per_kv_token_s: need(
-                self.kv_token_seconds.map(StepSeconds::get),
-                preset.map(|p| p.per_kv_token_s),
-                "kvTokenSeconds",
-            )?,
-            kv_tokens: wva_core::units::truncated_u32(kv_tokens),
-            block_size: or(self.block_size.map(Count::get), 16),
-            max_sequences: or(self.max_sequences.map(Count::get), 256),
-            token_budget: or(self.token_budget.map(Capacity::get), 8192),
-            tokens_per_step: self.tokens_per_step.map_or(1.0, TokensPerStep::get),
-        };
+        let seconds = |own: Option<StepSeconds>, of_preset| own.map_or(of_preset, StepSeconds::get);
+        physics.base_s = self.step_seconds.map_or(physics.base_s, BaseSeconds::get);
+        physics.per_prompt_token_s = seconds(self.prompt_token_seconds, physics.per_prompt_token_s);
+        physics.per_sequence_s = seconds(self.sequence_seconds, physics.per_sequence_s);
+        physics.per_kv_token_s = seconds(self.kv_token_seconds, physics.per_kv_token_s);
+        let whole = |own: Option<f64>, of_preset: u32| own.map_or(of_preset, truncated_u32);
+        physics.kv_tokens = whole(self.kv_tokens.map(Capacity::get), physics.kv_tokens);
+        physics.block_size = whole(self.block_size.map(Count::get), physics.block_size);
+        physics.max_sequences = whole(self.max_sequences.map(Count::get), physics.max_sequences);
+        physics.token_budget = whole(self.token_budget.map(Capacity::get), physics.token_budget);
+        physics.tokens_per_step = self.tokens_per_step.map_or(1.0, TokensPerStep::get);
         Ok(self.slower.map_or(physics, |factor| physics.slower(factor.get())))
     }
-}
-
-fn preset(name: &str) -> Result<&'static PhysicsEntry, String> {
-    let names = || known_physics().keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-    known_physics().get(name).ok_or_else(|| format!("no preset {name:?}: must be one of {}", names()))
 }
 
 #[cfg(test)]
@@ -173,11 +150,9 @@ mod tests {
     fn the_data_file_agrees_with_the_simulators_constants() {
         let known: BTreeMap<String, PhysicsEntry> = serde_saphyr::from_str(PRESETS).unwrap();
         assert!(known.values().all(|entry| entry.source.len() > 20));
-        for (name, constant) in [
-            ("h100-8b-tp1", wva_sim::TP1),
-            ("h100-8b-tp2", wva_sim::TP2),
-            ("a100-llama31-8b-tp2", wva_sim::A100_TP2),
-        ] {
+        for (name, constant) in
+            [("h100-8b-tp1", TP1), ("h100-8b-tp2", wva_sim::TP2), ("a100-llama31-8b-tp2", wva_sim::A100_TP2)]
+        {
             assert_eq!(known[name].physics(), constant, "{name}");
         }
     }
@@ -186,7 +161,7 @@ mod tests {
     fn other_fields_replace_those_of_the_preset() {
         let read = |text: &str| serde_saphyr::from_str::<PhysicsFile>(text).unwrap().physics();
         let changed = read("{preset: h100-8b-tp1, kvTokens: 240000, slower: 2}").unwrap();
-        assert_eq!(changed, Physics { kv_tokens: 240_000, ..wva_sim::TP1.slower(2.0) });
+        assert_eq!(changed, Physics { kv_tokens: 240_000, ..TP1.slower(2.0) });
         assert!(read("{preset: h100}").unwrap_err().starts_with("no preset \"h100\": must be one of a100-"));
         assert_eq!(read("{kvTokens: 1}").unwrap_err(), "without a preset, stepSeconds is needed");
     }

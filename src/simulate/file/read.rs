@@ -5,78 +5,54 @@ use std::path::{Path, PathBuf};
 use schemars::schema_for;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_path_to_error::Segment;
 
-use super::locate::{FieldPath, Step, locate};
-use super::{File, RandomFile, ScenarioFile, SetFile};
+use super::super::input::InputError;
+use super::locate::locate;
+use super::types::{File, RandomFile, ScenarioFile, SetFile};
 
 /// The longest scenario file, bytes. A longer file is of another kind.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// A scenario file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// It cannot be read.
-    #[error("{path}: {source}; give a file that exists and that you may read")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
-    /// It is invalid.
-    #[error("{location}: {cause}")]
-    Invalid {
-        /// File, line and column.
-        location: String,
-        /// The field, and what is allowed.
-        cause: String,
-    },
-}
-
 /// An error about a field, or about several fields together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::simulate) struct Problem {
-    pub(in crate::simulate) path: FieldPath,
-    pub(in crate::simulate) cause: String,
+pub(crate) struct Problem {
+    /// The path of the field, as `load.rate[1].for`; empty for the whole file.
+    path: String,
+    cause: String,
 }
 
 impl Problem {
-    pub(in crate::simulate) fn at<const N: usize>(path: [Step; N], cause: impl Into<String>) -> Self {
-        Self { path: FieldPath(path.into()), cause: cause.into() }
+    pub(crate) fn new(path: &str, cause: impl Into<String>) -> Self {
+        Self { path: path.into(), cause: cause.into() }
     }
 
     /// The same error with a path that begins at `outer`.
-    pub(in crate::simulate) fn inside<const N: usize>(mut self, outer: [Step; N]) -> Self {
-        self.path.0.splice(0..0, outer);
-        self
+    pub(crate) fn inside(self, outer: &str) -> Self {
+        let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
+        Self { path: format!("{outer}{dot}{}", self.path), ..self }
     }
 }
 
 /// A scenario file and its text.
-pub(in crate::simulate) struct Source {
-    pub(in crate::simulate) path: PathBuf,
+pub(crate) struct Source {
+    pub(crate) path: PathBuf,
     text: String,
 }
 
 /// The keys that distinguish the kinds of files.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Keys {
     of: Option<IgnoredAny>,
     random: Option<IgnoredAny>,
 }
 
 /// Reads `path`.
-///
-/// # Errors
-/// Names the file, the line and the field.
-pub(in crate::simulate) fn read(path: &Path) -> Result<(Source, File), FileError> {
-    let unreadable = |source| FileError::Unreadable { path: path.into(), source };
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if metadata.len() > MAX_FILE_BYTES {
+pub(crate) fn read(path: &Path) -> Result<(Source, File), InputError> {
+    let unreadable = |error| InputError::unreadable(path, &error);
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
         let cause =
             format!("longer than {MAX_FILE_BYTES} bytes, so not a scenario; give a trace with --trace");
-        return Err(FileError::Invalid { location: path.display().to_string(), cause });
+        return Err(InputError::new(path.display(), cause));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let source = Source { path: path.into(), text };
@@ -85,9 +61,9 @@ pub(in crate::simulate) fn read(path: &Path) -> Result<(Source, File), FileError
 }
 
 impl Source {
-    pub(in crate::simulate) fn parse(&self) -> Result<File, FileError> {
+    fn parse(&self) -> Result<File, InputError> {
         // A text that is not a mapping is read as a scenario, whose error says so.
-        let keys = serde_saphyr::from_str::<Keys>(&self.text).unwrap_or(Keys { of: None, random: None });
+        let keys = serde_saphyr::from_str::<Keys>(&self.text).unwrap_or_default();
         Ok(match (keys.of, keys.random) {
             (Some(_), _) => File::Set(self.typed::<SetFile>()?),
             (None, Some(_)) => File::Random(self.typed::<RandomFile>()?),
@@ -95,44 +71,40 @@ impl Source {
         })
     }
 
-    fn typed<T: DeserializeOwned>(&self) -> Result<T, FileError> {
+    fn typed<T: DeserializeOwned>(&self) -> Result<T, InputError> {
         let options = serde_saphyr::options! { with_snippet: false };
-        let mut field_path = None;
+        let mut path = String::new();
         let read = serde_saphyr::with_deserializer_from_str_with_options(&self.text, options, |yaml| {
             serde_path_to_error::deserialize(yaml).map_err(|error| {
-                field_path = Some(path_to(error.path()));
+                path = error.path().to_string();
                 error.into_inner()
             })
         });
         read.map_err(|error| {
-            let path = field_path.unwrap_or_default();
+            // The path of the whole file is a dot.
+            let path = path.trim_start_matches('.');
             let location = error.location().map(|location| (location.line(), location.column()));
-            self.error(location.or_else(|| locate(&self.text, &path)), &path, &cause(&error))
+            self.error(location.or_else(|| locate(&self.text, path)), path, &cause(&error))
         })
     }
 
+    /// The path of a file that this one names.
+    pub(crate) fn beside(&self, path: &Path) -> PathBuf {
+        self.path.parent().unwrap_or(Path::new("")).join(path)
+    }
+
     /// The error of `problem`, with its line.
-    pub(in crate::simulate) fn problem(&self, problem: &Problem) -> FileError {
+    pub(crate) fn problem(&self, problem: &Problem) -> InputError {
         self.error(locate(&self.text, &problem.path), &problem.path, &problem.cause)
     }
 
-    fn error(&self, location: Option<(u64, u64)>, path: &FieldPath, cause: &str) -> FileError {
+    fn error(&self, location: Option<(u64, u64)>, path: &str, cause: &str) -> InputError {
         let file = self.path.display();
         let location =
             location.map_or_else(|| file.to_string(), |(line, column)| format!("{file}:{line}:{column}"));
-        let cause = if path.0.is_empty() { cause.to_owned() } else { format!("{path}: {cause}") };
-        FileError::Invalid { location, cause }
+        let cause = if path.is_empty() { cause.to_owned() } else { format!("{path}: {cause}") };
+        InputError::new(location, cause)
     }
-}
-
-fn path_to(path: &serde_path_to_error::Path) -> FieldPath {
-    let steps = path.iter().filter_map(|segment| match segment {
-        Segment::Seq { index } => Some(Step::Item(*index)),
-        Segment::Map { key } => Some(Step::Key(key.clone())),
-        Segment::Enum { variant } => Some(Step::Key(variant.clone())),
-        Segment::Unknown => None,
-    });
-    FieldPath(steps.collect())
 }
 
 /// The cause without the location, which comes first in the message.

@@ -8,53 +8,46 @@ use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas, Seconds, truncated_u32};
 use wva_sim::{
     Arrivals, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, RequestSizes, Scenario, Scrape,
-    Segment, SimVariant, SizeSpread, Slo, StartUp,
+    Segment, SimVariant, SizeSpread, Slo,
 };
 
 use super::super::file::{
-    ArrivalsFile, HpaFile, LargeRequests, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Step,
-    Tokens, VariantFile, VictimsFile,
+    ArrivalsFile, HpaFile, LargeRequests, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Tokens,
+    VariantFile, VictimsFile,
 };
-use super::super::values::{Price, Share};
+use super::super::values::{MAX_DURATION, Price, Share};
 
 /// The most variants of a scenario.
 const MAX_VARIANTS: usize = 100;
 
-/// The error of a scenario that names no trace file.
-pub(super) fn missing_trace() -> Problem {
-    Problem::at(["load".into(), "trace".into()], "no trace file: give --trace FILE, or set `file` here")
-}
-
 /// The scenario, with rates as its load. A trace is applied later.
 pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, Problem> {
-    let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside(["load".into()]))?;
+    let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside("load"))?;
     let duration = file.duration.map_or_else(|| shape.length(), |value| value.get());
-    if duration > super::super::values::MAX_DURATION {
-        return Err(Problem::at(["load".into(), "rate".into()], "the parts together are longer than 8784h"));
+    if duration > MAX_DURATION {
+        return Err(Problem::new("load.rate", "the parts together are longer than 8784h"));
     }
-    let variants = variants(&file.variants)?;
-    let (mut scrape, mut hpa) = (Scrape::default(), HpaSetup::default());
-    set_scrape(&mut scrape, &file.scrape);
-    set_hpa(&mut hpa, &file.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
-    let slo = Slo::default();
-    Ok(Scenario {
+    let mut scenario = Scenario {
         name,
         duration,
         arrivals: Arrivals::Rate { load: shape, pattern: pattern(file.load.arrivals) },
         sizes,
         prefix_hits: ratio(file.load.prefix_hits),
-        variants,
-        scrape,
-        hpa,
+        variants: variants(&file.variants)?,
+        scrape: Scrape::default(),
+        hpa: HpaSetup::default(),
         grace_period: file.grace.map_or(Duration::from_secs(30), |value| value.get()),
         max_waiting_per_pod: file.hold_at.map(|value| truncated_u32(value.get())),
         deletion_order: deletion_order(file.victims),
-        slo: Slo {
-            ttft: file.slo.ttft.map_or(slo.ttft, |value| value.get()),
-            itl: file.slo.itl.map_or(slo.itl, |value| value.get()),
-        },
+        slo: Slo::default(),
         faults: Vec::new(),
-    })
+    };
+    let slo = &mut scenario.slo;
+    slo.ttft = file.slo.ttft.map_or(slo.ttft, |value| value.get());
+    slo.itl = file.slo.itl.map_or(slo.itl, |value| value.get());
+    set_scrape(&mut scenario.scrape, &file.scrape);
+    set_hpa(&mut scenario.hpa, &file.hpa).map_err(|problem| problem.inside("hpa"))?;
+    Ok(scenario)
 }
 
 /// Sizes, each with the time from which on it holds.
@@ -62,25 +55,25 @@ pub(super) type SizesOverTime = Vec<(Duration, RequestSizes)>;
 
 fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
     match (load.rate.is_empty(), &load.trace) {
-        (true, None) => return Err(Problem::at([], "needs `rate` or `trace`")),
+        (true, None) => return Err(Problem::new("", "needs `rate` or `trace`")),
         (false, Some(_)) => {
-            return Err(Problem::at(["trace".into()], "`rate` is set as well: set only one of them"));
+            return Err(Problem::new("trace", "`rate` is set as well: set only one of them"));
         }
         _ => {}
     }
     let own = load.tokens.as_ref().map(sizes).transpose();
-    let own = own.map_err(|problem| problem.inside(["tokens".into()]))?;
+    let own = own.map_err(|problem| problem.inside("tokens"))?;
     let (mut segments, mut over_time, mut at) = (Vec::new(), Vec::new(), Duration::ZERO);
     over_time.extend(own.map(|own| (Duration::ZERO, own)));
     for (index, part) in load.rate.iter().enumerate() {
-        let inside = |problem: Problem| problem.inside(["rate".into(), index.into()]);
+        let inside = |problem: Problem| problem.inside(&format!("rate[{index}]"));
         if let Some(tokens) = &part.tokens {
-            let sizes = sizes(tokens).map_err(|problem| inside(problem.inside(["tokens".into()])))?;
+            let sizes = sizes(tokens).map_err(|problem| inside(problem.inside("tokens")))?;
             over_time.retain(|(from, _)| *from < at);
             over_time.push((at, sizes));
         }
         if over_time.is_empty() {
-            return Err(Problem::at([], "needs `tokens`: {prompt: …, output: …}"));
+            return Err(Problem::new("", "needs `tokens`: {prompt: …, output: …}"));
         }
         segments.push(segment(part).map_err(inside)?);
         at += part.lasts.get();
@@ -96,11 +89,10 @@ fn segment(part: &Part) -> Result<Segment, Problem> {
         (None, Some(swing), Some(period)) => {
             Ok(Segment::Wave { mean: rps, swing: swing.get(), period: period.get(), lasts })
         }
-        (Some(_), ..) => Err(Problem::at(
-            ["to".into()],
-            "`swing` or `period` is set as well: set `to`, or `swing` and `period`",
-        )),
-        _ => Err(Problem::at([], "a wave needs both `swing` and `period`")),
+        (Some(_), ..) => {
+            Err(Problem::new("to", "`swing` or `period` is set as well: set `to`, or `swing` and `period`"))
+        }
+        _ => Err(Problem::new("", "a wave needs both `swing` and `period`")),
     }
 }
 
@@ -108,11 +100,11 @@ fn segment(part: &Part) -> Result<Segment, Problem> {
 pub(super) fn sizes(tokens: &Tokens) -> Result<RequestSizes, Problem> {
     let is_set = [tokens.spread.is_some(), tokens.cv.is_some(), tokens.large.is_some()];
     if is_set.iter().filter(|is_set| **is_set).count() > 1 {
-        return Err(Problem::at([], "set at most one of `spread`, `cv` and `large`"));
+        return Err(Problem::new("", "set at most one of `spread`, `cv` and `large`"));
     }
     let spread = match (tokens.spread, tokens.cv, tokens.large) {
         (_, Some(cv), _) => SizeSpread::LogNormal(cv.get()),
-        (_, _, Some(large)) => two_sizes(large).map_err(|problem| problem.inside(["large".into()]))?,
+        (_, _, Some(large)) => two_sizes(large).map_err(|problem| problem.inside("large"))?,
         (share, None, None) => SizeSpread::Uniform(share.map_or(0.1, Share::get)),
     };
     Ok(RequestSizes { prompt: tokens.prompt.get(), output: tokens.output.get(), spread })
@@ -122,12 +114,11 @@ pub(super) fn sizes(tokens: &Tokens) -> Result<RequestSizes, Problem> {
 pub(super) fn two_sizes(large: LargeRequests) -> Result<SizeSpread, Problem> {
     let (share, factor) = (large.share.get(), large.times.get());
     if factor < 1.0 {
-        let step: Step = "times".into();
-        return Err(Problem::at([step], format!("{factor} is out of range: must be 1 to 100")));
+        return Err(Problem::new("times", format!("{factor} is out of range: must be 1 to 100")));
     }
     if share * factor > 0.999 {
         let product = share * factor;
-        return Err(Problem::at([], format!("share × times is {product}: must be at most 0.999")));
+        return Err(Problem::new("", format!("share × times is {product}: must be at most 0.999")));
     }
     Ok(SizeSpread::TwoSizes { share, factor })
 }
@@ -148,17 +139,14 @@ pub(super) fn ratio(share: Option<Share>) -> Ratio {
 
 fn variants(files: &[VariantFile]) -> Result<Vec<SimVariant>, Problem> {
     if files.is_empty() || files.len() > MAX_VARIANTS {
-        return Err(Problem::at(
-            ["variants".into()],
-            format!("{}: must be 1 to {MAX_VARIANTS}", files.len()),
-        ));
+        return Err(Problem::new("variants", format!("{}: must be 1 to {MAX_VARIANTS}", files.len())));
     }
     let mut all: Vec<SimVariant> = Vec::with_capacity(files.len());
     for (index, file) in files.iter().enumerate() {
-        let inside = |problem: Problem| problem.inside(["variants".into(), index.into()]);
+        let inside = |problem: Problem| problem.inside(&format!("variants[{index}]"));
         if all.iter().any(|previous| previous.name == file.name) {
             let cause = format!("{:?} is the name of another variant, too", file.name);
-            return Err(inside(Problem::at(["name".into()], cause)));
+            return Err(inside(Problem::new("name", cause)));
         }
         all.push(variant(file).map_err(inside)?);
     }
@@ -167,38 +155,30 @@ fn variants(files: &[VariantFile]) -> Result<Vec<SimVariant>, Problem> {
 
 fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     if file.name.trim().is_empty() || file.name.len() > 63 {
-        return Err(Problem::at(["name".into()], "must be 1 to 63 characters"));
+        return Err(Problem::new("name", "must be 1 to 63 characters"));
     }
-    let physics = file.physics.physics().map_err(|cause| Problem::at(["physics".into()], cause))?;
+    let physics = file.physics.physics().map_err(|cause| Problem::new("physics", cause))?;
     let min = file.min.map_or(1, |value| truncated_u32(value.get()));
     let max = file.max.map_or(10.max(min), |value| truncated_u32(value.get()));
     if min > max {
-        return Err(Problem::at(["min".into()], format!("{min} is more than max, {max}")));
+        return Err(Problem::new("min", format!("{min} is more than max, {max}")));
     }
     let replicas = file.replicas.map_or(min.clamp(1, max), |value| truncated_u32(value.get()));
     if replicas > max {
-        return Err(Problem::at(["replicas".into()], format!("{replicas} is more than max, {max}")));
+        return Err(Problem::new("replicas", format!("{replicas} is more than max, {max}")));
     }
-    let standard = SimVariant::new(file.name.as_str(), physics, cost(file.cost));
-    let start_up = StartUp {
-        mean: file.start_up.map_or(standard.start_up.mean, |value| value.get()),
-        spread: file.start_up_spread.map_or(standard.start_up.spread, Share::get),
-    };
-    Ok(SimVariant {
-        accelerator: file.accelerator.as_ref().map_or(standard.accelerator, SmolStr::new),
-        gpus: file.gpus.map_or(standard.gpus, |value| truncated_u32(value.get())),
-        deviations: file.rough.as_ref().map_or(standard.deviations, deviations),
-        cost: standard.cost,
-        bounds: Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) },
-        replicas: Replicas::new(replicas),
-        start_up,
-        first_pod_slowdown: file.first_pod_slower.map_or(standard.first_pod_slowdown, |value| value.get()),
-        max_scheduled_pods: file.schedulable.map(|value| truncated_u32(value.get())),
-        pod_faults: standard.pod_faults,
-        pinned: standard.pinned,
-        name: standard.name,
-        physics: standard.physics,
-    })
+    let mut variant = SimVariant::new(file.name.as_str(), physics, cost(file.cost));
+    variant.bounds = Bounds { min: Replicas::new(min), max: Some(Replicas::new(max)) };
+    variant.replicas = Replicas::new(replicas);
+    variant.accelerator = file.accelerator.as_ref().map_or(variant.accelerator, SmolStr::new);
+    variant.gpus = file.gpus.map_or(variant.gpus, |value| truncated_u32(value.get()));
+    variant.deviations = file.rough.as_ref().map_or(variant.deviations, deviations);
+    variant.start_up.mean = file.start_up.map_or(variant.start_up.mean, |value| value.get());
+    variant.start_up.spread = file.start_up_spread.map_or(variant.start_up.spread, Share::get);
+    variant.first_pod_slowdown =
+        file.first_pod_slower.map_or(variant.first_pod_slowdown, |value| value.get());
+    variant.max_scheduled_pods = file.schedulable.map(|value| truncated_u32(value.get()));
+    Ok(variant)
 }
 
 /// A price, 1 by default: only ratios matter.
@@ -230,24 +210,20 @@ pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem>
     if let Some(share) = file.tolerance {
         hpa.tolerance = Tolerance { down: share.get(), up: share.get() };
     }
-    let seconds = |window: Duration| Seconds::new(window.as_secs_f64()).unwrap_or_default();
-    let windows = [file.scale_up_window, file.scale_down_window];
+    let [up, down] = [file.scale_up_window, file.scale_down_window]
+        .map(|window| window.map(|window| Seconds::new(window.get().as_secs_f64()).unwrap_or_default()));
     if file.no_behavior {
-        if windows.iter().any(Option::is_some) {
-            return Err(Problem::at(
-                ["noBehavior".into()],
-                "windows are part of the behavior block: set `noBehavior`, or windows",
-            ));
+        if up.or(down).is_some() {
+            let cause = "windows are part of the behavior block: set `noBehavior`, or windows";
+            return Err(Problem::new("noBehavior", cause));
         }
         hpa.behavior = None;
-        return Ok(());
     }
-    let [up, down] = windows;
     if let Some(up) = up {
-        hpa.behavior.get_or_insert_with(Behavior::default).up.window = seconds(up.get());
+        hpa.behavior.get_or_insert_with(Behavior::default).up.window = up;
     }
     if let Some(down) = down {
-        hpa.behavior.get_or_insert_with(Behavior::default).down.window = seconds(down.get());
+        hpa.behavior.get_or_insert_with(Behavior::default).down.window = down;
     }
     Ok(())
 }

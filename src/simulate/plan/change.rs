@@ -1,36 +1,33 @@
-//! Applies a change to a plan: one variation of a scenario.
+//! Applies a change to a scenario: one of its variations.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use smol_str::format_smolstr;
 use wva_core::units::{Replicas, truncated_u32};
-use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread, StartUp};
+use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread};
 
 use super::super::file::{Change, Problem, SpreadFile};
 use super::super::values::Times;
+use super::build;
 use super::traced::{TracedRequests, scaled};
-use super::{Kind, Plan, build};
 
-/// `plan` with `change`.
-pub(super) fn changed(plan: &Plan, change: &Change) -> Result<Plan, Problem> {
-    let Kind::Fixed { scenario, traced } = &plan.kind else {
-        return Err(Problem::at([], "a random scenario cannot have variations"));
-    };
-    let mut scenario = scenario.clone();
-    let mut traced = traced.clone();
-    let name = format_smolstr!("{}, {}", plan.name, change.name);
-    scenario.name = name.clone();
-    set_load(&mut scenario, &mut traced, change)?;
+/// Changes a scenario with the requests of its trace, if it has one.
+pub(super) fn apply(
+    change: &Change,
+    scenario: &mut Scenario,
+    traced: &mut Option<Arc<TracedRequests>>,
+) -> Result<(), Problem> {
+    set_load(scenario, traced, change)?;
     for variant in &mut scenario.variants {
         set_variant(variant, change);
     }
     build::set_scrape(&mut scenario.scrape, &change.scrape);
-    build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside(["hpa".into()]))?;
+    build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside("hpa"))?;
     scenario.grace_period = change.grace.map_or(scenario.grace_period, |value| value.get());
     scenario.max_waiting_per_pod =
         change.hold_at.map(|value| truncated_u32(value.get())).or(scenario.max_waiting_per_pod);
     scenario.deletion_order = change.victims.map_or(scenario.deletion_order, build::deletion_order);
-    Ok(Plan { name, about: plan.about.clone(), kind: Kind::Fixed { scenario, traced } })
+    Ok(())
 }
 
 fn set_load(
@@ -40,7 +37,7 @@ fn set_load(
 ) -> Result<(), Problem> {
     let has_rate_fields = change.arrivals.is_some() || change.sizes.is_some() || change.tokens.is_some();
     if traced.is_some() && (has_rate_fields || change.prefix_hits.is_some()) {
-        return Err(Problem::at([], "a trace of requests brings its own times and tokens"));
+        return Err(Problem::new("", "a trace of requests brings its own times and tokens"));
     }
     if let Some(factor) = change.load.map(Times::get) {
         match traced {
@@ -52,15 +49,15 @@ fn set_load(
         *pattern = build::pattern(arrivals);
     }
     if let Some(tokens) = &change.tokens {
-        let sizes = build::sizes(tokens).map_err(|problem| problem.inside(["tokens".into()]))?;
-        scenario.sizes = vec![(std::time::Duration::ZERO, sizes)];
+        let sizes = build::sizes(tokens).map_err(|problem| problem.inside("tokens"))?;
+        scenario.sizes = vec![(Duration::ZERO, sizes)];
     }
     if let Some(spread) = change.sizes {
         let spread = match spread {
             SpreadFile::Spread(share) => SizeSpread::Uniform(share.get()),
             SpreadFile::Cv(cv) => SizeSpread::LogNormal(cv.get()),
             SpreadFile::Large(large) => {
-                build::two_sizes(large).map_err(|problem| problem.inside(["sizes".into(), "large".into()]))?
+                build::two_sizes(large).map_err(|problem| problem.inside("sizes.large"))?
             }
         };
         scenario.sizes.iter_mut().for_each(|(_, sizes)| sizes.spread = spread);
@@ -72,9 +69,7 @@ fn set_load(
 }
 
 fn set_variant(variant: &mut SimVariant, change: &Change) {
-    if let Some(mean) = change.start_up {
-        variant.start_up = StartUp { mean: mean.get(), ..variant.start_up };
-    }
+    variant.start_up.mean = change.start_up.map_or(variant.start_up.mean, |value| value.get());
     let physics = &mut variant.physics;
     *physics = change.slower.map_or(*physics, |factor| physics.slower(factor.get()));
     if let Some(factor) = change.kv {

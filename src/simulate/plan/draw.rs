@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use wva_core::model::Bounds;
 use wva_core::units::{Replicas, truncated_u32};
-use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, StartUp};
+use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, StartUp, TP1};
 
-use super::super::file::{Problem, RandomLoad, Range, TimeRange, known_physics};
+use super::super::file::{PhysicsEntry, Problem, RandomLoad, Range, TimeRange, preset};
+use super::super::values::MAX_DURATION;
 use super::build;
 
 /// Utilisation at the start, as of a fleet that somebody has sized.
@@ -14,31 +15,24 @@ const INITIAL_UTILISATION: f64 = 0.75;
 
 /// Checks the ranges of a random scenario.
 pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
-    let check_range = |name: &'static str, range: &Range| {
-        let Range { from, to } = range;
-        let reversed =
-            || Problem::at([name.into()], format!("from {} is more than to {}", from.get(), to.get()));
-        (from <= to).then_some(()).ok_or_else(reversed)
-    };
-    check_range("slower", &random.slower)?;
-    check_range("kv", &random.kv)?;
-    check_range("first", &random.first)?;
-    check_range("factor", &random.factor)?;
-    check_range("within", &random.within)?;
-    if random.start_up.from > random.start_up.to {
-        return Err(Problem::at(["startUp".into()], "from is more than to"));
+    let RandomLoad { slower, kv, first, factor, within, start_up, .. } = random;
+    for (name, range) in
+        [("slower", slower), ("kv", kv), ("first", first), ("factor", factor), ("within", within)]
+    {
+        let (from, to) = (range.from.get(), range.to.get());
+        if from > to {
+            return Err(Problem::new(name, format!("from {from} is more than to {to}")));
+        }
+    }
+    if start_up.from > start_up.to {
+        return Err(Problem::new("startUp", "from is more than to"));
     }
     if random.tokens.is_empty() {
-        return Err(Problem::at(["tokens".into()], "must have at least one entry"));
+        return Err(Problem::new("tokens", "must have at least one entry"));
     }
-    if !known_physics().contains_key(&random.preset) {
-        let names: Vec<_> = known_physics().keys().map(String::as_str).collect();
-        let cause = format!("no preset {:?}: must be one of {}", random.preset, names.join(", "));
-        return Err(Problem::at(["preset".into()], cause));
-    }
-    let most = super::super::values::MAX_DURATION.as_secs_f64();
-    if random.parts.get() * random.part.get().as_secs_f64() > most {
-        return Err(Problem::at(["parts".into()], "the parts together are longer than 8784h"));
+    preset(&random.preset).map_err(|cause| Problem::new("preset", cause))?;
+    if random.parts.get() * random.part.get().as_secs_f64() > MAX_DURATION.as_secs_f64() {
+        return Err(Problem::new("parts", "the parts together are longer than 8784h"));
     }
     Ok(())
 }
@@ -51,8 +45,8 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let shape = random.tokens.get(index).or(random.tokens.first());
     let (prompt, output) = shape.map_or((1000.0, 100.0), |shape| (shape.prompt.get(), shape.output.get()));
     let sizes = RequestSizes::uniform(prompt, output, random.spread.get());
-    let preset = known_physics().get(&random.preset).map_or(wva_sim::TP1, |entry| entry.physics());
-    let mut physics = preset.slower(log_uniform(&mut rng, &random.slower));
+    let standard = preset(&random.preset).map_or(TP1, PhysicsEntry::physics);
+    let mut physics = standard.slower(log_uniform(&mut rng, &random.slower));
     physics.kv_tokens =
         truncated_u32((f64::from(physics.kv_tokens) * uniform(&mut rng, &random.kv)).max(1.0));
     let start_up = StartUp { mean: uniform_time(&mut rng, &random.start_up), spread: 0.05 };

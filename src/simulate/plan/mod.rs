@@ -8,12 +8,13 @@ mod traced;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, format_smolstr};
 use wva_sim::{Arrivals, Scenario, Slo};
 
 use self::traced::TracedRequests;
-use super::file::{self, File, FileError, RandomLoad, ScenarioFile, SetFile, Source};
-use super::trace::{Series, TraceError};
+use super::file::{self, Change, File, Problem, RandomLoad, ScenarioFile, SetFile, Source};
+use super::input::InputError;
+use super::trace::{self, Series};
 
 /// A trace that replaces the load of scenario files, or that they ask for.
 #[derive(Debug, Clone, Default)]
@@ -40,17 +41,6 @@ enum Kind {
     Fixed { scenario: Box<Scenario>, traced: Option<Arc<TracedRequests>> },
     /// A scenario drawn by each seed.
     Random(Arc<RandomLoad>),
-}
-
-/// A file that gives no plan.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    /// The scenario file is invalid.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The trace is invalid.
-    #[error(transparent)]
-    Trace(#[from] TraceError),
 }
 
 impl Plan {
@@ -93,14 +83,14 @@ impl Plan {
 ///
 /// # Errors
 /// Names the file, the line and the field.
-pub fn plans(path: &Path, trace_override: &TraceOverride) -> Result<Vec<Plan>, PlanError> {
+pub fn plans(path: &Path, trace_override: &TraceOverride) -> Result<Vec<Plan>, InputError> {
     let (source, file) = file::read(path)?;
     match file {
         File::Scenario(scenario) => scenario_plans(&source, &scenario, trace_override),
         File::Set(set) => set_plans(&source, &set, trace_override),
         File::Random(random) => {
             let checked = draw::check(&random.random);
-            checked.map_err(|problem| source.problem(&problem.inside(["random".into()])))?;
+            checked.map_err(|problem| source.problem(&problem.inside("random")))?;
             let about = random.about.unwrap_or_default();
             Ok(vec![Plan { name: name(path), about, kind: Kind::Random(Arc::new(random.random)) }])
         }
@@ -116,43 +106,38 @@ fn scenario_plans(
     source: &Source,
     file: &ScenarioFile,
     trace_override: &TraceOverride,
-) -> Result<Vec<Plan>, PlanError> {
-    let error = |problem: &_| source.problem(problem);
-    let base = build::scenario(name(&source.path), file).map_err(|problem| error(&problem))?;
-    let trace = match (&trace_override.trace, &file.load.trace) {
-        (Some(path), options) => Some((path.clone(), options.clone().unwrap_or_default())),
-        (None, Some(options)) => {
-            let folder = source.path.parent().unwrap_or(Path::new(""));
-            let missing = build::missing_trace();
-            let path = options.file.as_ref().map(|file| folder.join(file)).ok_or_else(|| error(&missing))?;
-            Some((path, options.clone()))
-        }
-        (None, None) => None,
-    };
-    let mut scenario = base;
-    let traced = match trace {
-        None => None,
-        Some((path, options)) => {
-            let series = Series(trace_override.series.clone().or_else(|| options.series.clone()));
-            let read = super::trace::read(&path, &series)?;
-            traced::apply(&mut scenario, read, &options, file).map_err(|problem| error(&problem))?
-        }
-    };
+) -> Result<Vec<Plan>, InputError> {
+    let name = name(&source.path);
+    let mut scenario = build::scenario(name.clone(), file).map_err(|problem| source.problem(&problem))?;
+    let mut traced = None;
+    if trace_override.trace.is_some() || file.load.trace.is_some() {
+        let options = file.load.trace.clone().unwrap_or_default();
+        let series = Series(trace_override.series.clone().or_else(|| options.series.clone()));
+        let beside = options.file.as_ref().map(|file| source.beside(file));
+        let path = trace_override.trace.clone().or(beside).ok_or_else(|| {
+            let cause = "no trace file: give --trace FILE, or set `file` here";
+            source.problem(&Problem::new("load.trace", cause))
+        })?;
+        let read = trace::read(&path, &series)?;
+        let applied = traced::apply(&mut scenario, read, &options, file);
+        traced = applied.map_err(|problem| source.problem(&problem))?.map(Arc::new);
+    }
     let about = file.about.clone().unwrap_or_default();
-    let kind = Kind::Fixed { scenario: Box::new(scenario), traced: traced.map(Arc::new) };
-    let plan = Plan { name: name(&source.path), about, kind };
+    let plan = Plan { name, about, kind: Kind::Fixed { scenario: Box::new(scenario), traced } };
     with_variations(source, vec![plan], &file.vary)
 }
 
-fn set_plans(source: &Source, set: &SetFile, trace_override: &TraceOverride) -> Result<Vec<Plan>, PlanError> {
+fn set_plans(
+    source: &Source,
+    set: &SetFile,
+    trace_override: &TraceOverride,
+) -> Result<Vec<Plan>, InputError> {
     let mut all = Vec::new();
     for (index, path) in set.of.iter().enumerate() {
-        let beside = source.path.parent().unwrap_or(Path::new("")).join(path);
-        let (inner, file) = file::read(&beside)?;
+        let (inner, file) = file::read(&source.beside(path))?;
         let File::Scenario(scenario) = file else {
             let cause = format!("{}: must be a scenario, not a set or a random one", path.display());
-            let problem = file::Problem::at(["of".into(), index.into()], cause);
-            return Err(source.problem(&problem).into());
+            return Err(source.problem(&Problem::new(&format!("of[{index}]"), cause)));
         };
         all.extend(scenario_plans(&inner, &scenario, trace_override)?);
     }
@@ -160,20 +145,23 @@ fn set_plans(source: &Source, set: &SetFile, trace_override: &TraceOverride) -> 
 }
 
 /// Each plan with each of the changes; the plans themselves if there are none.
-fn with_variations(
-    source: &Source,
-    plans: Vec<Plan>,
-    changes: &[file::Change],
-) -> Result<Vec<Plan>, PlanError> {
+fn with_variations(source: &Source, plans: Vec<Plan>, changes: &[Change]) -> Result<Vec<Plan>, InputError> {
     if changes.is_empty() {
         return Ok(plans);
     }
     let mut all = Vec::with_capacity(plans.len() * changes.len());
     for plan in &plans {
         for (index, change) in changes.iter().enumerate() {
-            let changed = change::changed(plan, change);
-            let outer = |problem: file::Problem| problem.inside(["vary".into(), index.into()]);
-            all.push(changed.map_err(|problem| source.problem(&outer(problem)))?);
+            let mut plan = plan.clone();
+            plan.name = format_smolstr!("{}, {}", plan.name, change.name);
+            // Only scenarios have variations: neither sets nor random ones are part of a set.
+            if let Kind::Fixed { scenario, traced } = &mut plan.kind {
+                scenario.name = plan.name.clone();
+                let applied = change::apply(change, scenario, traced);
+                let outer = |problem: Problem| problem.inside(&format!("vary[{index}]"));
+                applied.map_err(|problem| source.problem(&outer(problem)))?;
+            }
+            all.push(plan);
         }
     }
     Ok(all)

@@ -7,10 +7,13 @@ use std::time::Duration;
 use wva_core::units::truncated_u32;
 use wva_sim::{Arrival, Arrivals, LoadShape, RequestSizes, Rng, Scenario, Segment};
 
-use super::super::file::{ArrivalsFile, Problem, ScenarioFile, Step, TraceFile};
+use super::super::file::{ArrivalsFile, Problem, ScenarioFile, TraceFile};
 use super::super::trace::{RateInterval, TokenMeans, Trace};
+use super::super::values::MAX_DURATION;
 use super::build;
 
+/// The path of the trace in a scenario file.
+const TRACE: &str = "load.trace";
 /// The most requests of a run: twelve days at 20 requests/s.
 const MAX_REQUESTS: f64 = 20_000_000.0;
 
@@ -52,10 +55,6 @@ impl TracedRequests {
     }
 }
 
-fn trace_path() -> [Step; 2] {
-    ["load".into(), "trace".into()]
-}
-
 /// Makes `trace` the load of `scenario`. Single requests are returned: the plan sets those of each seed.
 pub(super) fn apply(
     scenario: &mut Scenario,
@@ -68,10 +67,8 @@ pub(super) fn apply(
     match trace {
         Trace::Rates(intervals) => {
             if options.jitter.is_some() {
-                return Err(Problem::at(
-                    trace_path(),
-                    "`jitter` is for traces of requests; this trace has rates",
-                ));
+                let cause = "`jitter` is for traces of requests; this trace has rates";
+                return Err(Problem::new(TRACE, cause));
             }
             rates(scenario, &intervals, from, times, file).map(|()| None)
         }
@@ -82,7 +79,7 @@ pub(super) fn apply(
                 load.tokens.is_some() || load.prefix_hits.is_some() || load.arrivals != ArrivalsFile::Poisson;
             if has_rate_fields && load.trace.is_some() {
                 let cause = "a trace of requests brings its own times and tokens: leave `tokens`, `prefixHits` and `arrivals` out";
-                return Err(Problem::at(["load".into()], cause));
+                return Err(Problem::new("load", cause));
             }
             requests_of(scenario, &requests, from, times, options, file).map(Some)
         }
@@ -100,17 +97,20 @@ fn requests_of(
     let start_s = from.as_secs_f64();
     let last_s = requests.last().map_or(0.0, |request| request.at_s) - start_s;
     if last_s <= 0.0 {
-        return Err(Problem::at(trace_path(), "`from` is after the trace's end"));
+        return Err(Problem::new(TRACE, "`from` is after the trace's end"));
     }
     // The whole trace lasts until the end of the minute of its last request.
     let whole_trace = Duration::from_secs(u64::from(truncated_u32((last_s / 60.0).floor()) + 1) * 60);
     scenario.duration = file.duration.map_or(whole_trace, |own| own.get());
+    if scenario.duration > MAX_DURATION {
+        return Err(Problem::new(TRACE, "the trace is longer than 8784h: set `duration`"));
+    }
     let end_s = scenario.duration.as_secs_f64();
     let shifted = requests.iter().map(|request| Arrival { at_s: request.at_s - start_s, ..*request });
     let requests: Arc<[Arrival]> = shifted.filter(|request| (0.0..end_s).contains(&request.at_s)).collect();
     if requests.len() as f64 * repeats > MAX_REQUESTS {
         let cause = format!("more than {MAX_REQUESTS} requests: set a shorter `duration`, or fewer `times`");
-        return Err(Problem::at(trace_path(), cause));
+        return Err(Problem::new(TRACE, cause));
     }
     scenario.arrivals = Arrivals::Trace(requests.clone());
     let max_jitter_s = options.jitter.map_or(0.0, |jitter| jitter.get().as_secs_f64());
@@ -126,7 +126,7 @@ fn rates(
 ) -> Result<(), Problem> {
     let own = scenario.sizes.first().map(|(_, sizes)| *sizes);
     let (mut segments, mut sizes, mut at) = (Vec::new(), Vec::new(), Duration::ZERO);
-    let max_duration = file.duration.map_or(super::super::values::MAX_DURATION, |own| own.get());
+    let max_duration = file.duration.map_or(MAX_DURATION, |own| own.get());
     let mut start = Duration::ZERO;
     for interval in intervals {
         let interval_start = std::mem::replace(&mut start, interval.until);
@@ -143,11 +143,11 @@ fn rates(
         at += lasts;
     }
     if at.is_zero() {
-        return Err(Problem::at(trace_path(), "`from` is after the trace's end"));
+        return Err(Problem::new(TRACE, "`from` is after the trace's end"));
     }
     if sizes.is_empty() {
         let cause = "this trace has only rates: set `tokens: {prompt: …, output: …}` beside `trace`";
-        return Err(Problem::at(["load".into()], cause));
+        return Err(Problem::new("load", cause));
     }
     scenario.duration = file.duration.map_or(at, |own| own.get());
     scenario.sizes = sizes;

@@ -9,24 +9,16 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use wva_sim::Arrival;
 
-use super::super::fields::{CsvRow, column_names};
-use super::super::input::TextLines;
-use super::{MAX_REQUESTS, TraceError, sorted};
+use super::super::input::{CsvRow, InputError, TextLines};
+use super::{MAX_REQUESTS, sorted};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"TIMESTAMP,ContextTokens,GeneratedTokens";
 
-pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, TraceError> {
+pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, InputError> {
     let mut lines = TextLines::new(input, path);
-    let names = column_names(lines.next()?.unwrap_or_default());
-    let mut requests: Vec<(Timestamp, u32, u32)> = Vec::new();
-    while let Some(line) = lines.next()? {
-        let request = request(&names, line);
-        requests.push(request.map_err(|cause| lines.error(&cause))?);
-        if requests.len() > MAX_REQUESTS {
-            return Err(lines.error(&format!("more than {MAX_REQUESTS} requests; cut the file")));
-        }
-    }
+    let names = lines.header()?;
+    let requests = lines.parse_all(MAX_REQUESTS, "requests", |line| request(&names, line))?;
     let first = requests.iter().map(|(at, ..)| *at).min().unwrap_or_default();
     let arrival = |(at, prompt, output): (Timestamp, u32, u32)| {
         let at_s = at.duration_since(first).as_secs_f64();

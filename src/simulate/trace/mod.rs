@@ -14,9 +14,7 @@ use std::time::Duration;
 
 use wva_sim::Arrival;
 
-use super::input::open;
-
-pub use super::input::TraceError;
+use super::input::{InputError, open};
 
 /// The most requests that are kept: 240 MB.
 const MAX_REQUESTS: usize = 10_000_000;
@@ -60,8 +58,8 @@ pub struct Series(pub Option<String>);
 ///
 /// # Errors
 /// Names the file, the line and the field.
-pub fn read(path: &Path, series: &Series) -> Result<Trace, TraceError> {
-    let unreadable = |source| TraceError::Unreadable { path: path.into(), source };
+pub fn read(path: &Path, series: &Series) -> Result<Trace, InputError> {
+    let unreadable = |error| InputError::unreadable(path, &error);
     let mut input = open(path).map_err(unreadable)?;
     let start = input.fill_buf().map_err(unreadable)?;
     let starts_with = |words: &[u8]| start.trim_ascii_start().starts_with(words);
@@ -74,14 +72,15 @@ pub fn read(path: &Path, series: &Series) -> Result<Trace, TraceError> {
     } else if starts_with(b"{") {
         Trace::Requests(mooncake::read(input, path)?)
     } else {
-        return Err(TraceError::UnknownFormat { path: path.into() });
+        let cause = "not a trace: give an Azure LLM CSV (TIMESTAMP,ContextTokens,GeneratedTokens), ServeGen rates (t_s,…), \
+                     Mooncake JSON lines, or a recording of wva; each may be gzipped";
+        return Err(InputError::new(format!("{}:1", path.display()), cause));
     };
-    let empty = match &trace {
+    let is_empty = match &trace {
         Trace::Requests(requests) => requests.is_empty(),
         Trace::Rates(intervals) => intervals.is_empty(),
     };
-    let cause = || TraceError::Unusable { path: path.into(), cause: "has no requests".into() };
-    (!empty).then_some(trace).ok_or_else(cause)
+    if is_empty { Err(InputError::new(path.display(), "has no requests")) } else { Ok(trace) }
 }
 
 /// Sorts requests and shifts them so that the first arrives at 0. Some traces are only almost sorted.

@@ -9,9 +9,8 @@ use std::path::Path;
 use serde::Deserialize;
 use wva_sim::Arrival;
 
-use super::super::fields::MAX_TOKENS;
-use super::super::input::TextLines;
-use super::{MAX_REQUESTS, TraceError, sorted};
+use super::super::input::{InputError, MAX_TOKENS, TextLines};
+use super::{MAX_REQUESTS, sorted};
 
 /// The latest time, seconds: 30 years. Milliseconds since the epoch are later, and would be no load at all.
 const MAX_TIME_S: u32 = 1_000_000_000;
@@ -27,17 +26,10 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, TraceError> {
+pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, InputError> {
+    let mut blocks = HashSet::new();
     let mut lines = TextLines::new(input, path);
-    let (mut requests, mut blocks) = (Vec::new(), HashSet::new());
-    while let Some(text) = lines.next()? {
-        let request = request(text, &mut blocks);
-        requests.push(request.map_err(|cause| lines.error(&cause))?);
-        if requests.len() > MAX_REQUESTS {
-            return Err(lines.error(&format!("more than {MAX_REQUESTS} requests; cut the file")));
-        }
-    }
-    Ok(sorted(requests))
+    lines.parse_all(MAX_REQUESTS, "requests", |text| request(text, &mut blocks)).map(sorted)
 }
 
 fn request(text: &str, blocks: &mut HashSet<u64>) -> Result<Arrival, String> {

@@ -12,7 +12,8 @@ use smol_str::SmolStr;
 use wva_core::GroupId;
 use wva_core::snapshot::{ModelGroup, Replica, Signal, Signals, Snapshot};
 
-use super::{MAX_INTERVALS, RateInterval, Series, TokenMeans, TraceError};
+use super::super::input::InputError;
+use super::{MAX_INTERVALS, RateInterval, Series, TokenMeans};
 use crate::record::Lines;
 
 /// Length of an interval, seconds: the usual scrape interval of Prometheus.
@@ -24,14 +25,14 @@ pub(super) fn read(
     input: Box<dyn BufRead>,
     path: &Path,
     series: &Series,
-) -> Result<Vec<RateInterval>, TraceError> {
+) -> Result<Vec<RateInterval>, InputError> {
     let mut model: Option<GroupId> = None;
     let mut counts = RequestCounts::default();
     for found in Lines::new(input, path) {
-        let found = found.map_err(|source| TraceError::Unreadable { path: path.into(), source })?;
+        let found = found.map_err(|error| InputError::unreadable(path, &error))?;
         // A damaged line is skipped: the counters continue in the next one.
         let Ok(entry) = found.entry else { continue };
-        let error = |cause| TraceError::Line { path: path.into(), line: found.location.line, cause };
+        let error = |cause: String| InputError::new(&found.location, cause);
         if model.is_none() {
             model = choose(&entry.snapshot, series).map_err(error)?;
         }

@@ -5,9 +5,8 @@ use std::io::BufRead;
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::fields::{CsvRow, column_names};
-use super::super::input::TextLines;
-use super::{MAX_INTERVALS, RateInterval, Series, TraceError};
+use super::super::input::{CsvRow, InputError, TextLines};
+use super::{MAX_INTERVALS, RateInterval, Series};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"t_s,";
@@ -19,22 +18,19 @@ pub(super) fn read(
     input: Box<dyn BufRead>,
     path: &Path,
     series: &Series,
-) -> Result<Vec<RateInterval>, TraceError> {
+) -> Result<Vec<RateInterval>, InputError> {
     let mut lines = TextLines::new(input, path);
-    let names = column_names(lines.next()?.unwrap_or_default());
-    let column = column(&names, series).map_err(|cause| lines.error(&cause))?;
-    let mut windows: Vec<Window> = Vec::new();
-    while let Some(line) = lines.next()? {
-        let window = CsvRow::new(&names, line).and_then(|row| window(&row, column));
-        let window = window.map_err(|cause| lines.error(&cause))?;
-        if windows.last().is_some_and(|last| window.at_s <= last.at_s) {
-            return Err(lines.error("t_s does not grow"));
+    let names = lines.header()?;
+    let column = column(&names, series).map_err(|cause| lines.error(cause))?;
+    let mut last_s = f64::NEG_INFINITY;
+    let windows = lines.parse_all(MAX_INTERVALS, "windows", |line| {
+        let window = window(&CsvRow::new(&names, line)?, column)?;
+        if window.at_s <= last_s {
+            return Err("t_s does not grow".into());
         }
-        windows.push(window);
-        if windows.len() > MAX_INTERVALS {
-            return Err(lines.error(&format!("more than {MAX_INTERVALS} windows; cut the file")));
-        }
-    }
+        last_s = window.at_s;
+        Ok(window)
+    })?;
     Ok(intervals(&windows))
 }
 

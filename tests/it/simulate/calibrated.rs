@@ -25,14 +25,12 @@ fn measurements_become_physics_that_a_scenario_takes() {
     let folder = Folder::new();
     let table = folder.file("t.csv", table().as_bytes());
     let words = ["simulate", "calibrate", table.to_str().unwrap()];
-    let people = wva(&words);
-    assert_eq!(people.code, 0, "{}", people.err);
-    assert!(people.out.starts_with("h-m-tp2 (8 combinations of sizes)\n  an empty step"), "{}", people.out);
-    assert!(
-        people.out.contains("error, first token") && people.out.contains("error, between tokens"),
-        "{}",
-        people.out
-    );
+    let output = wva(&words);
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(output.out.starts_with("h-m-tp2 (8 combinations of sizes)\n  an empty step"), "{}", output.out);
+    for error in ["error, first token", "error, between tokens"] {
+        assert!(output.out.contains(error), "{}", output.out);
+    }
     let found = wva(&[&words[..], &["--output", "json"]].concat()).json();
     let found = &found["h-m-tp2"];
     for (field, truth) in [
@@ -44,10 +42,9 @@ fn measurements_become_physics_that_a_scenario_takes() {
         let value = found[field].as_f64().unwrap();
         assert!((value / truth - 1.0).abs() < 0.05, "{field}: {value}");
     }
-    assert!(
-        found["itlError"].as_f64().unwrap() < 0.01 && found["ttftError"].as_f64().unwrap() < 0.01,
-        "{found}"
-    );
+    for error in ["itlError", "ttftError"] {
+        assert!(found[error].as_f64().unwrap() < 0.01, "{found}");
+    }
 
     let yaml = wva(&[&words[..], &["--output", "yaml", "--kv-tokens", "480000"]].concat()).out;
     let entry: std::collections::BTreeMap<String, serde_json::Value> = serde_saphyr::from_str(&yaml).unwrap();
@@ -56,8 +53,8 @@ fn measurements_become_physics_that_a_scenario_takes() {
         entry["h-m-tp2"]
     );
     let scenario = folder.file("s.yaml", scenario.as_bytes());
-    let said = wva(&["simulate", scenario.to_str().unwrap(), "--policy", "static:1", "--seeds", "1"]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = wva(&["simulate", scenario.to_str().unwrap(), "--policy", "static:1", "--seeds", "1"]);
+    assert_eq!(output.code, 0, "{}", output.err);
 }
 
 #[test]
@@ -77,14 +74,11 @@ fn the_measured_tables_are_described_to_a_few_percent() {
 fn a_table_that_cannot_be_used_is_named_with_its_line() {
     let folder = Folder::new();
     let wrong = folder.file("t.csv", format!("{}m,h,512,1,128,0,1,1,2\n", table()).as_bytes());
-    let said = wva(&["simulate", "calibrate", wrong.to_str().unwrap()]);
-    assert_eq!(said.code, 2);
-    assert!(
-        said.err.contains("t.csv:10: prompt_time \"0\" is out of range: must be above 0"),
-        "{}",
-        said.err
-    );
+    let output = wva(&["simulate", "calibrate", wrong.to_str().unwrap()]);
+    assert_eq!(output.code, 2);
+    let message = "t.csv:10: prompt_time \"0\" is out of range: must be above 0";
+    assert!(output.err.contains(message), "{}", output.err);
     let other = folder.file("o.csv", b"a,b\n1,2\n");
-    let said = wva(&["simulate", "calibrate", other.to_str().unwrap()]);
-    assert!(said.err.contains("o.csv:1: no column prompt_size"), "{}", said.err);
+    let output = wva(&["simulate", "calibrate", other.to_str().unwrap()]);
+    assert!(output.err.contains("o.csv:1: no column prompt_size"), "{}", output.err);
 }

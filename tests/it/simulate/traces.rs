@@ -36,7 +36,7 @@ const VARIANTS: &str = "variants: [{name: a, physics: {preset: h100-8b-tp1}}]\n"
 
 fn arrivals(scenario: &Scenario) -> Vec<(f64, u32, u32)> {
     let Arrivals::Trace(trace) = &scenario.arrivals else { panic!("{scenario:?}") };
-    trace.iter().map(|one| (one.at_s, one.prompt, one.output)).collect()
+    trace.iter().map(|arrival| (arrival.at_s, arrival.prompt, arrival.output)).collect()
 }
 
 #[test]
@@ -46,16 +46,11 @@ fn a_gzipped_trace_is_the_load_of_a_scenario() {
     let as_it_is = scenario(&folder, &format!("load: {{trace: {{}}}}\n{VARIANTS}"), &trace).unwrap();
     assert_eq!(arrivals(&as_it_is), [(0.0, 4808, 10), (1.5, 3180, 8), (61.0, 110, 27)]);
     assert_eq!(as_it_is.duration.as_secs(), 120);
-    as_it_is.check().unwrap();
     let text = format!("duration: 61s\nload: {{trace: {{times: 3, jitter: 2s}}}}\n{VARIANTS}");
     let repeated = scenario(&folder, &text, &trace).unwrap();
-    let came = arrivals(&repeated);
-    assert_eq!(came.len(), 6, "{came:?}");
-    assert!(
-        came.windows(2).all(|pair| pair[0].0 <= pair[1].0) && came.iter().all(|one| one.0 < 3.5),
-        "{came:?}"
-    );
-    repeated.check().unwrap();
+    let times: Vec<f64> = arrivals(&repeated).iter().map(|(at_s, ..)| *at_s).collect();
+    assert_eq!(times.len(), 6, "{times:?}");
+    assert!(times.is_sorted() && times[5] < 3.5, "{times:?}");
 }
 
 #[test]
@@ -83,10 +78,10 @@ fn rates_become_parts_and_need_tokens() {
 
 /// The same evaluation, in which every engine has counted two requests a second of 700/80 tokens since a fixed moment.
 fn counted(evaluation: &Evaluation) -> Evaluation {
-    let Evaluation { snapshot, before, policy, published, after } = evaluation;
-    let (mut snapshot, now) = (snapshot.clone(), snapshot.now);
+    let mut counted = evaluation.clone();
+    let now = counted.snapshot.now;
     let requests = 2.0 * now.duration_since("2026-01-01T00:00:00Z".parse().unwrap()).as_secs_f64();
-    let variants = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
+    let variants = counted.snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
     for signals in variants.flat_map(|variant| &mut variant.replicas).flat_map(|pod| pod.engines.values_mut())
     {
         for (signal, each) in [
@@ -98,9 +93,7 @@ fn counted(evaluation: &Evaluation) -> Evaluation {
             signals.add(signal, [Sample { at: now, value: each * requests }]);
         }
     }
-    let (before, policy, published, after) =
-        (before.clone(), policy.clone(), published.clone(), after.clone());
-    Evaluation { snapshot, before, policy, published, after }
+    counted
 }
 
 fn engines(snapshot: &Snapshot) -> f64 {
@@ -113,7 +106,7 @@ fn engines(snapshot: &Snapshot) -> f64 {
 fn a_recording_of_ours_is_a_trace() {
     let folder = Folder::new();
     let evaluations: Vec<_> =
-        stream("fresh-busy-goes-up", 13).iter().map(|one| Arc::new(counted(one))).collect();
+        stream("fresh-busy-goes-up", 13).iter().map(|evaluation| Arc::new(counted(evaluation))).collect();
     let recording = folder.file("r.jsonl", &lines(&evaluations));
     let Trace::Rates(intervals) = read(&recording, &Series(None)).unwrap() else { panic!("no rates") };
     let engines = engines(&evaluations[0].snapshot);
@@ -138,7 +131,7 @@ fn what_is_no_trace_is_told_with_what_is() {
     assert!(error.ends_with("give a file that exists and that you may read"), "{error}");
 }
 
-/// The public traces, where they lie beside the checkout.
+/// A public trace, where it lies beside the checkout.
 pub(super) fn beside(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces").join(name);
     path.is_file().then_some(path)
@@ -157,7 +150,7 @@ fn the_public_traces_are_read_whole() {
             panic!("no rates")
         };
         assert_eq!(intervals.len(), 2016);
-        let mean = intervals.iter().map(|one| one.rps).sum::<f64>() / 2016.0;
+        let mean = intervals.iter().map(|interval| interval.rps).sum::<f64>() / 2016.0;
         assert!((mean - 195.8).abs() < 0.1, "{mean}");
         let several = read(&path, &Series(None)).unwrap_err().to_string();
         assert!(

@@ -2,15 +2,19 @@
 
 use std::fmt::Write as _;
 
+use wva_sim::{Point, Run};
+
 use super::super::format::time;
-use super::curves::Line;
-use super::{LINE_STYLES, escaped};
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 150.0;
+/// Line styles in the style sheet; further policies repeat them.
+pub(super) const LINE_STYLES: usize = 6;
 /// Margin for the numbers of the axes.
 const LEFT: f64 = 52.0;
 const BOTTOM: f64 = 20.0;
+/// The most points of a curve: one per two pixels.
+const MAX_POINTS: usize = 360;
 /// The least time shown, seconds.
 const MIN_S: f64 = 0.01;
 
@@ -23,24 +27,29 @@ pub(super) enum Axis {
     LogTime,
 }
 
-/// A plot.
+/// A plot with a curve for each run.
 pub(super) struct Chart {
-    /// What it shows.
     pub(super) title: &'static str,
-    /// How values become heights.
     pub(super) axis: Axis,
     /// An upper limit to draw.
     pub(super) goal: Option<f64>,
     /// Its length.
     pub(super) hours: f64,
+    /// What it shows of a point; `None` is a gap.
+    pub(super) value: fn(&Point) -> Option<f64>,
+    /// Which of two values stands for both where there are more points than fit.
+    pub(super) pick: fn(f64, f64) -> f64,
 }
 
+/// Hours after the start, and the value; `None` is a gap.
+type Curve = Vec<(f64, Option<f64>)>;
+
 impl Chart {
-    /// Draws the curves.
-    pub(super) fn draw(&self, page: &mut String, curves: &[Line]) {
-        let values = curves.iter().flat_map(|curve| curve.points.iter().filter_map(|(_, value)| *value));
-        let most = values.chain(self.goal).fold(0.0, f64::max);
-        let scale = Scale::new(self.axis, most);
+    /// Draws the curves of `runs`.
+    pub(super) fn draw(&self, page: &mut String, runs: &[&Run]) {
+        let curves: Vec<Curve> = runs.iter().map(|run| self.curve(&run.series)).collect();
+        let values = curves.iter().flatten().filter_map(|(_, value)| *value);
+        let scale = Scale::new(self.axis, values.chain(self.goal).fold(0.0, f64::max));
         let (title, bottom) = (self.title, HEIGHT + BOTTOM);
         let _ = write!(
             page,
@@ -59,13 +68,23 @@ impl Chart {
         if let Some(goal) = self.goal {
             let _ = write!(page, "<path class=\"goal\" d=\"M{LEFT} {:.1}H{WIDTH}\"/>", scale.y(goal));
         }
-        for (index, curve) in curves.iter().enumerate() {
+        for (index, (run, curve)) in runs.iter().zip(&curves).enumerate() {
             let style = index % LINE_STYLES;
-            let name = escaped(&curve.name);
+            let name = escaped(&run.policy);
             let path = self.path(&scale, curve);
             let _ = write!(page, "<path class=\"curve c{style}\" d=\"{path}\"><title>{name}</title></path>");
         }
         page.push_str("</svg></figure>");
+    }
+
+    /// A curve with few points, each of which stands for several of `series`.
+    fn curve(&self, series: &[Point]) -> Curve {
+        let share = series.len().div_ceil(MAX_POINTS).max(1);
+        let point = |chunk: &[Point]| {
+            let hours = chunk.last().map_or(0.0, |point| point.at_s) / 3600.0;
+            (hours, chunk.iter().filter_map(self.value).reduce(self.pick))
+        };
+        series.chunks(share).map(point).collect()
     }
 
     fn x(&self, hours: f64) -> f64 {
@@ -73,9 +92,9 @@ impl Chart {
     }
 
     /// The curve up to the scenario's end: after it no requests arrive.
-    fn path(&self, scale: &Scale, curve: &Line) -> String {
+    fn path(&self, scale: &Scale, curve: &Curve) -> String {
         let (mut path, mut open) = (String::new(), false);
-        for (hours, value) in curve.points.iter().filter(|(hours, _)| *hours <= self.hours * 1.0001) {
+        for (hours, value) in curve.iter().filter(|(hours, _)| *hours <= self.hours * 1.0001) {
             match value {
                 None => open = false,
                 Some(value) => {
@@ -100,6 +119,11 @@ impl Chart {
         };
         (0..=count.min(40)).map(|tick| f64::from(tick) * step).map(|at| (at / 60.0, words(at))).collect()
     }
+}
+
+/// Text with markup escaped.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The first of `steps` that is at least `min`; beyond them, a multiple of the last.
@@ -178,25 +202,47 @@ fn round_time(seconds: f64) -> String {
 mod tests {
     use super::*;
 
+    fn chart(value: fn(&Point) -> Option<f64>) -> Chart {
+        Chart { title: "x", axis: Axis::Linear, goal: None, hours: 0.5, value, pick: f64::max }
+    }
+
     #[test]
     fn axes_have_round_numbers() {
         let words = |scale: &Scale| scale.ticks().into_iter().map(|(_, words)| words).collect::<Vec<_>>();
         assert_eq!(words(&Scale::new(Axis::Linear, 7.3)), ["0", "2", "4", "6", "8"]);
         assert_eq!(words(&Scale::new(Axis::Linear, 0.0)), ["0.0", "0.2", "0.5", "0.8", "1.0"]);
         assert_eq!(words(&Scale::new(Axis::LogTime, 42.0)), ["10 ms", "100 ms", "1 s", "10 s", "100 s"]);
-        let chart = Chart { title: "", axis: Axis::Linear, goal: None, hours: 0.5 };
+        let chart = chart(|_| None);
         let at: Vec<_> = chart.hours_ticks().into_iter().map(|(_, words)| words).collect();
         assert_eq!(at, ["0 min", "5 min", "10 min", "15 min", "20 min", "25 min", "30 min"]);
     }
 
     #[test]
+    fn markup_is_escaped() {
+        assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
+    }
+
+    #[test]
     fn a_curve_has_a_gap_where_nothing_is_known() {
-        let points = vec![(0.0, Some(1.0)), (0.1, None), (0.2, Some(2.0)), (0.3, Some(2.0))];
+        let values = [Some(1.0), None, Some(2.0), Some(2.0)];
+        let point = |(at, ttft_p95_s)| Point { at_s: 360.0 * f64::from(at), ttft_p95_s, ..Point::default() };
+        let series = (0..).zip(values).map(point).collect();
+        let run = Run { policy: "a<b".into(), series, ..Run::default() };
         let mut page = String::new();
-        let chart = Chart { title: "x", axis: Axis::Linear, goal: None, hours: 0.5 };
-        chart.draw(&mut page, &[Line { name: "a<b".into(), points }]);
+        chart(|point| point.ttft_p95_s).draw(&mut page, &[&run]);
         let path = page.split("c0\" d=\"").nth(1).unwrap().split('"').next().unwrap();
         assert_eq!(path.matches('M').count(), 2, "{path}");
         assert!(page.contains("<title>a&lt;b</title>"), "{page}");
+    }
+
+    #[test]
+    fn a_spike_survives_the_thinning() {
+        let mut series: Vec<Point> =
+            (0..2000).map(|at| Point { at_s: f64::from(at), ..Point::default() }).collect();
+        series[777].waiting = 50.0;
+        let points = chart(|point| Some(point.waiting)).curve(&series);
+        assert!(points.len() <= MAX_POINTS, "{}", points.len());
+        assert_eq!(points.iter().filter_map(|(_, value)| *value).reduce(f64::max), Some(50.0));
+        assert!(chart(|point| point.ttft_p95_s).curve(&series).iter().all(|(_, value)| value.is_none()));
     }
 }

@@ -2,22 +2,18 @@
 //! nothing and executes nothing.
 
 mod chart;
-mod curves;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use wva_sim::Run;
 
-use self::chart::{Axis, Chart};
-use self::curves::{Curve, curves};
+use self::chart::{Axis, Chart, LINE_STYLES, escaped};
 use super::format::{COLUMNS, cell, time};
 use super::what_if::WhatIf;
 use crate::simulate::{Plan, SummaryLine, summarize};
 
 const STYLE: &str = include_str!("style.css");
-/// Line styles in the style sheet; further policies repeat them.
-const LINE_STYLES: usize = 6;
 
 /// The page.
 pub(super) fn page(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) -> String {
@@ -66,25 +62,25 @@ fn section(page: &mut String, plan: &Plan, runs: &[&Run], what_if: Option<&WhatI
 }
 
 /// The gist of a policy, compared with the first one.
-fn sentence(line: &SummaryLine, first: Option<&SummaryLine>) -> String {
-    let cost = line.figures.cost_avg.mean;
-    let within = 100.0 * line.figures.slo_attainment.mean;
-    let name = escaped(&line.policy);
+fn sentence(line: &SummaryLine<'_>, first: Option<&SummaryLine<'_>>) -> String {
+    let cost = |line: &SummaryLine<'_>| line.highest(|run| run.cost_avg).mean;
+    let own = cost(line);
+    let within = 100.0 * line.slo_attainment().mean;
+    let name = escaped(line.policy);
     let mut text =
-        format!("<b>{name}</b> costs {cost:.2} an hour and serves {within:.1} % within the objectives");
-    let base =
-        first.filter(|first| first.policy != line.policy).map(|first| (first, first.figures.cost_avg.mean));
+        format!("<b>{name}</b> costs {own:.2} an hour and serves {within:.1} % within the objectives");
+    let base = first.filter(|first| first.policy != line.policy).map(|first| (first, cost(first)));
     if let Some((first, base)) = base.filter(|(_, base)| *base > 0.0) {
-        let more = 100.0 * (cost / base - 1.0);
+        let more = 100.0 * (own / base - 1.0);
         let word = if more < 0.0 { "cheaper" } else { "dearer" };
-        let _ = write!(text, ": {:.0} % {word} than {}", more.abs(), escaped(&first.policy));
+        let _ = write!(text, ": {:.0} % {word} than {}", more.abs(), escaped(first.policy));
     }
     text.push('.');
     text
 }
 
-fn table(page: &mut String, lines: &[SummaryLine], goals: &str) {
-    let seeds = lines.first().map_or(0, |line| line.seeds);
+fn table(page: &mut String, lines: &[SummaryLine<'_>], goals: &str) {
+    let seeds = lines.first().map_or(0, |line| line.runs.len());
     let seeds =
         if seeds > 1 { format!(" Means of {seeds} seeds, the worst in brackets.") } else { String::new() };
     let _ = write!(
@@ -96,7 +92,7 @@ fn table(page: &mut String, lines: &[SummaryLine], goals: &str) {
     }
     page.push_str("</tr></thead><tbody>");
     for line in lines {
-        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escaped(&line.policy));
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", escaped(line.policy));
         for column in COLUMNS {
             let _ = write!(page, "<td>{}</td>", cell(column, line));
         }
@@ -119,29 +115,12 @@ fn plots(page: &mut String, plan: &Plan, runs: &[&Run], ttft_s: f64) {
         );
     }
     let _ = write!(page, "<span class=\"dim\">seed {}</span></p>", first.seed);
-    let shown_curves = |curve: Curve| curves(&shown, curve);
-    let load = Chart { title: "Requests a second", axis: Axis::Linear, goal: None, hours };
-    load.draw(page, &curves(&[*first], Curve::Load));
-    let replicas = Chart { title: "Replicas ready", axis: Axis::Linear, goal: None, hours };
-    replicas.draw(page, &shown_curves(Curve::Ready));
-    let queue = Chart { title: "Requests waiting", axis: Axis::Linear, goal: None, hours };
-    queue.draw(page, &shown_curves(Curve::Waiting));
-    let latency =
-        Chart { title: "Time to first token, 95 %", axis: Axis::LogTime, goal: Some(ttft_s), hours };
-    latency.draw(page, &shown_curves(Curve::FirstToken));
-}
-
-/// Text with markup escaped.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn markup_is_escaped() {
-        assert_eq!(escaped("<a & \"b\">"), "&lt;a &amp; &quot;b&quot;&gt;");
-    }
+    let chart = |title, value| Chart { title, axis: Axis::Linear, goal: None, hours, value, pick: f64::max };
+    chart("Requests a second", |point| Some(point.rps)).draw(page, &shown[..1]);
+    // The number at the end, because the largest would show replicas that are gone.
+    let replicas = chart("Replicas ready", |point| Some(f64::from(point.ready)));
+    Chart { pick: |_, last| last, ..replicas }.draw(page, &shown);
+    chart("Requests waiting", |point| Some(point.waiting)).draw(page, &shown);
+    let latency = chart("Time to first token, 95 %", |point| point.ttft_p95_s);
+    Chart { axis: Axis::LogTime, goal: Some(ttft_s), ..latency }.draw(page, &shown);
 }

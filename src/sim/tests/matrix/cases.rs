@@ -75,19 +75,13 @@ pub(crate) struct Case {
 impl Load {
     pub(crate) const ALL: [Self; 5] =
         [Self::Rest, Self::Steady, Self::Rising, Self::Falling, Self::Saturating];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rest => "rest",
-            Self::Steady => "steady",
-            Self::Rising => "rising",
-            Self::Falling => "falling",
-            Self::Saturating => "saturating",
-        }
-    }
 }
 
 impl Case {
+    pub(crate) const fn new(load: Load, hardware: Hardware, view: View) -> Self {
+        Self { load, hardware, view, hides: None }
+    }
+
     /// Every load on both kinds of hardware; one is scraped by wva and the other by Prometheus, in turns.
     pub(crate) fn in_turns() -> Vec<Self> {
         Self::all()
@@ -101,28 +95,18 @@ impl Case {
         let mut all = Vec::new();
         for load in Load::ALL {
             for hardware in [Hardware::Sequences, Hardware::Kv] {
-                all.extend([View::Direct, View::Prometheus].map(|view| Self {
-                    load,
-                    hardware,
-                    view,
-                    hides: None,
-                }));
+                all.extend([View::Direct, View::Prometheus].map(|view| Self::new(load, hardware, view)));
             }
         }
         all
     }
 
     pub(crate) fn name(&self) -> String {
-        let hardware = match self.hardware {
-            Hardware::Sequences => "sequences",
-            Hardware::Kv => "KV",
-        };
-        let view = match self.view {
-            View::Direct => "direct",
-            View::Prometheus => "Prometheus",
-        };
+        let load = super::word(self.load);
+        let hardware = if self.hardware == Hardware::Kv { "KV" } else { "sequences" };
+        let view = if self.view == View::Direct { "direct" } else { "Prometheus" };
         let hides = self.hides.map_or(String::new(), |signal| format!(", without {signal:?}"));
-        format!("{}, {hardware}, {view}{hides}", self.load.as_str())
+        format!("{load}, {hardware}, {view}{hides}")
     }
 
     /// Initial replicas.
@@ -169,8 +153,8 @@ impl Case {
 }
 
 fn never_shown(signal: Signal) -> Fault {
-    let (kind, signals, share) = (FaultKind::Gone, FaultSignals::Of(signal), FaultShare::AllPods);
-    Fault { kind, signals, share, from: Duration::ZERO, until: END }
+    let signals = FaultSignals::Of(signal);
+    Fault { kind: FaultKind::Gone, signals, share: FaultShare::All, from: Duration::ZERO, until: END }
 }
 
 impl Hardware {

@@ -1,5 +1,6 @@
 //! Compares a run with a fault with the same run without it.
 
+use wva_core::units::Replicas;
 use wva_sim::Run;
 
 use super::cases::{END, FAULT_FROM, FAULT_UNTIL, MAX_REPLICAS, RECOVERED};
@@ -66,16 +67,16 @@ pub(crate) enum Baseline {
 impl Timeline {
     /// The timeline of a run that starts with `replicas`.
     pub(crate) fn new(run: &Run, replicas: u32) -> Self {
-        let sum = |numbers: &[Option<u32>]| -> Option<u32> { numbers.iter().copied().sum() };
+        let sum = |numbers: &[Option<Replicas>]| -> Option<u32> {
+            numbers.iter().map(|number| number.map(Replicas::get)).sum()
+        };
         let published =
             run.published.iter().filter_map(|published| Some((published.at_s, sum(&published.numbers)?)));
         let written = run.writes.iter().map(|write| (write.at_s, write.to));
         let from_s = FAULT_FROM.as_secs_f64();
         let mut reversals = 0;
-        for (index, write) in run.writes.iter().enumerate().skip(1).filter(|(_, write)| write.at_s >= from_s)
-        {
-            let before = &run.writes[index - 1];
-            reversals += u32::from((before.to > before.from) != (write.to > write.from));
+        for pair in run.writes.windows(2).filter(|pair| pair[1].at_s >= from_s) {
+            reversals += u32::from((pair[0].to > pair[0].from) != (pair[1].to > pair[1].from));
         }
         Self {
             published: by_second(published, replicas),
@@ -118,18 +119,15 @@ impl Timeline {
     /// The same timeline without its removals.
     pub(crate) fn without_removals(&self) -> Self {
         let running_max = |numbers: &[u32]| -> Vec<u32> {
-            let step = |max: &mut u32, number: &u32| {
-                *max = (*max).max(*number);
-                Some(*max)
-            };
-            numbers.iter().scan(0, step).collect()
+            let mut max = 0;
+            let running = numbers.iter().map(|number| {
+                max = max.max(*number);
+                max
+            });
+            running.collect()
         };
-        Self {
-            published: running_max(&self.published),
-            spec: running_max(&self.spec),
-            reversals: 0,
-            ..self.clone()
-        }
+        let [published, spec] = [&self.published, &self.spec].map(|numbers| running_max(numbers));
+        Self { published, spec, reversals: 0, ..self.clone() }
     }
 }
 
@@ -246,7 +244,6 @@ impl Comparison {
                 away = difference;
             }
         }
-
         Self {
             fewer,
             fewer_at_s: fewer_at + seconds(FAULT_FROM),

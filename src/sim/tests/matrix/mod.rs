@@ -6,6 +6,8 @@ pub(crate) mod cases;
 pub(crate) mod compare;
 pub(crate) mod policies;
 
+use std::fmt::Debug;
+
 use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
 use wva_core::units::Replicas;
@@ -67,7 +69,7 @@ impl Cell {
         scenario.variants[0].pinned =
             Some(PinnedReplicas { replicas: Replicas::new(replicas), from, until: cases::FAULT_UNTIL });
         let controller = policies::controller(self.analyzer, self.case.view);
-        Timeline::new(&simulate(&scenario, &controller, self.seed, |_| {}).unwrap(), self.case.replicas())
+        Timeline::new(&simulate(&scenario, &controller, self.seed, |_| {}), self.case.replicas())
     }
 
     /// The reference of `own`, the run without the fault, and `others`, the same with other seeds.
@@ -78,34 +80,31 @@ impl Cell {
 
     /// The run with the fault.
     pub(crate) fn faulty(&self) -> Timeline {
-        let controller = policies::controller(self.analyzer, self.case.view);
-        Timeline::new(&play(self.case, &controller, &[self.fault()], self.seed), self.case.replicas())
+        Timeline::new(&self.play(&[self.fault()]), self.case.replicas())
     }
 
     /// The runs without the fault and with other seeds, the same for every seed.
     pub(crate) fn fault_free_with_other_seeds(&self) -> Vec<Timeline> {
-        (1..=OTHER_SEEDS).map(|index| self.fault_free_with_seed(1 + 1000 * index)).collect()
+        (1..=OTHER_SEEDS).map(|index| Self { seed: 1 + 1000 * index, ..*self }.fault_free()).collect()
     }
 
     /// Decisions of the run without the fault at which some signal of an engine was contradicted by another.
     pub(crate) fn contradicted_without_fault(&self) -> u32 {
-        play(self.case, &policies::controller(self.analyzer, self.case.view), &[], self.seed)
-            .contradicted_decisions
+        self.play(&[]).contradicted_decisions
     }
 
     /// The run without the fault.
     pub(crate) fn fault_free(&self) -> Timeline {
-        self.fault_free_with_seed(self.seed)
+        Timeline::new(&self.play(&[]), self.case.replicas())
     }
 
-    fn fault_free_with_seed(&self, seed: u64) -> Timeline {
-        let run = play(self.case, &policies::controller(self.analyzer, self.case.view), &[], seed);
-        Timeline::new(&run, self.case.replicas())
+    fn play(&self, faults: &[Fault]) -> Run {
+        play(self.case, &policies::controller(self.analyzer, self.case.view), faults, self.seed)
     }
 
     /// No signal of any pod is true.
     fn is_blind(&self) -> bool {
-        self.signals == FaultSignals::All && self.share == FaultShare::AllPods
+        self.signals == FaultSignals::All && self.share == FaultShare::All
     }
 }
 
@@ -113,7 +112,7 @@ impl Cell {
 pub(crate) fn play(case: Case, controller: &Controller, faults: &[Fault], seed: u64) -> Run {
     let mut scenario = case.scenario();
     scenario.faults.extend_from_slice(faults);
-    simulate(&scenario, controller, seed, |_| {}).unwrap()
+    simulate(&scenario, controller, seed, |_| {})
 }
 
 /// The signals, and sets of them, whose faults affect `analyzer`.
@@ -136,6 +135,11 @@ pub(crate) fn shares(signals: FaultSignals) -> &'static [FaultShare] {
 /// The kinds of faults of `signals`. All signals halved or doubled are the true picture of a pod with another load, and no fault.
 pub(crate) fn kinds(signals: FaultSignals) -> &'static [FaultKind] {
     if signals == FaultSignals::All { &FaultKind::ALL[..3] } else { &FaultKind::ALL }
+}
+
+/// The name of a load, a fault or a share of pods in tables.
+pub(crate) fn word(value: impl Debug) -> String {
+    format!("{value:?}").to_lowercase()
 }
 
 /// The name of `signals` in tables.

@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 use wva_sim::{FaultKind, FaultShare};
 
 use crate::matrix::compare::{Baseline, Comparison};
-use crate::matrix::{Cell, name};
+use crate::matrix::{Cell, name, word};
 
 type Results = [(Cell, Comparison)];
 
 /// The cell in one line.
 pub(crate) fn title(cell: &Cell) -> String {
     let Cell { analyzer, signals, kind, share, case, seed } = cell;
-    let (kind, share, case) = (kind.as_str(), share.as_str(), case.name());
+    let (kind, share, case) = (word(kind), word(share), case.name());
     format!("{}, {} {kind} on {share} ({case}, seed {seed})", analyzer.as_str(), name(*signals))
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn table(results: &Results) -> String {
     }
     let columns = || FaultKind::ALL.into_iter().flat_map(|kind| FaultShare::ALL.map(|share| (kind, share)));
     let mut text = String::from("| analyzer | signal |");
-    columns().for_each(|(kind, share)| text += &format!(" {} {} |", kind.as_str(), share.as_str()));
+    columns().for_each(|(kind, share)| text += &format!(" {} {} |", word(kind), word(share)));
     text += &format!("\n|---|---|{}\n", "---|".repeat(columns().count()));
     for ((index, signal), cells) in &worst {
         let _ = write!(text, "| {} | {signal} |", rows[*index].0);

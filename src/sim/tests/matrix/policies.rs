@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wva_core::model::Analyzer;
-use wva_core::model::{Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant};
+use wva_core::model::{
+    Analyzer, Bounds, ClassTarget, LatencyTargets, Role, ServiceClass, TargetRef, Variant,
+};
 use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId, required_signals};

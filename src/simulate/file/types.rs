@@ -1,0 +1,381 @@
+//! The types of scenario files, with their defaults. The schema is generated from them: what is said of a field here is what users
+//! read.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::super::values::{
+    Capacity, Count, Every, Gpus, Late, Length, MeanTokens, Pods, Price, Rps, Share, SomePods, Span, Times,
+    TokensPerStep, Variation,
+};
+use super::physics::{PhysicsFile, RoughFile};
+
+/// A scenario file is one of these.
+#[derive(Debug, Clone, JsonSchema)]
+#[schemars(untagged, title = "A scenario of wva simulate")]
+pub enum File {
+    /// Other scenarios, each changed in several ways.
+    Set(SetFile),
+    /// A scenario that every seed draws anew.
+    Random(RandomFile),
+    /// One scenario, or one with variations.
+    Scenario(Box<ScenarioFile>),
+}
+
+/// Other scenarios, each changed in several ways.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SetFile {
+    /// A description for people.
+    pub about: Option<String>,
+    /// Scenario files, beside this one.
+    pub of: Vec<PathBuf>,
+    /// Run each of them with each of these changes; without any, as they are.
+    #[serde(default)]
+    pub vary: Vec<Change>,
+}
+
+/// One scenario.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScenarioFile {
+    /// A description for people.
+    pub about: Option<String>,
+    /// How long requests arrive; by default as long as the load lasts.
+    pub duration: Option<Length>,
+    /// The requests.
+    pub load: Load,
+    /// The variants of the model.
+    pub variants: Vec<VariantFile>,
+    /// How wva scrapes pods itself.
+    #[serde(default)]
+    pub scrape: ScrapeFile,
+    /// The HPA of every variant.
+    #[serde(default)]
+    pub hpa: HpaFile,
+    /// terminationGracePeriodSeconds: requests that a terminating pod has not finished by then are cut off. 30s by default.
+    pub grace: Option<Span>,
+    /// The gateway holds requests while every ready pod has this many waiting; by default only while no pod is ready.
+    pub hold_at: Option<Count>,
+    /// Which pods are deleted first.
+    #[serde(default)]
+    pub victims: VictimsFile,
+    /// The latency objectives.
+    #[serde(default)]
+    pub slo: SloFile,
+    /// Variations, run instead of the scenario itself.
+    #[serde(default)]
+    pub vary: Vec<Change>,
+}
+
+/// The requests.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Load {
+    /// How requests follow each other at a rate.
+    #[serde(default)]
+    pub arrivals: ArrivalsFile,
+    /// How many tokens requests have. Not needed with a trace that has them.
+    pub tokens: Option<Tokens>,
+    /// Share of every prompt that is found in the prefix cache.
+    pub prefix_hits: Option<Share>,
+    /// Parts in sequence. Either this or a trace.
+    #[serde(default)]
+    pub rate: Vec<Part>,
+    /// A trace of a real system. Either this or rates.
+    pub trace: Option<TraceFile>,
+}
+
+/// How requests follow each other at a rate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ArrivalsFile {
+    /// Poisson arrivals: each independent of all others.
+    #[default]
+    Poisson,
+    /// Single requests at equal distances.
+    Even,
+    /// So many requests at the same moment.
+    Bursts(Count),
+}
+
+/// How many tokens requests have. One of `spread`, `cv` and `large` at most; ±10 % without any.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tokens {
+    /// Mean tokens of a prompt.
+    pub prompt: MeanTokens,
+    /// Mean tokens generated.
+    pub output: MeanTokens,
+    /// Uniform in the mean ± this share.
+    pub spread: Option<Share>,
+    /// Log-normal, with this coefficient of variation.
+    pub cv: Option<Variation>,
+    /// Some requests are much larger; the others are smaller, so that the means stay.
+    pub large: Option<LargeRequests>,
+}
+
+/// Requests that are larger than the others.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LargeRequests {
+    /// Share of all requests.
+    pub share: Share,
+    /// Their size as a multiple of the mean; share × times is below 1.
+    pub times: Times,
+}
+
+/// A part of the load: a rate, a ramp (with `to`) or a wave (with `swing` and `period`).
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Part {
+    /// Requests a second: constant, at the start of a ramp, or the mean of a wave.
+    pub rps: Rps,
+    /// Its duration.
+    #[serde(rename = "for")]
+    pub lasts: Length,
+    /// Requests a second at the end of a ramp.
+    pub to: Option<Rps>,
+    /// Amplitude of a wave, requests a second.
+    pub swing: Option<Rps>,
+    /// Period of a wave.
+    pub period: Option<Length>,
+    /// Tokens of requests from this part on.
+    pub tokens: Option<Tokens>,
+}
+
+/// A trace of a real system.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TraceFile {
+    /// The file, relative to this one; or give it with --trace.
+    pub file: Option<PathBuf>,
+    /// The column or model, if the file has several.
+    pub series: Option<String>,
+    /// Where to begin, after the start of the trace.
+    pub from: Option<Span>,
+    /// Multiplies the load: rates are multiplied, each request is repeated so often.
+    pub times: Option<Times>,
+    /// Requests arrive up to this much later than they did, at random.
+    pub jitter: Option<Late>,
+}
+
+/// A variant of the model, scaled on its own.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VariantFile {
+    /// Its name.
+    pub name: String,
+    /// How fast a replica is.
+    pub physics: PhysicsFile,
+    /// How step times deviate from that.
+    pub rough: Option<RoughFile>,
+    /// The accelerator's name; H100 by default.
+    pub accelerator: Option<String>,
+    /// Accelerators of one replica; 1 by default.
+    pub gpus: Option<Gpus>,
+    /// Cost of a replica an hour; 1 by default.
+    pub cost: Option<Price>,
+    /// minReplicas; 1 by default.
+    pub min: Option<Pods>,
+    /// maxReplicas; 10 by default.
+    pub max: Option<SomePods>,
+    /// Replicas that are ready at the start; by default the minimum.
+    pub replicas: Option<Pods>,
+    /// Time from a pod's creation until it is ready; 95s by default.
+    pub start_up: Option<Span>,
+    /// Uniform in startUp ± this share of it; 0.05 by default.
+    pub start_up_spread: Option<Share>,
+    /// Every step of the first pod takes this many times as long.
+    pub first_pod_slower: Option<Times>,
+    /// Pods that fit on nodes; further ones stay unschedulable.
+    pub schedulable: Option<Pods>,
+}
+
+/// How wva scrapes pods.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScrapeFile {
+    /// Time between two scrapes of a pod; 5s by default.
+    pub interval: Option<Every>,
+    /// Time from a scrape until its samples can be used; 200ms by default.
+    pub delay: Option<Late>,
+    /// Share of scrapes that fail, also those of Prometheus.
+    pub loss: Option<Share>,
+}
+
+/// The HPA of every variant. Other fields have the defaults of the API server.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HpaFile {
+    /// The sync period; 15s by default.
+    pub sync: Option<Every>,
+    /// How far a ratio may be from 1 and still count as 1; 0.1 by default.
+    pub tolerance: Option<Share>,
+    /// stabilizationWindowSeconds of scaleUp; 0s by default.
+    pub scale_up_window: Option<Late>,
+    /// stabilizationWindowSeconds of scaleDown; 300s by default. Policies with a window of their own keep it: rate 0s,
+    /// wva-v1 and wva-v2 120s.
+    pub scale_down_window: Option<Late>,
+    /// No behavior block: the controller uses its older algorithm.
+    #[serde(default)]
+    pub no_behavior: bool,
+}
+
+/// Which ready pods are deleted first when a variant shrinks. Pods that are not ready always go before them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum VictimsFile {
+    /// The youngest, like a ReplicaSet.
+    #[default]
+    Youngest,
+    /// Those with the fewest requests in flight: pod-deletion-cost.
+    LeastLoaded,
+    /// Those with the fewest tokens in the KV cache.
+    FewestTokens,
+}
+
+/// The latency objectives.
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SloFile {
+    /// Time to first token; 1s by default.
+    pub ttft: Option<Length>,
+    /// Mean time between two tokens; 100ms by default.
+    pub itl: Option<Every>,
+}
+
+/// A change of a scenario. Fields that are left out stay as they are.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Change {
+    /// Its name in tables, after the scenario's.
+    pub name: String,
+    /// Multiplies the load.
+    pub load: Option<Times>,
+    /// How requests follow each other.
+    pub arrivals: Option<ArrivalsFile>,
+    /// How sizes are distributed; the means stay.
+    pub sizes: Option<SpreadFile>,
+    /// Tokens of all requests.
+    pub tokens: Option<Tokens>,
+    /// Share of every prompt that is found in the prefix cache.
+    pub prefix_hits: Option<Share>,
+    /// Time from a pod's creation until it is ready.
+    pub start_up: Option<Span>,
+    /// Every step takes this many times as long.
+    pub slower: Option<Times>,
+    /// Multiplies the size of the KV cache.
+    pub kv: Option<Times>,
+    /// Sequences that may run at once.
+    pub max_sequences: Option<Count>,
+    /// Tokens that a step may compute.
+    pub token_budget: Option<Capacity>,
+    /// Tokens that a sequence gains in a step: speculative decoding.
+    pub tokens_per_step: Option<TokensPerStep>,
+    /// How step times deviate from the physics.
+    pub rough: Option<RoughFile>,
+    /// Every step of the first pod of a variant takes this many times as long.
+    pub first_pod_slower: Option<Times>,
+    /// Replicas of every variant that are ready at the start.
+    pub replicas: Option<Pods>,
+    /// Pods of each variant that fit on nodes.
+    pub schedulable: Option<Pods>,
+    /// How wva scrapes pods.
+    #[serde(default)]
+    pub scrape: ScrapeFile,
+    /// The HPA.
+    #[serde(default)]
+    pub hpa: HpaFile,
+    /// How long a terminating pod may take to finish its requests.
+    pub grace: Option<Late>,
+    /// The gateway holds requests while every ready pod has this many waiting.
+    pub hold_at: Option<Count>,
+    /// Which pods are deleted first.
+    pub victims: Option<VictimsFile>,
+}
+
+/// How sizes are distributed around their means: one of these.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SpreadFile {
+    /// Uniform in the mean ± this share.
+    Spread(Share),
+    /// Log-normal, with this coefficient of variation.
+    Cv(Variation),
+    /// Some requests are much larger.
+    Large(LargeRequests),
+}
+
+/// A scenario that each seed draws: tokens, hardware, start-up and load.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RandomFile {
+    /// A description for people.
+    pub about: Option<String>,
+    /// The ranges.
+    pub random: RandomLoad,
+}
+
+/// The ranges of a random scenario. Values are drawn uniformly and independently; `slower` and `factor` uniformly in their
+/// logarithm.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RandomLoad {
+    /// The preset that hardware and KV cache are multiples of.
+    pub preset: String,
+    /// Mean tokens of prompts and outputs: one of these.
+    pub tokens: Vec<Shape>,
+    /// Sizes are uniform in the mean ± this share.
+    pub spread: Share,
+    /// Multiplies the time of steps.
+    pub slower: Range,
+    /// Multiplies the size of the KV cache.
+    pub kv: Range,
+    /// Time from a pod's creation until it is ready.
+    pub start_up: TimeRange,
+    /// Number of parts of the load.
+    pub parts: Count,
+    /// Duration of each part.
+    pub part: Length,
+    /// Load of the first part, in replicas at full load.
+    pub first: Range,
+    /// Load of each further part as a multiple of the part before it.
+    pub factor: Range,
+    /// The least and the most load of a part, in replicas at full load.
+    pub within: Range,
+    /// The variant's maxReplicas.
+    pub max: SomePods,
+}
+
+/// Mean tokens.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Shape {
+    /// Of a prompt.
+    pub prompt: MeanTokens,
+    /// Generated.
+    pub output: MeanTokens,
+}
+
+/// A range of factors.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Range {
+    /// At least.
+    pub from: Times,
+    /// At most.
+    pub to: Times,
+}
+
+/// A range of durations.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TimeRange {
+    /// At least.
+    pub from: Span,
+    /// At most.
+    pub to: Span,
+}
