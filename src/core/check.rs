@@ -1,17 +1,19 @@
-//! The rules no decision may break, derived again from the snapshot alone. Shares no code with what decides: a mistake
-//! there is caught here, and the other way round. Says what is wrong; `decide` holds the number that is.
+//! The rules that no decision may break, derived a second time: from the snapshot, the memory before and the policy. It shares none of
+//! the arithmetic of the deciding stages, only accessors of these types, so that a mistake there is found here. It only reports;
+//! `decide` holds the previous number.
 
 mod fits;
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 
-use self::fits::{Left, awake, overfull, ready};
+use self::fits::{RemainingVariant, awake, find_overflow, ready};
 use crate::decision::{Decision, Verdict};
 use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{Analyzer, GroupId, Policy, Role, VariantId};
-use crate::report::{Rule, Violation};
+use crate::report::{Breach, Rule, Violation};
 use crate::snapshot::{
     ModelGroup, Phase, Replica, Scale, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
@@ -30,7 +32,7 @@ pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &
     found
 }
 
-/// The broken rules of one group, whose decisions `find` knows.
+/// The broken rules of one group; `find` looks up its decisions.
 pub(crate) fn check_group<'d>(
     now: Timestamp,
     id: &GroupId,
@@ -40,12 +42,12 @@ pub(crate) fn check_group<'d>(
     find: impl Fn(&VariantId) -> Option<&'d Decision>,
 ) -> Vec<Violation> {
     let nothing = GroupMemory::default();
-    let case = Case { now, policy, id, group, before: before.unwrap_or(&nothing) };
+    let case = ModelCheck { now, policy, id, group, before: before.unwrap_or(&nothing) };
     let roles = [Role::Both, Role::Decode, Role::Prefill];
     roles.into_iter().flat_map(|role| case.check_role(role, &find)).collect()
 }
 
-/// What has no decision, and decisions about what is not there.
+/// Variants without a decision, and decisions about variants that are not in the snapshot.
 pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
     let mut wanted: Vec<&VariantId> = states
@@ -63,21 +65,18 @@ pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> V
         return Vec::new();
     }
     let missing =
-        wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, "it has no decision"));
-    let extra = decisions
-        .keys()
-        .filter(|id| wanted.binary_search(id).is_err())
-        .map(|id| (id, "it is not in the snapshot"));
-    let violation = |(id, detail): (&VariantId, &str)| broken(id, Rule::OneDecision, detail.to_owned());
-    missing.chain(extra).map(violation).collect()
+        wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, Breach::NoDecision));
+    let extra =
+        decisions.keys().filter(|id| wanted.binary_search(id).is_err()).map(|id| (id, Breach::NotInSnapshot));
+    missing.chain(extra).map(|(id, breach)| broken(id, Rule::OneDecision, breach)).collect()
 }
 
-fn broken(variant: &VariantId, rule: Rule, detail: String) -> Violation {
+fn broken(variant: &VariantId, rule: Rule, detail: Breach) -> Violation {
     Violation { variant: variant.clone(), rule, detail }
 }
 
-/// One group with everything its rules are derived from.
-struct Case<'a> {
+/// One group, and what its rules are derived from.
+struct ModelCheck<'a> {
     now: Timestamp,
     policy: &'a Policy,
     id: &'a GroupId,
@@ -85,8 +84,8 @@ struct Case<'a> {
     before: &'a GroupMemory,
 }
 
-/// One number that was decided.
-struct Number<'a> {
+/// A decided number.
+struct CheckedTarget<'a> {
     state: &'a VariantState,
     scale: Scale,
     decided: u32,
@@ -94,7 +93,7 @@ struct Number<'a> {
     promised: Option<u32>,
 }
 
-impl Case<'_> {
+impl ModelCheck<'_> {
     fn check_role<'d>(
         &self,
         role: Role,
@@ -105,7 +104,7 @@ impl Case<'_> {
         if of_role.is_empty() {
             return Vec::new();
         }
-        let mut numbers: Vec<Number<'_>> =
+        let mut numbers: Vec<CheckedTarget<'_>> =
             of_role.iter().filter_map(|state| self.number(state, find(&state.variant.id))).collect();
         numbers.sort_by(|left, right| left.id().cmp(right.id()));
         let measured = self.enough_measured(&of_role);
@@ -113,7 +112,7 @@ impl Case<'_> {
         for number in &numbers {
             found.extend(number.out_of_bounds());
             found.extend(self.blind_decrease(number, measured));
-            found.extend(self.unearned_zero(number, measured, &numbers));
+            found.extend(self.unjustified_zero(number, measured, &numbers));
         }
         if self.policy.of(self.id).analyzer == Analyzer::SaturationPercent {
             found.extend(self.more_than_a_step(&of_role, &numbers));
@@ -122,19 +121,19 @@ impl Case<'_> {
         found
     }
 
-    fn number<'s>(&self, state: &'s VariantState, decided: Option<&Decision>) -> Option<Number<'s>> {
+    fn number<'s>(&self, state: &'s VariantState, decided: Option<&Decision>) -> Option<CheckedTarget<'s>> {
         let Verdict::Target(target) = &decided?.verdict else { return None };
         let remembered = self.remembered(state).and_then(|memory| memory.target).map(Replicas::get);
         let promised = remembered.or(state.last_status.map(Replicas::get).filter(|last| *last > 0));
-        Some(Number { state, scale: state.scale?, decided: target.desired.get(), promised })
+        Some(CheckedTarget { state, scale: state.scale?, decided: target.desired.get(), promised })
     }
 
     fn remembered(&self, state: &VariantState) -> Option<&VariantMemory> {
         self.before.variants.get(&state.variant.id.name)
     }
 
-    /// At least half of the pods of the role that serve are measured lately, and the source has left nothing out: who decides
-    /// takes the others for as loaded as the busiest of these.
+    /// The source's answer is complete, and at least half of the serving pods of the role were measured lately. The others then count as
+    /// loaded as the busiest of these.
     fn enough_measured(&self, of_role: &[&VariantState]) -> bool {
         let wanted = of_role.iter().filter(|state| state.scale.is_some_and(|scale| scale.spec.get() > 0));
         let (mut serving, mut measured, mut promised) = (0_u64, 0_u64, 0_u64);
@@ -151,57 +150,58 @@ impl Case<'_> {
             && 2 * measured >= serving
     }
 
-    /// Nobody asks for a replica, and the source has answered.
-    fn rests(&self, number: &Number<'_>) -> bool {
+    /// No replica is requested, and the source's answer is complete.
+    fn is_scaled_to_zero(&self, number: &CheckedTarget<'_>) -> bool {
         number.scale.spec.get() == 0 && self.group.source == SourceHealth::Complete
     }
 
-    fn blind_decrease(&self, number: &Number<'_>, measured: bool) -> Option<Violation> {
+    fn blind_decrease(&self, number: &CheckedTarget<'_>, measured: bool) -> Option<Violation> {
         let promised = number.promised?;
         let allowed = number.bounded(promised);
-        if measured || self.rests(number) || number.decided >= allowed {
+        if measured || self.is_scaled_to_zero(number) || number.decided >= allowed {
             return None;
         }
-        let detail =
-            format!("{} after {promised}, with less than half of the serving pods measured", number.decided);
-        Some(broken(number.id(), Rule::NoBlindDecrease, detail))
+        let breach = Breach::BlindDecrease { decided: number.decided, promised };
+        Some(broken(number.id(), Rule::NoBlindDecrease, breach))
     }
 
-    /// Fewer in all than were promised, or run where nothing was, or fewer of those that serve, and what runs does not fit into
-    /// these. What a lowered maximum, a limit or a measured zero takes away is none of it.
-    fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
-        let least = |number: &Number<'_>| self.least(number);
-        if !takes(numbers, least) {
+    /// The decisions leave fewer replicas than were promised (or run, where nothing was promised), or fewer serving ones, and the running
+    /// requests do not fit. What a lowered maximum, a limit or a measured zero takes away does not count.
+    fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[CheckedTarget<'_>]) -> Vec<Violation> {
+        let least = |number: &CheckedTarget<'_>| self.least(number);
+        if !reduces_capacity(numbers, least) {
             return Vec::new();
         }
         let stay =
             |state: &VariantState| number_of(state, numbers).map_or(u32::MAX, |number| self.stay(number));
-        let Some(detail) = overfull(&self.left(of_role, stay), self.now) else { return Vec::new() };
+        let Some(breach) = find_overflow(&self.left(of_role, stay), self.now) else { return Vec::new() };
         let fewer = numbers.iter().filter(|number| number.decided < least(number));
-        fewer.map(|number| broken(number.id(), Rule::FitsRemaining, detail.clone())).collect()
+        fewer.map(|number| broken(number.id(), Rule::FitsRemaining, breach.clone())).collect()
     }
 
-    /// What is left of a role when of each variant as many stay as were `decided`.
+    /// What remains of a role with the `decided` number of each variant.
     fn left<'s>(
         &self,
         of_role: &[&'s VariantState],
         decided: impl Fn(&VariantState) -> u32,
-    ) -> Vec<Left<'s>> {
+    ) -> Vec<RemainingVariant<'s>> {
         let there = of_role.iter().filter(|state| state.scale.is_some());
         let remembered = |state| self.remembered(state).map_or(0, |own| own.most_running.remembered(state));
-        there.map(|state| Left { state, decided: decided(state), most_running: remembered(state) }).collect()
+        there
+            .map(|state| RemainingVariant { state, decided: decided(state), most_running: remembered(state) })
+            .collect()
     }
 
-    /// What of `number` no analyzer may take without a look at what runs.
-    fn least(&self, number: &Number<'_>) -> u32 {
+    /// The number that an analyzer may go below only if the running requests fit.
+    fn least(&self, number: &CheckedTarget<'_>) -> u32 {
         let promised = number.before();
         let kept = if self.limited() { promised.min(number.bounded(number.base())) } else { promised };
-        let rests = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
-        if rests { number.decided } else { kept }
+        let is_at_rest = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
+        if is_at_rest { number.decided } else { kept }
     }
 
-    /// What stays of it: what a limit took back of a promise is not held against another variant's removal.
-    fn stay(&self, number: &Number<'_>) -> u32 {
+    /// What remains of a variant. What a limit took back of a promise does not count against the removal of another variant.
+    fn stay(&self, number: &CheckedTarget<'_>) -> u32 {
         match number.promised {
             Some(promised) if self.limited() && number.decided >= self.least(number) => {
                 number.decided.max(number.bounded(promised))
@@ -210,11 +210,11 @@ impl Case<'_> {
         }
     }
 
-    fn unearned_zero(
+    fn unjustified_zero(
         &self,
-        number: &Number<'_>,
+        number: &CheckedTarget<'_>,
         measured: bool,
-        of_role: &[Number<'_>],
+        of_role: &[CheckedTarget<'_>],
     ) -> Option<Violation> {
         let bounds = number.state.variant.bounds;
         let forced = bounds.max.is_some_and(|max| max.get() == 0);
@@ -226,11 +226,11 @@ impl Case<'_> {
         if number.decided > 0 || earned {
             return None;
         }
-        let detail = format!("0 with a minimum of {} and {} running", bounds.min, number.scale.current);
-        Some(broken(number.id(), Rule::ZeroOnlyWhenIdle, detail))
+        let breach = Breach::UnearnedZero { min: bounds.min, running: number.scale.current };
+        Some(broken(number.id(), Rule::ZeroOnlyWhenIdle, breach))
     }
 
-    /// The whole model may sleep, has been idle for the retention period, and shows no request now.
+    /// The whole model may be scaled to zero, has been idle for the retention period, and shows no request now.
     fn idle(&self) -> bool {
         let policy = self.policy.scale_to_zero(self.id);
         let all = &self.group.variants;
@@ -253,35 +253,33 @@ impl Case<'_> {
         policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
     }
 
-    /// Between looks nothing moves; at a look one variant of the role moves by a step, from its promise or from what runs.
-    fn more_than_a_step(&self, of_role: &[&VariantState], numbers: &[Number<'_>]) -> Vec<Violation> {
+    /// Between two cycles no number moves. In a cycle one variant of the role moves by one step, from its promise or from what runs.
+    fn more_than_a_step(&self, of_role: &[&VariantState], numbers: &[CheckedTarget<'_>]) -> Vec<Violation> {
         let over = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
         let due = self.before.cycle_at.is_none_or(over);
-        let pressed = self.pressed(of_role);
-        let relieved = |number: &Number<'_>| pressed && number.is_relieved(of_role);
-        let held = |number: &Number<'_>| due && self.is_held(number, of_role, numbers);
+        let may_relieve = self.is_under_pressure(of_role);
+        let relieved = |number: &CheckedTarget<'_>| may_relieve && number.is_relieved(of_role);
+        let held = |number: &CheckedTarget<'_>| due && self.is_held(number, of_role, numbers);
         let moved =
             numbers.iter().filter(|number| !self.stays(number, due) && !relieved(number) && !held(number));
-        let moved: Vec<&Number<'_>> = moved.collect();
+        let moved: Vec<&CheckedTarget<'_>> = moved.collect();
         let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
         if moved.is_empty() || one_allowed {
             return Vec::new();
         }
-        let names: Vec<&str> = moved.iter().map(|number| number.id().name.as_str()).collect();
-        let detail = |number: &Number<'_>| {
-            let promised =
-                number.promised.map_or_else(|| "nothing".to_owned(), |promised| promised.to_string());
-            let (decided, current) = (number.decided, number.base());
-            format!("{decided} after {promised} with {current} running; moved at once: {}", names.join(", "))
+        let names: Vec<SmolStr> = moved.iter().map(|number| number.id().name.clone()).collect();
+        let breach = |number: &CheckedTarget<'_>| {
+            let CheckedTarget { decided, promised, .. } = *number;
+            Breach::Steps { decided, promised, running: number.base(), moved: names.clone() }
         };
-        moved.iter().map(|number| broken(number.id(), Rule::OneStep, detail(number))).collect()
+        moved.iter().map(|number| broken(number.id(), Rule::OneStep, breach(number))).collect()
     }
 
-    /// The number is not the analyzer's doing: it was promised, or it runs, or a limit leaves less of what was promised than
-    /// that but more than runs, or zero came or went.
-    fn stays(&self, number: &Number<'_>, due: bool) -> bool {
+    /// The analyzer did not choose the number: it was promised, or it runs, or a limit leaves less than was promised and more than runs,
+    /// or the variant goes to or comes from zero.
+    fn stays(&self, number: &CheckedTarget<'_>, due: bool) -> bool {
         let decided = number.decided;
-        // What is asked for and has no pod yet keeps one: only a measured zero may take that, and it is no step of anybody.
+        // A requested replica without a pod yet counts as one: only a measured zero may take it, and that is no step.
         let current = number.bounded(number.base().max(u32::from(number.scale.spec.get() > 0)));
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
@@ -296,31 +294,36 @@ impl Case<'_> {
             || (asleep && self.may_rest(number))
     }
 
-    /// As much of a promise as is held for what runs: into this it fits (or none is removed in all), and into one fewer, with
-    /// nothing added elsewhere, it would not.
-    fn is_held(&self, number: &Number<'_>, of_role: &[&VariantState], numbers: &[Number<'_>]) -> bool {
-        let with = |own: u32, of_other: &dyn Fn(&Number<'_>) -> u32| {
+    /// As much of a promise is held as the running requests need: they fit (or no replica is removed in all), and with one replica fewer,
+    /// and nothing added elsewhere, they would not.
+    fn is_held(
+        &self,
+        number: &CheckedTarget<'_>,
+        of_role: &[&VariantState],
+        numbers: &[CheckedTarget<'_>],
+    ) -> bool {
+        let with = |own: u32, of_other: &dyn Fn(&CheckedTarget<'_>) -> u32| {
             let decided = |state: &VariantState| {
                 number_of(state, numbers)
                     .map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
             };
-            overfull(&self.left(of_role, decided), self.now).is_some()
+            find_overflow(&self.left(of_role, decided), self.now).is_some()
         };
         (1..number.before()).contains(&number.decided)
-            && (!takes(numbers, |number| number.before()) || !with(number.decided, &|other| self.stay(other)))
+            && (!reduces_capacity(numbers, |number| number.before())
+                || !with(number.decided, &|other| self.stay(other)))
             && with(number.decided - 1, &|other| other.decided.min(other.before()))
     }
 
-    /// Something is shared.
+    /// The policy has a shared limit.
     fn limited(&self) -> bool {
         let limits = &self.policy.limits;
         limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
     }
 
-    /// Five requests have waited in a Ready pod of the role, or some with a full KV cache, or some at the scheduler, or a pod ran
-    /// about as many as its argument lets it, so that others may wait unseen. Then the safety net may hold numbers and raise
-    /// them between two looks, and by more than a step.
-    fn pressed(&self, of_role: &[&VariantState]) -> bool {
+    /// The safety net may act, between two cycles too and by more than a step: five requests waited in a Ready pod of the role, or some with
+    /// a full KV cache, or some at the scheduler, or a pod ran about as many as its argument allows, so that others may wait unseen.
+    fn is_under_pressure(&self, of_role: &[&VariantState]) -> bool {
         let reached = |series: Series<'_>, least: f64| series.iter().any(|sample| sample.value >= least);
         let waited = |series: Series<'_>| series.iter().any(|sample| sample.value > 0.0);
         let full = |state: &VariantState, engine: &Signals| {
@@ -332,19 +335,19 @@ impl Case<'_> {
                 || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
         };
         let any_full = |state: &VariantState| {
-            let mut ready = state.replicas.iter().filter(|one| one.phase == Phase::Ready);
+            let mut ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
             ready.any(|pod| serving(pod).any(|engine| full(state, engine)))
         };
         of_role.iter().any(|state| any_full(state))
             || waited(self.group.scheduler.get(Signal::SchedulerQueueSize))
     }
 
-    fn may_rest(&self, number: &Number<'_>) -> bool {
+    fn may_rest(&self, number: &CheckedTarget<'_>) -> bool {
         number.scale.spec.get() == 0 || self.idle()
     }
 }
 
-impl Number<'_> {
+impl CheckedTarget<'_> {
     fn id(&self) -> &VariantId {
         &self.state.variant.id
     }
@@ -359,15 +362,15 @@ impl Number<'_> {
         }
     }
 
-    /// What was promised, or runs where nothing was.
+    /// The promised number, or what runs where nothing was promised.
     fn before(&self) -> u32 {
         self.bounded(self.promised.unwrap_or(self.base()))
     }
 
     fn out_of_bounds(&self) -> Option<Violation> {
-        let bounded = self.bounded(self.decided);
-        let detail = || format!("{} is outside the bounds; {bounded} is the nearest inside", self.decided);
-        (bounded != self.decided).then(|| broken(self.id(), Rule::WithinBounds, detail()))
+        let (decided, nearest) = (self.decided, self.bounded(self.decided));
+        let breach = Breach::OutOfBounds { decided, nearest };
+        (nearest != decided).then(|| broken(self.id(), Rule::WithinBounds, breach))
     }
 
     /// A ready pod of it has shown something.
@@ -376,8 +379,8 @@ impl Number<'_> {
         ready.into_iter().any(|replica| !replica.engines.is_empty())
     }
 
-    /// No fewer than were promised or run, and at most half of what the role runs more than that, or than what an HPA does
-    /// not take for equal. A variant that is scaled to 0 is owed no number that its status still has.
+    /// At least what was promised or runs, and at most half of what the role runs more than that, or than the next number that an HPA acts
+    /// on. For a variant that is scaled to 0, the number in its status does not count.
     fn is_relieved(&self, of_role: &[&VariantState]) -> bool {
         let base = |scale: Scale| scale.current.get().min(scale.spec.get());
         let running: u64 =
@@ -388,13 +391,12 @@ impl Number<'_> {
         self.decided >= least && u64::from(self.decided) <= past.max(u64::from(least)) + running.div_ceil(2)
     }
 
-    /// What a step starts from: pods that a rolling update adds for a while are no base.
+    /// What a step starts from, without the pods that a rolling update adds for a while.
     fn base(&self) -> u32 {
         self.scale.current.get().min(self.scale.spec.get())
     }
 
-    /// At most the next number that an HPA does not take for what runs already (between 9 and 11 tenths of it), or the
-    /// bound on the way there.
+    /// At most the next number that an HPA acts on (outside 9 to 11 tenths of what runs), or the bound on the way there.
     fn by_a_step(&self) -> bool {
         let reaches = |start: u32| {
             let ten = |tenths: u32| u64::from(start) * u64::from(tenths);
@@ -408,17 +410,20 @@ impl Number<'_> {
 }
 
 /// The number of a variant, in `numbers` that are in the order of their variants.
-fn number_of<'n, 's>(state: &VariantState, numbers: &'n [Number<'s>]) -> Option<&'n Number<'s>> {
+fn number_of<'n, 's>(
+    state: &VariantState,
+    numbers: &'n [CheckedTarget<'s>],
+) -> Option<&'n CheckedTarget<'s>> {
     numbers.binary_search_by(|number| number.id().cmp(&state.variant.id)).ok().map(|at| &numbers[at])
 }
 
 /// The decisions leave fewer replicas in all than `least` says of each, or fewer of those that are Ready: what is added elsewhere
 /// does not serve yet.
-fn takes(numbers: &[Number<'_>], least: impl Fn(&Number<'_>) -> u32) -> bool {
+fn reduces_capacity(numbers: &[CheckedTarget<'_>], least: impl Fn(&CheckedTarget<'_>) -> u32) -> bool {
     let (decided, all) = numbers.iter().fold((0_u64, 0_u64), |(decided, all), number| {
         (decided + u64::from(number.decided), all + u64::from(least(number)))
     });
-    let takes_ready = |number: &Number<'_>| {
+    let takes_ready = |number: &CheckedTarget<'_>| {
         let [decided, least] = [number.decided, least(number)].map(|replicas| awake(number.state, replicas));
         decided < least.min(ready(number.state))
     };
@@ -451,16 +456,16 @@ fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
 
 fn usual_gap(series: Series<'_>) -> f64 {
     let pairs = series.iter().zip(series.iter().skip(1));
-    let mut gaps: Vec<f64> = pairs.map(|(one, next)| seconds(one.at, next.at)).collect();
+    let mut gaps: Vec<f64> = pairs.map(|(sample, next)| seconds(sample.at, next.at)).collect();
     gaps.sort_unstable_by(f64::total_cmp);
     gaps.get(gaps.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// The engines of a pod, without those that show neither signal while others do.
 fn serving(replica: &Replica) -> impl Iterator<Item = &Signals> {
-    let speaks = |engine: &Signals| {
+    let shows = |engine: &Signals| {
         !(engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty())
     };
-    let one_speaks = replica.engines.values().any(speaks);
-    replica.engines.values().filter(move |engine| speaks(engine) || !one_speaks)
+    let is_any_shown = replica.engines.values().any(shows);
+    replica.engines.values().filter(move |engine| shows(engine) || !is_any_shown)
 }

@@ -1,5 +1,5 @@
-//! A model that breaks costs itself. What is computed of one model is pure, so a panic in it leaves nothing half done
-//! that others see: it is caught, told, and the model is held until it is tried again.
+//! A panic in the computation of one model affects only that model. The computation is pure, so a panic leaves nothing half done that
+//! other models see: it is caught and reported, and the model is held until it is tried again.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,32 +10,32 @@ use smol_str::SmolStr;
 
 use crate::model::GroupId;
 
-/// A model that broke is tried again after this long, then after twice as long: a break may be of a moment's samples.
+/// A model that panicked is tried again after this long, then after twice as long: the cause may be a sample that is soon gone.
 const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(5);
-/// It is tried again within this, however often it broke: six doublings of 5 s, and as long as its number is good without new
+/// It is tried again within this time, however often it panicked: six doublings of 5 s, and as long as its number is valid without new
 /// evidence.
 const MAX_BACKOFF: SignedDuration = SignedDuration::from_secs(300);
 /// Doublings after which the longest backoff is reached: 5 s × 2⁶ = 320 s.
 const MAX_DOUBLINGS: u32 = 6;
-/// Letters of a panic's message that are kept: people read it.
+/// Characters of a panic's message that are kept.
 const MAX_CAUSE: usize = 200;
 
-/// That a model broke, and when it is tried again.
+/// A model that panicked, and when it is tried again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Failed {
-    /// When it broke last.
+    /// When it panicked last.
     pub at: Timestamp,
     /// How often in a row.
     pub count: u32,
-    /// Until then it is held without a try.
+    /// Until then it is held.
     pub retry_at: Timestamp,
-    /// What the panic said.
+    /// The message of the panic.
     pub cause: SmolStr,
 }
 
 impl Failed {
-    /// After a break at `now`, when `before` was the last one, if it had not worked since.
+    /// After a panic at `now`; `before` is the last one, if the model has not worked since.
     pub(crate) fn after(before: Option<&Self>, now: Timestamp, cause: SmolStr) -> Self {
         let count = before.map_or(0, |before| before.count).saturating_add(1);
         let backoff = FIRST_BACKOFF * (1_i32 << (count - 1).min(MAX_DOUBLINGS));
@@ -48,13 +48,13 @@ impl Failed {
         cause.chars().take(MAX_CAUSE).collect()
     }
 
-    /// True while the model is not tried. A clock that was set back makes no longer wait of it.
+    /// The model is not tried yet. A clock that was set back does not prolong the wait.
     pub(crate) fn waits(&self, now: Timestamp) -> bool {
         now < self.retry_at && self.retry_at.duration_since(now) <= MAX_BACKOFF
     }
 }
 
-/// What `work` on the model `id` gives, or what its panic said. No caller looks at what `work` was changing.
+/// What `work` on the model `id` gives, or the message of its panic. No caller reads what `work` was changing.
 pub(crate) fn guarded<T>(id: &GroupId, work: impl FnOnce() -> T) -> Result<T, SmolStr> {
     let work = || {
         #[cfg(test)]
@@ -65,15 +65,15 @@ pub(crate) fn guarded<T>(id: &GroupId, work: impl FnOnce() -> T) -> Result<T, Sm
     caught(work)
 }
 
-/// What `work` gives, or what its panic said. No caller looks at what `work` was changing.
+/// What `work` gives, or the message of its panic. No caller reads what `work` was changing.
 ///
 /// # Errors
 /// When `work` panics.
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, SmolStr> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
 }
 
-/// What `work` on all models of `ids` at once gives, or what its panic said.
+/// What `work` on all models of `ids` at once gives, or the message of its panic.
 pub(crate) fn guarded_together<'i, T>(
     ids: impl IntoIterator<Item = &'i GroupId>,
     work: impl FnOnce() -> T,
@@ -85,10 +85,10 @@ pub(crate) fn guarded_together<'i, T>(
         let _ = ids;
         work()
     };
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| said(&*payload))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
 }
 
-fn said(payload: &(dyn Any + Send)) -> SmolStr {
+fn panic_message(payload: &(dyn Any + Send)) -> SmolStr {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     Failed::cut(text.unwrap_or("a panic without a message"))

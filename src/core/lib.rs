@@ -39,7 +39,7 @@ pub use decide::{decide, decide_watched};
 pub use decision::Decision;
 pub use memory::{Memory, give_up};
 pub use model::{GroupId, Policy, Variant, VariantId};
-pub use normalize::clean_all;
+pub use normalize::normalize;
 pub use observe::{observe, observe_watched};
 pub use outcome::Outcome;
 pub use progress::Progress;

@@ -1,5 +1,5 @@
-//! Everything remembered between decisions: versioned, serialisable, small. A memory of another version is dropped and that
-//! is said, so that no build takes another one's words for its own.
+//! Everything remembered between decisions: versioned, serialisable, small. A memory of another version is dropped and reported, so that
+//! no build misreads another one's fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::analyze::queueing::learn::Parameters;
 use crate::analyze::saturation_token::Knowledge;
 use crate::analyze::weighted::BestSpeeds;
 use crate::analyze::{rate, throughput};
-use crate::bound::stability::Wanted;
+use crate::bound::stability::ProposalHistory;
 use crate::decision::Reason;
 use crate::isolate::Failed;
 use crate::learn::{ObservedStarts, Rollback};
@@ -28,7 +28,7 @@ use crate::units::Replicas;
 /// What one decision leaves for the next.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
-    /// The layout's version. Written first: of another one nothing else is read.
+    /// The layout's version. Written first: with another one nothing else is read.
     pub version: u32,
     /// By model group.
     pub groups: BTreeMap<GroupId, GroupMemory>,
@@ -71,8 +71,7 @@ impl Default for Memory {
     }
 }
 
-/// Holds the model `id` as one that broke, since a decision about it has not ended by `now`; for longer, when it is tried again
-/// already.
+/// Marks the model `id` as failed, because a decision about it has not ended by `now`. If it was being tried again, it is held for longer.
 pub fn give_up(memory: &mut Memory, id: &GroupId, now: Timestamp, cause: &str) {
     let remembered = memory.groups.entry(id.clone()).or_default();
     if !remembered.failed.as_ref().is_some_and(|failed| failed.waits(now)) {
@@ -86,7 +85,7 @@ impl<'de> Deserialize<'de> for Memory {
     }
 }
 
-/// Reads a memory field by field: what another version has under our names may be of another shape.
+/// Reads a memory field by field: another version may have another layout under the same names.
 struct Reader;
 
 #[derive(Deserialize)]
@@ -129,7 +128,7 @@ impl<'de> Visitor<'de> for Reader {
 /// What is remembered of one model group.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct GroupMemory {
-    /// When the analyzer last took its one look a cycle.
+    /// When the last cycle of the analyzer was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cycle_at: Option<Timestamp>,
     /// Since when no request has been seen, when measured and not merely unknown.
@@ -141,10 +140,10 @@ pub struct GroupMemory {
     /// What analyzers have learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
-    /// What its engines were believed to do, and what of them was contradicted.
+    /// What its engines showed while they were plausible, and which signals were contradicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Box<SignalHistory>>,
-    /// That the model broke when it was last tried.
+    /// The model panicked when it was last tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
     /// By variant name.
@@ -152,13 +151,13 @@ pub struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// Remembers that the model broke. What was being learned may be half learned, and is learned again.
+    /// Remembers that the model panicked. What was being learned may be incomplete, and is learned again.
     pub(crate) fn note_failure(&mut self, now: Timestamp, cause: SmolStr) {
         self.failed = Some(Failed::after(self.failed.as_ref(), now, cause));
         self.learned = None;
     }
 
-    /// What is worth keeping over a restart, in few bytes.
+    /// The part that is kept over a restart, in few bytes.
     #[must_use]
     pub fn compacted(&self) -> Self {
         let mut kept = self.clone();
@@ -189,8 +188,8 @@ pub struct Learned {
     /// When it last had something to say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub informative: Option<Timestamp>,
-    /// While one analyzer of capacity stands in for another: the share of the demand that it found when it began, for which what
-    /// there was would have been enough.
+    /// While one capacity analyzer stands in for another: the share of the demand it found at the start that the replicas of that time would
+    /// have covered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_in_share: Option<f64>,
     /// The roles about which the model's analyzer finds nothing although requests run.
@@ -205,17 +204,17 @@ pub struct Learned {
     /// The weighted score's.
     #[serde(skip_serializing_if = "is_default")]
     pub bests: BestSpeeds,
-    /// What of this was known a while ago. Not kept over a restart.
+    /// Earlier states of this. Not kept over a restart.
     #[serde(rename = "past", skip_serializing_if = "is_default")]
     pub rollback: Box<Rollback<Analyzers>>,
 }
 
-/// That the model's analyzer finds nothing of a role although requests run: it does not know what a replica carries.
+/// The model's analyzer finds nothing for a role although requests run: it does not know the capacity of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unlearned {
     pub(crate) since: Timestamp,
-    /// Who decides meanwhile, about additions only.
+    /// The analyzer that decides meanwhile, about additions only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stand_in: Option<Analyzer>,
 }
@@ -229,7 +228,7 @@ pub struct Analyzers {
 }
 
 impl Learned {
-    /// Remembers what is known, to be able to take back what is learned from now on.
+    /// Stores a state, to be able to undo what is learned from now on.
     pub(crate) fn checkpoint(&mut self, now: Timestamp) {
         let Self { rollback, tokens, throughput, queueing, .. } = self;
         if is_default(tokens) && is_default(throughput) && queueing.is_empty() {
@@ -275,10 +274,10 @@ pub struct VariantMemory {
     /// Since when nothing could be concluded, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,
-    /// What was wanted lately, where the policy asks for stability.
-    #[serde(default, skip_serializing_if = "Wanted::is_empty")]
-    pub wanted: Wanted,
-    /// What was asked for before the orders of the last minutes, and when the first of these was made.
+    /// The numbers proposed lately, where the policy has stability rules.
+    #[serde(default, skip_serializing_if = "ProposalHistory::is_empty")]
+    pub wanted: ProposalHistory,
+    /// The number before the orders of the last minutes, and when the first of these was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered_from: Option<(Timestamp, Replicas)>,
     /// Since when the scale target counts Ready pods that are not listed.

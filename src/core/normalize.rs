@@ -15,21 +15,23 @@ use crate::snapshot::{ModelGroup, Snapshot};
 const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// `group` in normal form; borrowed if it already is.
-pub(crate) fn clean(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
-    if is_clean(group, now) {
-        Cow::Borrowed(group)
-    } else {
-        let mut group = group.clone();
-        make_clean(&mut group, now);
-        Cow::Owned(group)
+pub(crate) fn normalize_group(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
+    if is_normal(group, now) {
+        return Cow::Borrowed(group);
     }
+    let (mut group, latest) = (group.clone(), latest(now));
+    group.sort();
+    group.scheduler.cut_after(latest);
+    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
+    Cow::Owned(group)
 }
 
 fn latest(now: Timestamp) -> Timestamp {
     now.checked_add(MAX_CLOCK_SKEW).unwrap_or(Timestamp::MAX)
 }
 
-pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
+pub(crate) fn is_normal(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
     let mut replicas = group.variants.iter().flat_map(|state| &state.replicas);
     group.variants.is_sorted_by(|left, right| left.variant.id <= right.variant.id)
@@ -40,31 +42,17 @@ pub(crate) fn is_clean(group: &ModelGroup, now: Timestamp) -> bool {
 
 /// Puts `snapshot` into normal form, so that a decision does not have to copy it: one pod with a sample of the future would cost the whole
 /// fleet a copy. A model whose computation panics here is left as it was; it panics again in its decision, which is isolated.
-pub fn clean_all(snapshot: &mut Snapshot) {
+pub fn normalize(snapshot: &mut Snapshot) {
     let now = snapshot.now;
     for (id, group) in &mut snapshot.groups {
-        let cleaned = guarded(id, || match clean(group, now) {
+        let normalized = guarded(id, || match normalize_group(group, now) {
             Cow::Borrowed(_) => None,
-            Cow::Owned(cleaned) => Some(cleaned),
+            Cow::Owned(normalized) => Some(normalized),
         });
-        if let Ok(Some(cleaned)) = cleaned {
-            *group = cleaned;
+        if let Ok(Some(normalized)) = normalized {
+            *group = normalized;
         }
     }
-}
-
-pub(crate) fn cleaned(snapshot: &Snapshot) -> Snapshot {
-    let mut cleaned = snapshot.clone();
-    clean_all(&mut cleaned);
-    cleaned
-}
-
-fn make_clean(group: &mut ModelGroup, now: Timestamp) {
-    let latest = latest(now);
-    group.sort();
-    group.scheduler.cut_after(latest);
-    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
-    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
 }
 
 /// The memory of a variant without times after `now`; borrowed if there are none, and nothing that a decision changes in place.

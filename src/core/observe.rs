@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::isolate::guarded;
 use crate::memory::{GroupMemory, Memory};
 use crate::model::Role;
-use crate::normalize::{clean, not_after};
+use crate::normalize::{normalize_group, not_after};
 use crate::progress::Progress;
 use crate::quality::analyzer_signals::Declared;
 use crate::quality::{CoverageState, assess_coverage, fresh_limit, judged_engines};
@@ -52,7 +52,9 @@ pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progr
             continue;
         }
         progress.begins(Some(id));
-        if let Err(cause) = guarded(id, || fold(snapshot.now, &clean(group, snapshot.now), remembered)) {
+        if let Err(cause) =
+            guarded(id, || fold(snapshot.now, &normalize_group(group, snapshot.now), remembered))
+        {
             remembered.note_failure(snapshot.now, cause);
         }
     }

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 use crate::decision::{Decision, Verdict};
 use crate::isolate::guarded;
 use crate::model::VariantId;
-use crate::normalize::clean;
+use crate::normalize::normalize_group;
 use crate::quality::{fresh_limit, judged_engines};
 use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
 use crate::units::{Replicas, Seconds};
@@ -94,7 +94,7 @@ pub fn deletion_orders(
     };
     let of_model = |(id, group)| {
         let found = guarded(id, || {
-            let group = clean(group, snapshot.now);
+            let group = normalize_group(group, snapshot.now);
             group.variants.iter().filter_map(of_variant_with_target).collect::<Vec<_>>()
         });
         found.unwrap_or_default()
@@ -109,8 +109,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Deleti
     let in_phase = |is_in: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| is_in(pod.phase));
     let mut ready: Vec<&Replica> = in_phase(|phase| phase == Phase::Ready).collect();
     let asleep: Vec<&Replica> = in_phase(|phase| phase == Phase::Asleep).collect();
-    let unready =
-        in_phase(|phase| !matches!(phase, Phase::Ready | Phase::Asleep | Phase::Terminating)).count();
+    let unready = in_phase(Phase::is_awaited).count();
     let removed = usize::try_from(current.saturating_sub(desired).get()).unwrap_or(usize::MAX);
     let removed = removed.saturating_sub(unready);
     if removed == 0 || removed >= ready.len() + asleep.len() {

@@ -1,14 +1,14 @@
-//! How far a decision has come, for whoever waits for it: which model keeps it, when it does not end.
+//! How far a decision has come: shows which model it hangs on when it does not end.
 
 use crate::model::GroupId;
 
-/// Is told which model is worked on, on the thread that does. Nothing of a decision depends on it.
+/// Receives the model that is being worked on, on the same thread. No decision depends on it.
 pub trait Progress {
     /// Work on `model` begins; `None`: what follows is of no single model.
     fn begins(&self, model: Option<&GroupId>);
 }
 
-/// Nobody waits.
+/// Ignores all of it.
 impl Progress for () {
     fn begins(&self, _: Option<&GroupId>) {}
 }

@@ -106,28 +106,30 @@ pub fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Writes a number with `DECIMALS` decimals.
-pub(crate) struct Rounded<const DECIMALS: usize>(pub(crate) f64);
-
-pub(crate) const fn tenths(value: f64) -> Rounded<1> {
-    Rounded(value)
-}
-
-pub(crate) const fn hundredths(value: f64) -> Rounded<2> {
-    Rounded(value)
-}
-
-impl<const DECIMALS: usize> fmt::Display for Rounded<DECIMALS> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.DECIMALS$}", self.0)
-    }
-}
-
 /// The nearest float: exact up to 2⁵³.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a cast gives the nearest float")]
 pub const fn to_f64(value: i64) -> f64 {
     value as f64
+}
+
+/// The nearest single-precision float, as the models of latency calculate.
+#[expect(clippy::cast_possible_truncation, reason = "a cast gives the nearest float")]
+pub(crate) const fn to_f32(value: f64) -> f32 {
+    value as f32
+}
+
+/// `value` as explanations keep it: four decimals, and finite, since JSON has no other numbers.
+pub(crate) fn figure(value: f64) -> f64 {
+    // Beyond this a float has no decimals to round, and the product could overflow.
+    const MAX_ROUNDED: f64 = 1e11;
+    if value.is_nan() {
+        0.0
+    } else if value.abs() < MAX_ROUNDED {
+        (value * 1e4).round() / 1e4
+    } else {
+        value.clamp(f64::MIN, f64::MAX)
+    }
 }
 
 impl fmt::Display for Replicas {
@@ -364,17 +366,6 @@ impl fmt::Display for Tokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_rounded_number_is_written_as_rounding_writes_it() {
-        let odd = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, -0.004, 1e300, -1e300, i64::MIN as f64];
-        let ties = [0.05, 0.005, 0.015, 0.125, 0.375, -2.5, 0.25, 0.95, 0.995, 999_999.995, 1e10 + 0.05];
-        let many = (0..20_000).map(|step| f64::from(step) / 1000.0);
-        for value in odd.into_iter().chain(ties).chain(many) {
-            assert_eq!(tenths(value).to_string(), format!("{value:.1}"));
-            assert_eq!(hundredths(value).to_string(), format!("{value:.2}"));
-        }
-    }
 
     #[test]
     fn no_moment_is_earlier_than_the_first() {

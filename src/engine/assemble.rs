@@ -11,7 +11,7 @@ use wva_core::model::GroupId;
 use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
 use wva_core::units::Seconds;
-use wva_core::{Snapshot, clean_all};
+use wva_core::{Snapshot, normalize};
 
 use super::join_failure::JoinFailure;
 use super::ports::{ClusterView, Collected, SourceError};
@@ -52,7 +52,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
         elsewhere: elsewhere.clone(),
         unlabelled,
     };
-    clean_all(&mut snapshot);
+    normalize(&mut snapshot);
     Assembled { snapshot, broken }
 }
 

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use wva_core::bound::stability::Wanted;
+use wva_core::bound::stability::ProposalHistory;
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
 use wva_core::units::Replicas;
@@ -164,7 +164,7 @@ impl StateValue for GroupMemory {
             for variant in group.variants.values_mut() {
                 variant.reason = None;
                 variant.explanation = None;
-                variant.wanted = Wanted::default();
+                variant.wanted = ProposalHistory::default();
             }
         }
         (group != *self).then_some(group)

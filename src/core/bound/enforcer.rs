@@ -1,5 +1,5 @@
-//! Scale to zero and its opposite, the last replica kept: upstream's enforcer, exactly. Not who may call it: that every
-//! variant of the model has a minimum of 0 and that idleness was measured is for the caller to know.
+//! Scale to zero and its opposite, keeping the last replica: upstream's enforcer, exactly. The caller makes sure that every variant of
+//! the model has a minimum of 0 and that idleness was measured.
 
 use smol_str::SmolStr;
 
@@ -33,7 +33,7 @@ const UNSET_COST: f64 = crate::model::Variant::DEFAULT_COST;
 /// `requests` are those of the retention period; `None` is not known, and then nothing is taken away.
 pub fn enforce(decisions: &mut [Enforced], enabled: bool, requests: Option<f64>) -> Action {
     if enabled {
-        if requests.is_none_or(|seen| seen > 0.0) {
+        if requests.is_none_or(|requests| requests > 0.0) {
             return Action::Unchanged;
         }
         for decision in decisions {
@@ -50,7 +50,7 @@ pub fn enforce(decisions: &mut [Enforced], enabled: bool, requests: Option<f64>)
 }
 
 fn cheapest(decisions: &[Enforced]) -> Option<usize> {
-    let cost = |one: &Enforced| if one.cost.get() > 0.0 { one.cost.get() } else { UNSET_COST };
+    let cost = |variant: &Enforced| if variant.cost.get() > 0.0 { variant.cost.get() } else { UNSET_COST };
     let order = |a: &Enforced, b: &Enforced| cost(a).total_cmp(&cost(b)).then_with(|| a.name.cmp(&b.name));
     decisions.iter().enumerate().min_by(|(_, a), (_, b)| order(a, b)).map(|(position, _)| position)
 }
@@ -60,19 +60,19 @@ mod tests {
     use super::*;
 
     fn decisions(of: &[(&str, u32, f64)]) -> Vec<Enforced> {
-        let one = |(name, target, cost): &(&str, u32, f64)| {
+        let enforced = |(name, target, cost): &(&str, u32, f64)| {
             let (target, cost) = (Replicas::new(*target), Cost::new(*cost).unwrap());
             Enforced { name: (*name).into(), target, cost }
         };
-        of.iter().map(one).collect()
+        of.iter().map(enforced).collect()
     }
 
     fn kept(of: &[(&str, u32, f64)]) -> Action {
         let mut all = decisions(of);
         let action = enforce(&mut all, false, Some(0.0));
-        let numbers: Vec<_> = all.iter().map(|one| one.target).collect();
+        let numbers: Vec<_> = all.iter().map(|variant| variant.target).collect();
         if let Action::KeptOne(at) = action {
-            assert_eq!(numbers.iter().position(|one| *one == Replicas::ONE), Some(at));
+            assert_eq!(numbers.iter().position(|number| *number == Replicas::ONE), Some(at));
         }
         action
     }

@@ -1,4 +1,4 @@
-//! What keeps a number from moving too fast: windows, steps, dwell. Says also which changes an HPA will not follow.
+//! What keeps a number from moving too fast: windows, steps, dwell.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Stability, StepLimit};
 use crate::units::{Replicas, Seconds};
 
-/// What was wanted lately, as far as it can still matter.
+/// The numbers proposed lately, as far as they can still matter.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct ProposalHistory {
     /// Falling numbers, oldest first: none is followed by one as high.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     highs: Vec<(Timestamp, Replicas)>,
@@ -20,13 +20,13 @@ pub struct Wanted {
     rose_at: Option<Timestamp>,
 }
 
-/// Numbers of one side that are kept, so that the memory stays small. Of more, two neighbours become one that is as
-/// extreme as the older and as young as the newer: a number rather stays a little longer.
-const KEPT: usize = 8;
+/// Numbers of one side that are kept, so that the memory stays small. Of more, two neighbours are merged into one that is as extreme as
+/// the older and as young as the newer, so that a number stays a little longer rather than shorter.
+const MAX_KEPT: usize = 8;
 
 /// Where a number may move from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct From {
+pub(crate) struct StabilityBase {
     /// The number published last, if any.
     pub published: Option<Replicas>,
     /// What runs.
@@ -35,7 +35,7 @@ pub(crate) struct From {
 
 /// The number after every rule of [`Stability`].
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Settled {
+pub(crate) struct Stabilised {
     pub(crate) number: Replicas,
     pub(crate) binding: Option<StabilityRule>,
 }
@@ -70,7 +70,7 @@ pub(crate) enum StabilityRule {
     },
 }
 
-impl Wanted {
+impl ProposalHistory {
     /// Nothing is remembered.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -88,15 +88,15 @@ impl Wanted {
         moments.chain(&mut self.rose_at).for_each(|at| *at = (*at).min(now));
     }
 
-    /// Puts `wanted` under the rules of `stability` and remembers it.
-    pub(crate) fn settle(
+    /// Applies the rules of `stability` to `wanted`, and remembers it.
+    pub(crate) fn apply(
         &mut self,
         now: Timestamp,
         wanted: Replicas,
-        from: From,
+        from: StabilityBase,
         stability: &Stability,
-    ) -> Settled {
-        let mut settled = Settled { number: wanted, binding: None };
+    ) -> Stabilised {
+        let mut stabilised = Stabilised { number: wanted, binding: None };
         let published = from.published.unwrap_or(from.running);
         // Before anything is remembered, what is published counts as wanted now, as an HPA has it at first sight.
         if self.highs.is_empty() && stability.down_window > Seconds::ZERO {
@@ -105,18 +105,18 @@ impl Wanted {
         if self.lows.is_empty() && stability.up_window > Seconds::ZERO {
             self.lows.push((now, published));
         }
-        settled.windows(self, now, published, stability);
-        settled.dwell(self, now, published, stability);
-        settled.steps(from.running, published, stability);
+        stabilised.windows(self, now, published, stability);
+        stabilised.dwell(self, now, published, stability);
+        stabilised.steps(from.running, published, stability);
         self.remember(now, wanted, stability);
         if stability.dwell > Seconds::ZERO {
-            if settled.number > published {
+            if stabilised.number > published {
                 self.rose_at = Some(now);
             }
         } else {
             self.rose_at = None;
         }
-        settled
+        stabilised
     }
 
     fn remember(&mut self, now: Timestamp, wanted: Replicas, stability: &Stability) {
@@ -133,9 +133,9 @@ impl Wanted {
             self.lows.push((now, wanted));
         }
         for side in [&mut self.highs, &mut self.lows] {
-            if side.len() > KEPT {
-                let (at, _) = side.remove(KEPT - 1);
-                side[KEPT - 2].0 = at;
+            if side.len() > MAX_KEPT {
+                let (at, _) = side.remove(MAX_KEPT - 1);
+                side[MAX_KEPT - 2].0 = at;
             }
         }
     }
@@ -146,18 +146,30 @@ impl Wanted {
     }
 }
 
-impl Settled {
+impl Stabilised {
     /// As an HPA's stabilisation: a rise goes to the lowest, a fall to the highest number of its window.
-    fn windows(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
-        let low = Wanted::extreme(&wanted.lows, now, stability.up_window);
-        let high = Wanted::extreme(&wanted.highs, now, stability.down_window);
+    fn windows(
+        &mut self,
+        wanted: &ProposalHistory,
+        now: Timestamp,
+        published: Replicas,
+        stability: &Stability,
+    ) {
+        let low = ProposalHistory::extreme(&wanted.lows, now, stability.up_window);
+        let high = ProposalHistory::extreme(&wanted.highs, now, stability.down_window);
         let up = low.map_or(self.number, |low| low.min(self.number));
         let down = high.map_or(self.number, |high| high.max(self.number));
         let window = if self.number > published { stability.up_window } else { stability.down_window };
         self.moved(published.max(up).min(down), StabilityRule::Window { seconds: window.get() });
     }
 
-    fn dwell(&mut self, wanted: &Wanted, now: Timestamp, published: Replicas, stability: &Stability) {
+    fn dwell(
+        &mut self,
+        wanted: &ProposalHistory,
+        now: Timestamp,
+        published: Replicas,
+        stability: &Stability,
+    ) {
         let risen = wanted.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
         if risen.is_some() {
             let least = self.number.max(published);
@@ -167,9 +179,9 @@ impl Settled {
 
     /// From what runs; what has been published already is no step.
     fn steps(&mut self, running: Replicas, published: Replicas, stability: &Stability) {
-        let most = stability.up_step.map(|limit| running.get().saturating_add(of(limit, running)));
+        let most = stability.up_step.map(|limit| running.get().saturating_add(max_change(limit, running)));
         let most = most.map(|most| most.max(published.get()));
-        let least = stability.down_step.map(|limit| running.get().saturating_sub(of(limit, running)));
+        let least = stability.down_step.map(|limit| running.get().saturating_sub(max_change(limit, running)));
         let least = least.map(|least| least.min(published.get()));
         if let Some(max) = most.map(Replicas::new) {
             self.moved(self.number.min(max), StabilityRule::UpStep { max, running });
@@ -186,18 +198,10 @@ impl Settled {
     }
 }
 
-/// How many replicas `limit` allows to come or go with `running`.
-fn of(limit: StepLimit, running: Replicas) -> u32 {
+/// How many replicas `limit` lets be added to or removed from `running`.
+fn max_change(limit: StepLimit, running: Replicas) -> u32 {
     let share = Replicas::ceil(f64::from(running.get()) * limit.percent / 100.0);
     limit.replicas.max(share).max(Replicas::ONE).get()
-}
-
-/// An HPA with this tolerance takes `number` for what runs already, so that nothing will happen. Source: Kubernetes,
-/// `replica_calculator.go` of newer versions, in which both ends of the tolerance count as within it.
-#[must_use]
-pub fn swallowed(number: Replicas, running: Replicas, tolerance: f64) -> bool {
-    let share = f64::from(number.get()) / f64::from(running.get());
-    number != running && share.is_finite() && (1.0 - tolerance..=1.0 + tolerance).contains(&share)
 }
 
 #[cfg(test)]
@@ -210,11 +214,11 @@ mod tests {
 
     /// The published numbers for what is wanted every 15 s, with everything published at once running.
     fn published(stability: Stability, start: u32, wanted: &[u32]) -> Vec<u32> {
-        let (mut memory, mut last) = (Wanted::default(), Replicas::new(start));
+        let (mut memory, mut last) = (ProposalHistory::default(), Replicas::new(start));
         let step = |(index, wanted): (usize, &u32)| {
-            let from = From { published: Some(last), running: last };
+            let from = StabilityBase { published: Some(last), running: last };
             let now = at(15 * i64::try_from(index).unwrap());
-            last = memory.settle(now, Replicas::new(*wanted), from, &stability).number;
+            last = memory.apply(now, Replicas::new(*wanted), from, &stability).number;
             last.get()
         };
         wanted.iter().enumerate().map(step).collect()
@@ -222,10 +226,10 @@ mod tests {
 
     #[test]
     fn without_rules_a_number_moves_at_once_and_nothing_is_remembered() {
-        let mut memory = Wanted::default();
-        let from = From { published: Some(Replicas::new(9)), running: Replicas::new(9) };
-        let settled = memory.settle(at(0), Replicas::new(2), from, &Stability::default());
-        assert_eq!((settled.number.get(), settled.binding), (2, None));
+        let mut memory = ProposalHistory::default();
+        let from = StabilityBase { published: Some(Replicas::new(9)), running: Replicas::new(9) };
+        let stabilised = memory.apply(at(0), Replicas::new(2), from, &Stability::default());
+        assert_eq!((stabilised.number.get(), stabilised.binding), (2, None));
         assert!(memory.is_empty());
     }
 
@@ -264,23 +268,12 @@ mod tests {
         assert!(got.iter().enumerate().all(|(index, got)| *got >= exact(index)), "{got:?}");
     }
 
-    #[test]
-    fn an_hpa_swallows_one_replica_from_ten_on() {
-        let one_more = |running| swallowed(Replicas::new(running + 1), Replicas::new(running), 0.1);
-        assert_eq!([1, 9, 10, 12].map(one_more), [false, false, true, true]);
-        assert!(!swallowed(Replicas::new(14), Replicas::new(12), 0.1));
-        let fewer = |number| swallowed(Replicas::new(number), Replicas::new(10), 0.1);
-        assert_eq!([8, 9, 10].map(fewer), [false, true, false]);
-        assert!(
-            !swallowed(Replicas::ONE, Replicas::ZERO, 0.1) && !swallowed(Replicas::ONE, Replicas::ONE, 0.1)
-        );
-    }
-
     /// The rules of `stability` applied once, to somebody of whom nothing is remembered.
     fn once(stability: Stability, wanted: u32, published: u32, running: u32) -> (u32, String) {
-        let from = From { published: Some(Replicas::new(published)), running: Replicas::new(running) };
-        let settled = Wanted::default().settle(at(0), Replicas::new(wanted), from, &stability);
-        (settled.number.get(), settled.binding.map(|rule| rule.to_string()).unwrap_or_default())
+        let from =
+            StabilityBase { published: Some(Replicas::new(published)), running: Replicas::new(running) };
+        let stabilised = ProposalHistory::default().apply(at(0), Replicas::new(wanted), from, &stability);
+        (stabilised.number.get(), stabilised.binding.map(|rule| rule.to_string()).unwrap_or_default())
     }
 
     #[test]
@@ -319,22 +312,25 @@ mod tests {
     #[test]
     fn dwelling_counts_from_the_last_rise_and_only_where_a_policy_asks_for_it() {
         let dwell = Stability { dwell: Seconds::whole(60), ..Stability::default() };
-        let mut memory = Wanted::default();
-        let mut settle = |second, wanted, published, stability: &Stability| {
-            let from = From { published: Some(Replicas::new(published)), running: Replicas::new(published) };
-            let settled = memory.settle(at(second), Replicas::new(wanted), from, stability);
+        let mut memory = ProposalHistory::default();
+        let mut apply = |second, wanted, published, stability: &Stability| {
+            let from = StabilityBase {
+                published: Some(Replicas::new(published)),
+                running: Replicas::new(published),
+            };
+            let stabilised = memory.apply(at(second), Replicas::new(wanted), from, stability);
             (
-                settled.number.get(),
-                settled.binding.map(|rule| rule.to_string()).unwrap_or_default(),
+                stabilised.number.get(),
+                stabilised.binding.map(|rule| rule.to_string()).unwrap_or_default(),
                 memory.is_empty(),
             )
         };
-        assert_eq!(settle(0, 5, 2, &dwell), (5, String::new(), false));
-        assert_eq!(settle(30, 5, 5, &dwell), (5, String::new(), false), "it stays: no rise");
-        assert_eq!(settle(59, 2, 5, &dwell), (5, "cooldown of 60 s after the last increase".into(), false));
-        assert_eq!(settle(60, 2, 5, &dwell), (2, String::new(), false));
-        assert_eq!(settle(70, 5, 2, &dwell), (5, String::new(), false));
-        assert_eq!(settle(71, 2, 5, &Stability::default()), (2, String::new(), true), "forgotten");
+        assert_eq!(apply(0, 5, 2, &dwell), (5, String::new(), false));
+        assert_eq!(apply(30, 5, 5, &dwell), (5, String::new(), false), "it stays: no rise");
+        assert_eq!(apply(59, 2, 5, &dwell), (5, "cooldown of 60 s after the last increase".into(), false));
+        assert_eq!(apply(60, 2, 5, &dwell), (2, String::new(), false));
+        assert_eq!(apply(70, 5, 2, &dwell), (5, String::new(), false));
+        assert_eq!(apply(71, 2, 5, &Stability::default()), (2, String::new(), true), "forgotten");
     }
 
     #[test]
@@ -344,20 +340,22 @@ mod tests {
             up_window: Seconds::whole(300),
             ..Stability::default()
         };
-        let mut memory = Wanted::default();
-        let mut settle = |step: u32, wanted| {
-            let from = From { published: Some(Replicas::new(wanted)), running: Replicas::new(wanted) };
-            memory.settle(at(15 * i64::from(step)), Replicas::new(wanted), from, &stability);
+        let mut memory = ProposalHistory::default();
+        let mut apply = |step: u32, wanted| {
+            let from =
+                StabilityBase { published: Some(Replicas::new(wanted)), running: Replicas::new(wanted) };
+            memory.apply(at(15 * i64::from(step)), Replicas::new(wanted), from, &stability);
             memory.clone()
         };
-        let numbers = |side: &[(Timestamp, Replicas)]| side.iter().map(|one| one.1.get()).collect::<Vec<_>>();
-        let eight = (0..8).map(|step| settle(step, 60 - step)).last().unwrap();
+        let numbers =
+            |side: &[(Timestamp, Replicas)]| side.iter().map(|(_, number)| number.get()).collect::<Vec<_>>();
+        let eight = (0..8).map(|step| apply(step, 60 - step)).last().unwrap();
         assert_eq!(numbers(&eight.highs), [60, 59, 58, 57, 56, 55, 54, 53]);
         assert_eq!(eight.lows, [(at(105), Replicas::new(53))]);
-        let ten = (8..10).map(|step| settle(step, 60 - step)).last().unwrap();
+        let ten = (8..10).map(|step| apply(step, 60 - step)).last().unwrap();
         assert_eq!(numbers(&ten.highs), [60, 59, 58, 57, 56, 55, 54, 51]);
         assert_eq!(ten.highs[6].0, at(120));
-        let rising = (10..20).map(|step| settle(step, 51 + step)).last().unwrap();
+        let rising = (10..20).map(|step| apply(step, 51 + step)).last().unwrap();
         assert_eq!(numbers(&rising.lows), [51, 61, 62, 63, 64, 65, 66, 70]);
         assert_eq!(numbers(&rising.highs), [70]);
     }
@@ -365,12 +363,14 @@ mod tests {
     #[test]
     fn what_is_remembered_of_a_later_time_is_of_now_after_a_clock_was_set_back() {
         let of = |second| (at(second), Replicas::ONE);
-        let mut memory = Wanted { highs: vec![of(10), of(90)], lows: vec![of(70)], rose_at: Some(at(80)) };
+        let mut memory =
+            ProposalHistory { highs: vec![of(10), of(90)], lows: vec![of(70)], rose_at: Some(at(80)) };
         memory.not_after(at(50));
-        let expected = Wanted { highs: vec![of(10), of(50)], lows: vec![of(50)], rose_at: Some(at(50)) };
+        let expected =
+            ProposalHistory { highs: vec![of(10), of(50)], lows: vec![of(50)], rose_at: Some(at(50)) };
         assert_eq!(memory, expected);
-        assert!(!Wanted { highs: vec![of(1)], ..Wanted::default() }.is_empty());
-        assert!(!Wanted { lows: vec![of(1)], ..Wanted::default() }.is_empty());
-        assert!(!Wanted { rose_at: Some(at(1)), ..Wanted::default() }.is_empty());
+        assert!(!ProposalHistory { highs: vec![of(1)], ..ProposalHistory::default() }.is_empty());
+        assert!(!ProposalHistory { lows: vec![of(1)], ..ProposalHistory::default() }.is_empty());
+        assert!(!ProposalHistory { rose_at: Some(at(1)), ..ProposalHistory::default() }.is_empty());
     }
 }

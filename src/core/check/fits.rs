@@ -1,11 +1,14 @@
-//! What runs fits into what a removal leaves: the peaks of the last minute take at most nine tenths of the sequences and of
-//! the KV caches that remain. Derived from samples and arguments alone, and from nothing that was learned.
+//! The running requests fit into what a removal leaves: the peaks of the last minute take at most nine tenths of the remaining sequences
+//! and KV caches. Derived from samples and arguments only, never from what was learned.
 
 use jiff::Timestamp;
 
 use super::{seconds, serving, usual_gap};
+use crate::quality::Shortfall;
+use crate::report::Breach;
 use crate::sequence_limit::MAX_SEEN;
 use crate::snapshot::{Phase, Replica, Series, Signal, Signals, VariantState};
+use crate::units::{count, figure};
 
 /// The last tenth is for chance. A billionth more, so that the order of a sum decides nothing.
 const FILLED: f64 = 0.9 * (1.0 + 1e-9);
@@ -14,46 +17,41 @@ const FILLED: f64 = 0.9 * (1.0 + 1e-9);
 const WINDOW: f64 = 60.0;
 
 /// A variant of the role that is judged, and how many replicas of it are to remain.
-pub(super) struct Left<'a> {
+pub(super) struct RemainingVariant<'a> {
     pub(super) state: &'a VariantState,
     pub(super) decided: u32,
     /// The most requests that are remembered to have run in one of its engines.
     pub(super) most_running: u32,
 }
 
-/// What does not fit into `left`, in words; `None` where all does, or where it is not known.
-pub(super) fn overfull(left: &[Left<'_>], now: Timestamp) -> Option<String> {
+/// What does not fit into `left`; `None` if everything does, or if that is not known.
+pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Option<Breach> {
     let too_much = |used: f64, there: f64| used > FILLED * there;
     let of_requests = load(left, |pod| requests(pod, now));
     if let (Some(used), Some(there)) = (of_requests, remaining(left, sequences))
         && too_much(used, there)
     {
-        return Some(format!(
-            "running + waiting requests peaked at {used:.0} of the {there:.0} sequences that remain"
-        ));
+        let (used, remaining) = (figure(used), figure(there));
+        return Some(Breach::Overfull { limit: Shortfall::Sequences { used, remaining } });
     }
-    let sizes = left
-        .iter()
-        .filter(|one| ready(one.state) > 0)
-        .map(|one| cache(one.state))
-        .collect::<Option<Vec<f64>>>();
+    let serving = left.iter().filter(|variant| ready(variant.state) > 0);
+    let sizes: Option<Vec<f64>> = serving.map(|variant| cache(variant.state)).collect();
     // The caches of one variant are alike, whatever their size.
     let size = |state: &VariantState| match &sizes {
         Some(_) => cache(state),
         None => (left.len() == 1).then_some(1.0),
     };
     let used: Option<f64> = {
-        let all = left.iter().flat_map(|one| pods(one.state).map(move |pod| (one.state, pod)));
+        let all = left.iter().flat_map(|variant| pods(variant.state).map(move |pod| (variant.state, pod)));
         let each: Vec<Option<f64>> = all.map(|(state, pod)| Some(share(pod, now)? * size(state)?)).collect();
         total(&each, left)
     };
-    let (used, there) = (used?, remaining(left, |one| size(one.state))?);
-    too_much(used, there).then(|| {
-        if sizes.is_some() {
-            format!("KV caches held {used:.0} tokens at their peaks, of the {there:.0} that remain")
-        } else {
-            format!("KV caches were filled {used:.2} times at their peaks, of the {there:.0} that remain")
-        }
+    let (used, there) = (used?, remaining(left, |variant| size(variant.state))?);
+    let (is_overfull, used, remaining) = (too_much(used, there), figure(used), figure(there));
+    is_overfull.then_some(if sizes.is_some() {
+        Breach::Overfull { limit: Shortfall::KvCache { used, remaining } }
+    } else {
+        Breach::OverfullCaches { used, remaining }
     })
 }
 
@@ -61,42 +59,42 @@ fn pods(state: &VariantState) -> impl Iterator<Item = &Replica> {
     state.replicas.iter().filter(|replica| replica.phase == Phase::Ready)
 }
 
-/// Of so many replicas of `state` those that are awake, where sleepers stay: a sleeping pod is as ready as any to who removes one.
+/// How many of `replicas` are awake if the sleeping pods stay: a ReplicaSet takes a sleeping pod for a ready one.
 pub(super) fn awake(state: &VariantState, replicas: u32) -> u32 {
     let sleeping = state.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count();
-    replicas.saturating_sub(u32::try_from(sleeping).unwrap_or(u32::MAX))
+    replicas.saturating_sub(count(sleeping))
 }
 
-/// Pods that serve, as far as anybody counts them.
+/// Serving pods: those that are listed, or that the scale target counts if these are more.
 pub(super) fn ready(state: &VariantState) -> u32 {
     let counted = state.scale.map_or(0, |scale| scale.ready.get());
-    u32::try_from(pods(state).count()).unwrap_or(u32::MAX).max(counted)
+    count(pods(state).count()).max(counted)
 }
 
-fn load(left: &[Left<'_>], of: impl Fn(&Replica) -> Option<f64>) -> Option<f64> {
-    let each: Vec<Option<f64>> = left.iter().flat_map(|one| pods(one.state)).map(of).collect();
+fn load(left: &[RemainingVariant<'_>], of: impl Fn(&Replica) -> Option<f64>) -> Option<f64> {
+    let each: Vec<Option<f64>> = left.iter().flat_map(|variant| pods(variant.state)).map(of).collect();
     total(&each, left)
 }
 
-/// The sum over all pods that serve; one that shows nothing does as much as the busiest that does.
-fn total(each: &[Option<f64>], left: &[Left<'_>]) -> Option<f64> {
+/// The sum over all serving pods; a pod that shows nothing counts like the busiest that shows something.
+fn total(each: &[Option<f64>], left: &[RemainingVariant<'_>]) -> Option<f64> {
     let shown: Vec<f64> = each.iter().copied().flatten().collect();
-    let busiest = shown
-        .iter()
-        .copied()
-        .fold(None, |most: Option<f64>, one| Some(most.map_or(one, |most| most.max(one))))?;
-    let serving = left.iter().fold(0_u32, |all, one| all.saturating_add(ready(one.state)));
-    let silent = serving.saturating_sub(u32::try_from(shown.len()).unwrap_or(u32::MAX));
+    let busiest = shown.iter().copied().reduce(f64::max)?;
+    let serving = left.iter().map(|variant| ready(variant.state)).fold(0, u32::saturating_add);
+    let silent = serving.saturating_sub(count(shown.len()));
     Some(shown.iter().sum::<f64>() + f64::from(silent) * busiest)
 }
 
-/// What is left of it when each variant has as many as was decided, those that do not serve gone first.
-fn remaining(left: &[Left<'_>], of_a_pod: impl Fn(&Left<'_>) -> Option<f64>) -> Option<f64> {
+/// What remains with the decided numbers; pods that do not serve are removed first.
+fn remaining(
+    left: &[RemainingVariant<'_>],
+    of_a_pod: impl Fn(&RemainingVariant<'_>) -> Option<f64>,
+) -> Option<f64> {
     let mut sum = 0.0;
-    for one in left {
-        let serving = ready(one.state);
+    for variant in left {
+        let serving = ready(variant.state);
         if serving > 0 {
-            sum += of_a_pod(one)? * f64::from(serving.min(awake(one.state, one.decided)));
+            sum += of_a_pod(variant)? * f64::from(serving.min(awake(variant.state, variant.decided)));
         }
     }
     Some(sum)
@@ -106,11 +104,9 @@ fn remaining(left: &[Left<'_>], of_a_pod: impl Fn(&Left<'_>) -> Option<f64>) -> 
 fn highest(engine: &Signals, signal: Signal, now: Timestamp) -> Option<f64> {
     let series: Series<'_> = engine.get(signal);
     let back = |window: f64| {
-        let within =
-            series.iter().filter(|sample| seconds(sample.at, now) <= window).map(|sample| sample.value);
-        within
-            .filter(|value| value.is_finite() && *value >= 0.0)
-            .fold(None, |most: Option<f64>, value| Some(most.map_or(value, |most| most.max(value))))
+        let within = series.iter().filter(|sample| seconds(sample.at, now) <= window);
+        let values = within.map(|sample| sample.value).filter(|value| value.is_finite() && *value >= 0.0);
+        values.reduce(f64::max)
     };
     back((2.0 * usual_gap(series)).max(WINDOW))
 }
@@ -125,7 +121,7 @@ fn requests(pod: &Replica, now: Timestamp) -> Option<f64> {
 /// The share of the pod's caches that is full.
 fn share(pod: &Replica, now: Timestamp) -> Option<f64> {
     let engines = engines(pod)?;
-    let ranks = u32::try_from(engines.len()).unwrap_or(u32::MAX);
+    let ranks = count(engines.len());
     let full: Option<f64> = engines.into_iter().map(|engine| highest(engine, Signal::KvUsage, now)).sum();
     full.map(|full| full / f64::from(ranks))
 }
@@ -135,16 +131,13 @@ fn engines(pod: &Replica) -> Option<Vec<&Signals>> {
     (!engines.is_empty()).then_some(engines)
 }
 
-/// Sequences that a pod runs at once: as many as the argument lets each of its engines, or as were ever seen in one where that is
-/// more. Nobody knows them without the argument: what a calm engine was seen running is no maximum.
-fn sequences(left: &Left<'_>) -> Option<f64> {
-    let Left { state, most_running, .. } = left;
+/// Sequences that a pod runs at once: the argument of its engines, or the most that were ever seen in one if that is more. Unknown without
+/// the argument, because what a calm engine was seen running is no maximum.
+fn sequences(left: &RemainingVariant<'_>) -> Option<f64> {
+    let RemainingVariant { state, most_running, .. } = left;
     let most = f64::from(state.template.sequences()?.max(*most_running));
-    let ranks = second(
-        pods(state).map(|pod| f64::from(u32::try_from(serving(pod).count()).unwrap_or(u32::MAX))).collect(),
-    )
-    .unwrap_or(1.0)
-    .max(1.0);
+    let ranks = pods(state).map(|pod| f64::from(count(serving(pod).count())));
+    let ranks = second(ranks.collect()).unwrap_or(1.0).max(1.0);
     // Twice, by two engines or in two scrapes: what one shows says nothing of the others.
     let values = |engine: &Signals| -> Vec<f64> {
         let values = engine.get(Signal::Running).iter().map(|sample| sample.value.floor());
@@ -169,7 +162,7 @@ fn cache(state: &VariantState) -> Option<f64> {
     second(pods(state).map(of).filter(|size| *size > 0.0).collect())
 }
 
-/// The second highest of `values`, which is what one alone cannot raise; the only one where there is one.
+/// The second highest of `values`, which no single value can raise; the only one if there is just one.
 fn second(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.iter().nth_back(1).or_else(|| values.first()).copied()

@@ -1,8 +1,8 @@
 //! Minimum and maximum: after every analyzer, on holds too.
 
 use super::model::ModelDecision;
-use crate::bound::stability::swallowed;
 use crate::decision::Reason;
+use crate::hpa::is_ignored;
 use crate::report::{AdjustmentReason, Stage};
 
 pub(super) fn clamp(model: &mut ModelDecision<'_>) {
@@ -24,7 +24,7 @@ pub(super) fn explain_tolerance(model: &mut ModelDecision<'_>) {
     let tolerance = context.policy.stability.tolerance;
     for (variant, proposal) in variants.iter().zip(proposals) {
         let base = variant.scale.base();
-        let Some(number) = proposal.number.filter(|number| swallowed(*number, base, tolerance)) else {
+        let Some(number) = proposal.number.filter(|number| is_ignored(*number, base, tolerance)) else {
             continue;
         };
         let why = AdjustmentReason::HpaTolerance { tolerance };

@@ -1,4 +1,4 @@
-//! One variant while its group is being decided: what is known of it, and the proposal of its number.
+//! The context of one model's decision, and of each of its variants.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ const TRANSITION_TIMEOUT: Seconds = Seconds::whole(300);
 const MIN_START: f64 = 60.0;
 const MAX_START: f64 = 600.0;
 
-/// What every part of a group's decision looks at.
+/// What every stage of a model's decision reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelContext<'a> {
     pub(super) now: Timestamp,
@@ -45,11 +45,11 @@ pub(super) struct ModelContext<'a> {
     pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
     pub(super) evidence: Option<&'a SignalHistory>,
-    /// The analyzer's next look is due.
+    /// The analyzer's next cycle is due.
     pub(super) due: bool,
     /// A limit is in force, so that additions may be held back.
     pub(super) limited: bool,
-    /// The fleet that is looked at is saturated: nothing of it is removed.
+    /// The role is saturated: none of its replicas is removed.
     pub(super) saturated: bool,
 }
 
@@ -62,9 +62,9 @@ impl<'a> ModelContext<'a> {
         policy: &'a Policy,
         limited: bool,
     ) -> Self {
-        // A look in the future was taken before the clock was set back.
-        let looked = before.and_then(|before| before.cycle_at);
-        let due = looked.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
+        // A cycle in the future was before the clock was set back.
+        let last_cycle = before.and_then(|before| before.cycle_at);
+        let due = last_cycle.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
         let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
         let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
         let Policy { compat, cycle, max_stale, .. } = *policy;
@@ -88,7 +88,7 @@ impl<'a> ModelContext<'a> {
         }
     }
 
-    /// What is read of an engine of `role`: by who decides, and by those that run beside the model's analyzer.
+    /// The signals that the deciding analyzer and the secondary ones read of an engine of `role`.
     pub(super) fn declared(&self, role: Role) -> Declared {
         let own = self.analyzer.declared(role);
         let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.policy.beside };
@@ -181,12 +181,12 @@ impl VariantContext<'_> {
         self.memory.target.or(self.state.last_status.filter(|last| *last > Replicas::ZERO))
     }
 
-    /// Somebody asks for at least one replica of it.
+    /// At least one replica is requested.
     pub(super) fn is_active(&self) -> bool {
         self.scale.spec > Replicas::ZERO
     }
 
-    /// Its number is what is left of an order that was withdrawn: what runs beyond it keeps nobody from going on.
+    /// Its number is what remains of a withdrawn order, and more replicas than that run.
     pub(super) fn is_withdrawn(&self) -> bool {
         let VariantMemory { target_since, withdrawn_at, target, .. } = *self.memory;
         withdrawn_at.is_some() && withdrawn_at == target_since && target < Some(self.scale.base())

@@ -12,7 +12,7 @@
 //! 8. `publish`: the decision, and what is remembered.
 //!
 //! Models that share limits pass optimize, stabilise and limit together (`shared_models`); all others are independent, so their
-//! order is irrelevant. What [`crate::check`] refuses is held.
+//! order is irrelevant. A number that [`crate::check`] refuses is held.
 
 mod analyze;
 mod bound;
@@ -52,7 +52,7 @@ use crate::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use crate::isolate::{guarded, guarded_together};
 use crate::memory::{GroupMemory, Memory};
 use crate::model::{GroupId, InvalidVariant, Policy, VariantId};
-use crate::normalize::{cleaned, is_clean, not_after};
+use crate::normalize::{is_normal, normalize, not_after};
 use crate::outcome::Outcome;
 use crate::progress::Progress;
 use crate::report::{Basis, Detail, Explanation, Reasoning, Report, Step, Violation};
@@ -63,7 +63,7 @@ pub fn decide(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> Outcome 
     decide_watched(snapshot, memory, policy, &())
 }
 
-/// The same, and `progress` is told of each model.
+/// The same, reporting each model to `progress`.
 pub fn decide_watched(
     snapshot: &Snapshot,
     memory: &Memory,
@@ -71,16 +71,23 @@ pub fn decide_watched(
     progress: &dyn Progress,
 ) -> Outcome {
     let memory = &*memory.understood();
-    let is_clean = snapshot.groups.values().all(|group| is_clean(group, snapshot.now));
-    let snapshot = if is_clean { Cow::Borrowed(snapshot) } else { Cow::Owned(cleaned(snapshot)) };
-    let outcome = decide_clean(&snapshot, memory, policy, progress);
+    let mut snapshot = Cow::Borrowed(snapshot);
+    if !snapshot.groups.values().all(|group| is_normal(group, snapshot.now)) {
+        normalize(snapshot.to_mut());
+    }
+    let outcome = decide_normalized(&snapshot, memory, policy, progress);
     progress.begins(None);
     outcome
 }
 
-fn decide_clean(snapshot: &Snapshot, memory: &Memory, policy: &Policy, progress: &dyn Progress) -> Outcome {
+fn decide_normalized(
+    snapshot: &Snapshot,
+    memory: &Memory,
+    policy: &Policy,
+    progress: &dyn Progress,
+) -> Outcome {
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|invalid| &invalid.id).collect();
-    let mut memories = MemoryCursor { left: memory.groups.iter().peekable(), gone: Vec::new() };
+    let mut memories = MemoryCursor { left: memory.groups.iter().peekable(), unmatched: Vec::new() };
     let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
     let limits = limits.unwrap_or_else(|cause| Limits::denying(policy.compat, &cause));
     let mut results = Results::new(snapshot, policy, &limits, &invalid);
@@ -129,7 +136,7 @@ fn decide_clean(snapshot: &Snapshot, memory: &Memory, policy: &Policy, progress:
             }
         }
     }
-    outcome(snapshot, memory, results, memories.gone(), &invalid)
+    outcome(snapshot, memory, results, memories.unmatched(), &invalid)
 }
 
 /// The results of all models, with the objects that cannot be decided about; what the checker refuses is held.
@@ -170,33 +177,33 @@ fn outcome(
     outcome
 }
 
-/// What is remembered, beside the groups of a snapshot: both are in the order of their names, so one walk finds all.
+/// Walks over what is remembered, beside the groups of a snapshot: both are in the order of their names.
 struct MemoryCursor<'a> {
     left: Peekable<btree_map::Iter<'a, GroupId, GroupMemory>>,
     /// Of groups that the snapshot does not have.
-    gone: Vec<(&'a GroupId, &'a GroupMemory)>,
+    unmatched: Vec<(&'a GroupId, &'a GroupMemory)>,
 }
 
 impl<'a> MemoryCursor<'a> {
-    /// The memory of `id`, which comes after all that were asked for before.
+    /// The memory of `id`, which is greater than every earlier one.
     fn advance_to(&mut self, id: &GroupId) -> Option<&'a GroupMemory> {
         loop {
-            // Nearly always it is the next one, and to be equal is cheaper to see than to be less.
+            // Nearly always it is the next one, and equality is cheaper to test than order.
             if let Some((_, group)) = self.left.next_if(|(own, _)| *own == id) {
                 return Some(group);
             }
-            self.gone.push(self.left.next_if(|(own, _)| *own < id)?);
+            self.unmatched.push(self.left.next_if(|(own, _)| *own < id)?);
         }
     }
 
-    fn gone(mut self) -> Vec<(&'a GroupId, &'a GroupMemory)> {
-        self.gone.extend(self.left);
-        self.gone
+    fn unmatched(mut self) -> Vec<(&'a GroupId, &'a GroupMemory)> {
+        self.unmatched.extend(self.left);
+        self.unmatched
     }
 }
 
-/// What stays remembered of groups that are not in the snapshot: the objects that cannot be decided about just now. The
-/// rest goes, so that the memory stays as small as the fleet.
+/// The memory of groups that are not in the snapshot: only invalid objects stay remembered, so that the memory stays as small as the
+/// fleet.
 fn absent(
     snapshot: &Snapshot,
     gone: Vec<(&GroupId, &GroupMemory)>,
@@ -232,7 +239,7 @@ fn refuse(states: &States<'_>, memory: &Memory, outcome: &mut Outcome, violation
                 Verdict::Target(target) => target.evidence,
                 Verdict::Unknown(unknown) => unknown.since,
             };
-            let basis = Basis::RuleBroken { rule: violation.rule, detail: violation.detail.as_str().into() };
+            let basis = Basis::RuleBroken { rule: violation.rule, detail: violation.detail.clone() };
             let reasoning = Reasoning::clone(&Explanation::without_number(basis));
             let running = state.scale.map(|scale| scale.base());
             let explanation = Reasoning { running, number: previous, ..reasoning }.into();

@@ -12,9 +12,9 @@ use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::VariantId;
 use crate::normalize::remembered;
-use crate::report::{Basis, Detail, Explanation, GroupReport, Step, Withheld, figure};
+use crate::report::{Basis, Detail, Explanation, GroupReport, Step, Withheld};
 use crate::snapshot::VariantState;
-use crate::units::Seconds;
+use crate::units::{Seconds, figure};
 
 pub(super) struct ModelOutcome {
     pub(super) decisions: Vec<(VariantId, Decision)>,

@@ -1,5 +1,5 @@
-//! What runs must fit into what a removal leaves. OptimizerInput of every analyzer's numbers before limits and bounds, so that a removal
-//! of two that leaves too little becomes one of one; [`crate::check`] derives it again by itself.
+//! The removal guard: running requests must fit into what a removal leaves. Applied to every analyzer's numbers, before limits and bounds: a removal of
+//! two replicas that leaves too little becomes one of one. [`crate::check`] derives the same by itself.
 
 use std::cell::{OnceCell, RefCell};
 
@@ -8,7 +8,7 @@ use super::proposal::Proposal;
 use crate::decision::Reason;
 use crate::model::Role;
 use crate::quality::{RemainingCapacity, Shortfall};
-use crate::report::{AdjustmentReason, RemovalLimit, Stage, Step, figure};
+use crate::report::{AdjustmentReason, Stage, Step};
 use crate::units::Replicas;
 
 /// A role whose replicas an analyzer may want to remove; what its pods hold is looked at when that happens.
@@ -29,11 +29,8 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
     /// What runs fits into `targets`, or it is not known that it does not.
     pub(super) fn fits(&self, targets: &[u32]) -> bool {
         let refused = self.find_shortfall(targets);
-        let fits = refused.is_none();
-        if !fits {
-            *self.refused.borrow_mut() = refused;
-        }
-        fits
+        self.refused.replace_with(|last| refused.or(*last));
+        refused.is_none()
     }
 
     /// Fewer in all are left of `from`, or fewer of those that serve, and what runs does not fit into `targets`.
@@ -48,26 +45,14 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
     }
 
     fn remaining(&self) -> &RemainingCapacity {
-        let seen = |variant: &VariantContext<'a>| variant.memory.most_running.of(variant.state);
-        let states = || self.variants.iter().map(|variant| (variant.state, seen(variant)));
+        let peak = |variant: &VariantContext<'a>| variant.memory.most_running.of(variant.state);
+        let states = || self.variants.iter().map(|variant| (variant.state, peak(variant)));
         self.remaining.get_or_init(|| RemainingCapacity::new(states(), self.context.now))
     }
 
     /// Why no more is removed, if that was it.
-    pub(super) fn refused(&self) -> Option<RemovalLimit> {
-        (*self.refused.borrow()).map(removal_limit)
-    }
-}
-
-/// As explanations keep it.
-fn removal_limit(refused: Shortfall) -> RemovalLimit {
-    match refused {
-        Shortfall::Sequences(used, remaining) => {
-            RemovalLimit::Sequences { used: figure(used), remaining: figure(remaining) }
-        }
-        Shortfall::Kv(used, remaining) => {
-            RemovalLimit::KvCache { used: figure(used), remaining: figure(remaining) }
-        }
+    pub(super) fn refused(&self) -> Option<Shortfall> {
+        *self.refused.borrow()
     }
 }
 
@@ -146,7 +131,7 @@ fn hold_role(
             }
         }
         targets[at] = most;
-        give_back(&variants[at], &mut proposals[at], most, &refused, steps);
+        give_back(&variants[at], &mut proposals[at], most, refused, steps);
         if !removal.is_refused(&from, &targets) {
             return;
         }
@@ -157,13 +142,13 @@ fn give_back(
     variant: &VariantContext<'_>,
     proposal: &mut Proposal,
     number: u32,
-    refused: &Shortfall,
+    refused: Shortfall,
     steps: &mut Vec<Step>,
 ) {
     if proposal.number.unwrap_or_default().get() >= number {
         return;
     }
-    let why = AdjustmentReason::MustFit { limit: removal_limit(*refused) };
+    let why = AdjustmentReason::MustFit { limit: refused };
     let step = proposal.set(variant, Stage::Target, Replicas::new(number), Reason::Bounded, why);
     steps.push(step);
 }

@@ -211,8 +211,7 @@ fn coming(
     let (mut there, mut young) = (0_u32, 0_u32);
     for replica in variant.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
         there += 1;
-        let starts = matches!(replica.phase, Phase::Pending | Phase::Starting);
-        young += u32::from(starts && age(replica.created) < start.get());
+        young += u32::from(replica.phase.is_starting() && age(replica.created) < start.get());
     }
     let recent = ordered.is_some_and(|at| age(at) < start.get() + LEAD);
     let unordered = if recent { promised.saturating_sub(there) } else { 0 };

@@ -1,17 +1,17 @@
-//! What keeps numbers from moving too fast: the policy's rules of stability, orders that were withdrawn, what runs and must fit
-//! into what a removal leaves; and above all these the safety net of a saturated fleet.
+//! What keeps numbers from moving too fast: the policy's stability rules, withdrawn orders, the removal guard, and above all of them the
+//! safety net of a saturated fleet.
 
 use super::context::{ModelContext, VariantContext};
 use super::model::ModelDecision;
 use super::proposal::Proposal;
 use super::{removal_guard, safety_net, withdrawn_orders};
-use crate::bound::stability::From;
+use crate::bound::stability::StabilityBase;
 use crate::decision::Reason;
 use crate::model::Stability;
 use crate::report::{AdjustmentReason, Stage, Step};
 
-/// Puts what analyzers have just decided under these rules, in this order: each may hold what the ones before it let pass, and the
-/// safety net comes last, because it only raises.
+/// Applies these rules to the numbers that analyzers have just decided, in this order: each may hold what the earlier ones let pass. The
+/// safety net comes last, because it only raises numbers.
 pub(super) fn stabilise(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, .. } = model;
     apply_stability(*context, variants, proposals, steps);
@@ -34,11 +34,11 @@ fn apply_stability(
     }
     for (variant, proposal) in variants.iter_mut().zip(proposals) {
         let Some(number) = proposal.number.filter(|_| proposal.analyzed.is_some()) else { continue };
-        let from = From { published: variant.committed(), running: variant.scale.base() };
-        let settled = variant.memory.to_mut().wanted.settle(context.now, number, from, stability);
-        if let Some(rule) = settled.binding {
+        let from = StabilityBase { published: variant.committed(), running: variant.scale.base() };
+        let stabilised = variant.memory.to_mut().wanted.apply(context.now, number, from, stability);
+        if let Some(rule) = stabilised.binding {
             let why = AdjustmentReason::Stability { rule };
-            steps.push(proposal.set(variant, Stage::Bound, settled.number, Reason::Bounded, why));
+            steps.push(proposal.set(variant, Stage::Bound, stabilised.number, Reason::Bounded, why));
         }
     }
 }

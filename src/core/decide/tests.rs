@@ -2,7 +2,13 @@
 
 use super::*;
 use crate::isolate::tests::with_broken;
-use crate::report::{Rule, Stage};
+use crate::learn::ObservedStarts;
+use crate::memory::VariantMemory;
+use crate::model::ScaleToZero;
+use crate::quality::Shortfall;
+use crate::report::{Breach, Rule, Stage};
+use crate::snapshot::Scale;
+use crate::units::{Replicas, Seconds};
 
 #[derive(serde::Deserialize)]
 struct ModelContext {
@@ -14,7 +20,7 @@ struct ModelContext {
 fn refused(context: &ModelContext) -> Outcome {
     let mut outcome = decide(&context.snapshot, &context.memory, &context.policy);
     let variant = VariantId::new("default", "llama");
-    let violation = Violation { variant, rule: Rule::OneStep, detail: "two steps".into() };
+    let violation = Violation { variant, rule: Rule::OneStep, detail: Breach::Recorded("two steps".into()) };
     refuse(&by_id(&context.snapshot), &context.memory, &mut outcome, violation);
     outcome
 }
@@ -58,7 +64,7 @@ fn a_removal_that_leaves_too_little_is_held_and_nobody_is_asked_to_report_it() {
     let scene = busy();
     let mut outcome = decide(&scene.snapshot, &scene.memory, &scene.policy);
     let variant = VariantId::new("default", "llama");
-    let detail = "running + waiting requests peaked at 210 of the 230 sequences that remain".to_owned();
+    let detail = Breach::Overfull { limit: Shortfall::Sequences { used: 210.0, remaining: 230.0 } };
     let violation = Violation { variant: variant.clone(), rule: Rule::FitsRemaining, detail };
     refuse(&by_id(&scene.snapshot), &scene.memory, &mut outcome, violation);
     let message = outcome.decisions[&variant].verdict.explanation().to_string();
@@ -225,4 +231,36 @@ fn a_model_whose_decision_was_given_up_is_held_like_one_that_broke() {
     assert_eq!(retry_at(&memory), Some(first));
     crate::give_up(&mut memory, &id, first, "it had not ended after 30 s");
     assert_eq!(memory.groups[&id].failed.as_ref().map(|failed| failed.count), Some(2));
+}
+
+#[test]
+fn an_order_at_zero_was_forgotten_while_its_pod_was_still_starting() {
+    let learned: ObservedStarts = serde_json::from_str(r#"{"last":[400.0]}"#).unwrap();
+    for (configured, starts) in [(400, ObservedStarts::default()), (120, learned)] {
+        let is_ordered = |age: i64| {
+            let mut context = busy();
+            let policy = &mut context.policy.global.default;
+            policy.rate.start_up = Seconds::whole(configured);
+            policy.scale_to_zero = Some(ScaleToZero { enabled: true, ..ScaleToZero::default() });
+            let now = context.snapshot.now;
+            let memory = VariantMemory {
+                target: Some(Replicas::ONE),
+                target_since: Some(now - jiff::SignedDuration::from_secs(age)),
+                evidence: Some(now),
+                starts: starts.clone(),
+                ..VariantMemory::default()
+            };
+            let id = GroupId::new("default", "m");
+            context.memory.groups.get_mut(&id).unwrap().variants.insert("llama".into(), memory);
+            let state = &mut context.snapshot.groups.get_mut(&id).unwrap().variants[0];
+            state.variant.bounds.min = Replicas::ZERO;
+            state.replicas.clear();
+            let [spec, current, ready] = [Replicas::ZERO; 3];
+            state.scale = Some(Scale { spec, current, ready });
+            let outcome = decide(&context.snapshot, &context.memory, &context.policy);
+            desired(&outcome, "default") == (1, Reason::Transition)
+        };
+        // Starting takes 400 s, and an HPA needs up to 30 s to act on an order.
+        assert_eq!([0, 301, 429, 431].map(is_ordered), [true, true, true, false], "{configured}");
+    }
 }

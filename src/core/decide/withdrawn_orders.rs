@@ -5,7 +5,7 @@ use jiff::Timestamp;
 
 use super::context::{ModelContext, VariantContext};
 use super::proposal::Proposal;
-use crate::bound::stability::Wanted;
+use crate::bound::stability::ProposalHistory;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
 use crate::model::Analyzer;
@@ -139,7 +139,7 @@ fn withdraw_of(
     let memory = variant.memory.to_mut();
     (memory.target, memory.ordered_from, memory.target_since) = (Some(from), None, Some(context.now));
     memory.withdrawn_at = Some(context.now);
-    memory.wanted = Wanted::default();
+    memory.wanted = ProposalHistory::default();
     if let Some(rate) = &mut learned.rate {
         // What was ordered by mistake keeps nobody from removing.
         rate.cooldowns.entry(variant.state.variant.role).or_default().added_at = None;

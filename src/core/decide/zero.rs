@@ -17,9 +17,9 @@ use crate::model::Analyzer;
 use crate::model::Role;
 use crate::observe::{Activity, activity, scheduler_queue};
 use crate::quality::CoverageState;
-use crate::report::{Basis, Step, Value, figure};
+use crate::report::{Basis, Step, Value};
 use crate::snapshot::VariantState;
-use crate::units::{Replicas, Seconds};
+use crate::units::{Replicas, Seconds, figure};
 
 /// A role of which no replica runs and none is requested: it stays at zero until the scheduler holds a request for the model.
 pub(super) fn wake_up(

@@ -29,10 +29,12 @@ pub struct Tolerance {
     pub up: f64,
 }
 
+/// The default of the controller's `--horizontal-pod-autoscaler-tolerance`.
+pub(crate) const TOLERANCE: f64 = 0.1;
+
 impl Default for Tolerance {
-    /// The controller's `--horizontal-pod-autoscaler-tolerance`.
     fn default() -> Self {
-        Self { down: 0.1, up: 0.1 }
+        Self { down: TOLERANCE, up: TOLERANCE }
     }
 }
 
@@ -40,6 +42,25 @@ impl Tolerance {
     fn holds(self, ratio: f64) -> bool {
         (1.0 - self.down) <= ratio && ratio <= (1.0 + self.up)
     }
+}
+
+/// An HPA with this tolerance takes `desired` for what runs already, so that nothing will happen. Source: Kubernetes,
+/// `replica_calculator.go` of newer versions, in which both ends of the tolerance count as within it.
+pub(crate) fn is_ignored(desired: Replicas, running: Replicas, tolerance: f64) -> bool {
+    let ratio = f64::from(desired.get()) / f64::from(running.get());
+    desired != running && Tolerance { down: tolerance, up: tolerance }.holds(ratio)
+}
+
+/// The nearest number above `running` that an HPA with the default tolerance acts on: exact, in whole tenths.
+pub(crate) fn next_above(running: Replicas) -> Replicas {
+    let running = i64::from(running.get());
+    Replicas::saturating_from((running + 1).max(running * 11 / 10 + 1))
+}
+
+/// The nearest number below `running` that an HPA with the default tolerance acts on.
+pub(crate) fn next_below(running: Replicas) -> Replicas {
+    let running = i64::from(running.get());
+    Replicas::saturating_from((running * 9 + 9) / 10 - 1)
 }
 
 /// The scale object's counts.

@@ -10,6 +10,7 @@ mod scaler;
 mod tests;
 
 pub use metric::{Counts, Kind, MetricTarget, Tolerance, combine, milli, propose};
+pub(crate) use metric::{TOLERANCE, is_ignored, next_above, next_below};
 pub use scaler::{AtZero, Behavior, Hpa, PolicyKind, Rules, ScalingPolicy, Select, Settings};
 
 use crate::units::Seconds;

@@ -55,3 +55,23 @@ fn a_sum_that_overflows_saturates() {
     let huge = propose(&[i64::MAX, i64::MAX], target, counts, Tolerance::default());
     assert_eq!(huge, Some(n(u32::MAX)));
 }
+
+#[test]
+fn an_hpa_ignores_one_replica_from_ten_on() {
+    let one_more = |running| is_ignored(n(running + 1), n(running), TOLERANCE);
+    assert_eq!([1, 9, 10, 12].map(one_more), [false, false, true, true]);
+    assert!(!is_ignored(n(14), n(12), TOLERANCE));
+    assert_eq!([8, 9, 10].map(|desired| is_ignored(n(desired), n(10), TOLERANCE)), [false, true, false]);
+    assert!(!is_ignored(n(1), n(0), TOLERANCE) && !is_ignored(n(1), n(1), TOLERANCE));
+}
+
+#[test]
+fn the_next_numbers_are_the_nearest_that_an_hpa_acts_on() {
+    for running in 1..2000 {
+        let (above, below) = (next_above(n(running)).get(), next_below(n(running)).get());
+        for ignored in (below + 1..above).filter(|desired| *desired != running) {
+            assert!(is_ignored(n(ignored), n(running), TOLERANCE), "{ignored} for {running}");
+        }
+        assert!(!is_ignored(n(above), n(running), TOLERANCE) && !is_ignored(n(below), n(running), TOLERANCE));
+    }
+}

@@ -2,7 +2,7 @@
 //! the pods or by the dozen from Prometheus.
 
 use jiff::Timestamp;
-use smol_str::{SmolStr, format_smolstr};
+use smol_str::SmolStr;
 
 use super::arrivals::{MAX_READING_GAP, Queue};
 use super::counter_snapshot::{CounterSnapshot, Growth, MIN_READING_GAP};
@@ -12,9 +12,9 @@ use super::token_shape::RequestSizes;
 use crate::model::{Analyzer, Role};
 use crate::moment::Moment;
 use crate::name_map::NameMap;
-use crate::quality::{EngineAssessor, SignalHistory, judged_engines, stale_limit};
+use crate::quality::{EngineAssessor, SignalHistory, engine_key, judged_engines, stale_limit};
 use crate::snapshot::{
-    ModelGroup, Phase, Replica, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
+    ModelGroup, Phase, Sample, Series, Signal, SignalSet, Signals, VariantState, median_gap,
 };
 use crate::units::count;
 
@@ -144,12 +144,6 @@ fn learn_capacity<'s>(
     }
 }
 
-/// The name of an engine of `replica` among those of its variant.
-fn key_of(replica: &Replica, engine: &SmolStr) -> SmolStr {
-    let is_one_of_several = replica.engines.len() > 1;
-    if is_one_of_several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
-}
-
 /// `key` is an engine of `pod`.
 fn is_of_pod(key: &str, pod: &str) -> bool {
     key.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
@@ -173,7 +167,7 @@ fn sources<'a>(
                 let contradicted = coverage.contradicted.and(declared.needed);
                 Source {
                     variant,
-                    key: key_of(replica, engine),
+                    key: engine_key(replica, engine),
                     signals,
                     ready_since,
                     engines: 0.0,

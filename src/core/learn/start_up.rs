@@ -64,7 +64,7 @@ impl StartUpTimes {
 
     /// Expected start-up time, seconds: the longest that was seen. Before one was, the median of the ready pods, at least `prior`.
     pub(crate) fn expected(&self, prior: f64, pods: &[(Moment, Moment)]) -> f64 {
-        if let Some(longest) = self.last.iter().copied().reduce(f64::max) {
+        if let Some(longest) = self.longest() {
             return longest;
         }
         let mut inferred: Vec<f64> = pods.iter().map(|(created, ready)| created.until(*ready)).collect();
@@ -103,10 +103,8 @@ impl ObservedStarts {
     /// The same with the pods of `state` added; `None` if nothing changes.
     #[must_use]
     pub fn after(&self, state: &VariantState) -> Option<Self> {
-        let has_never_served = |replica: &&Replica| {
-            replica.ready_since.is_none()
-                && matches!(replica.phase, Phase::Pending | Phase::Starting | Phase::Unschedulable)
-        };
+        let has_never_served =
+            |replica: &&Replica| replica.ready_since.is_none() && replica.phase.is_awaited();
         let starting =
             state.replicas.iter().filter(has_never_served).map(|replica| &replica.pod).take(MAX_WATCHED);
         if starting.clone().eq(&self.pods) {

@@ -8,7 +8,7 @@ use super::numeric::{is_default, six_digits};
 use super::window_extrema::WindowMinimum;
 use crate::moment::Moment;
 
-/// Half-life of a surge, seconds: long compared with the wait before a removal, six_digits compared with a day.
+/// Half-life of a surge, seconds: long compared with the wait before a removal, short compared with a day.
 const HALF_LIFE: f64 = 3600.0;
 /// Maximum surge: a doubling.
 const MAX_SURGE: f64 = 1.0;

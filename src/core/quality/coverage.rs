@@ -223,16 +223,14 @@ pub(crate) fn assess_variant<'a>(
     let mut coverage = VariantCoverage::default();
     let assessor = EngineAssessor::new(variant, declared, history, now);
     for replica in &variant.replicas {
-        match replica.phase {
-            Phase::Terminating => {}
-            Phase::Asleep => coverage.asleep += 1,
-            Phase::Ready => assessor.add_ready_pod(&mut coverage, replica),
-            Phase::Pending | Phase::Starting | Phase::Unschedulable => {
-                coverage.starting += 1;
-                coverage.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
-                coverage.started_last = coverage.started_last.max(Some(replica.created));
-            }
+        if replica.phase == Phase::Ready {
+            assessor.add_ready_pod(&mut coverage, replica);
+        } else if replica.phase.is_awaited() {
+            coverage.starting += 1;
+            coverage.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
+            coverage.started_last = coverage.started_last.max(Some(replica.created));
         }
+        coverage.asleep += u32::from(replica.phase == Phase::Asleep);
     }
     coverage
 }

@@ -38,3 +38,4 @@ pub(crate) use pods::{OVERDUE_FACTOR, PodOutlook, count_lost_and_failing, is_gro
 pub use remaining_capacity::{RemainingCapacity, Shortfall};
 pub(crate) use saturation::{SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 pub use signal_history::SignalHistory;
+pub(crate) use signal_history::engine_key;

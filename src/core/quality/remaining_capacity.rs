@@ -3,11 +3,12 @@
 //! was learned is used.
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::freshness::{PEAK_WINDOW, judged_engines};
 use crate::sequence_limit::second_highest;
 use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
-use crate::units::{Seconds, count};
+use crate::units::{Seconds, count, figure};
 
 /// Share of the remaining resource that the requests may fill: a tenth is kept for chance, as between two scrapes.
 const MAX_SHARE: f64 = 0.9;
@@ -34,13 +35,24 @@ pub struct RemainingCapacity {
     kv: Option<Resource>,
 }
 
-/// What does not fit.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// What does not fit, in figures.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Shortfall {
-    /// Running and waiting requests at their peaks, and the sequences that remain.
-    Sequences(f64, f64),
-    /// Tokens in the KV caches at their peaks, and those that remain.
-    Kv(f64, f64),
+    /// Running and waiting requests.
+    Sequences {
+        /// Requests at their peaks.
+        used: f64,
+        /// Sequences that remain.
+        remaining: f64,
+    },
+    /// Tokens in the KV caches.
+    KvCache {
+        /// Tokens at their peaks.
+        used: f64,
+        /// Tokens that remain.
+        remaining: f64,
+    },
 }
 
 /// Peaks of one pod, summed over its engines.
@@ -120,9 +132,11 @@ impl RemainingCapacity {
         let is_short = |resource: &&Resource| resource.used > remaining(resource) * MAX_SHARE;
         let sequences = self.sequences.as_ref().filter(is_short);
         let kv = || self.kv.as_ref().filter(is_short);
-        sequences
-            .map(|sequences| Shortfall::Sequences(sequences.used, remaining(sequences)))
-            .or_else(|| kv().map(|kv| Shortfall::Kv(kv.used, remaining(kv))))
+        let figures = |resource: &Resource| (figure(resource.used), figure(remaining(resource)));
+        if let Some((used, remaining)) = sequences.map(figures) {
+            return Some(Shortfall::Sequences { used, remaining });
+        }
+        kv().map(figures).map(|(used, remaining)| Shortfall::KvCache { used, remaining })
     }
 }
 

@@ -263,7 +263,7 @@ impl<'a> Substitution<'a> {
 }
 
 /// The name of an engine of `replica` among those of its model.
-pub(super) fn engine_key(replica: &Replica, engine: &SmolStr) -> SmolStr {
+pub(crate) fn engine_key(replica: &Replica, engine: &SmolStr) -> SmolStr {
     let is_one_of_several = replica.engines.len() > 1;
     if is_one_of_several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
 }

@@ -4,10 +4,10 @@ use std::mem::discriminant;
 
 use serde::{Deserialize, Serialize};
 
-use super::finding::RemovalLimit;
 use super::{Relief, Stage};
 use crate::bound::stability::StabilityRule;
 use crate::limit::Binding;
+use crate::quality::Shortfall;
 use crate::units::Replicas;
 
 /// A later stage's change of a number.
@@ -45,7 +45,7 @@ pub(crate) enum AdjustmentReason {
     },
     /// What runs must fit into what remains.
     MustFit {
-        limit: RemovalLimit,
+        limit: Shortfall,
     },
     /// The safety net of a saturated fleet.
     Saturated {

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, ToSmolStr};
 
-use super::Rule;
 use super::adjustment::Adjustment;
 use super::finding::{Analysis, Finding};
+use super::{Breach, Rule};
 use crate::units::Replicas;
 
 /// Why a variant has its number, or none. Cheap to clone: decision, memory and report share one.
@@ -268,7 +268,7 @@ pub(crate) enum Basis {
     },
     RuleBroken {
         rule: Rule,
-        detail: SmolStr,
+        detail: Breach,
     },
 }
 
@@ -328,17 +328,4 @@ pub(crate) enum Withheld {
         age: f64,
         limit: f64,
     },
-}
-
-/// `value` as explanations keep it: four decimals, and finite, since JSON has no other numbers.
-pub(crate) fn figure(value: f64) -> f64 {
-    // Beyond this a float has no decimals to round, and the product could overflow.
-    const MAX_ROUNDED: f64 = 1e11;
-    if value.is_nan() {
-        0.0
-    } else if value.abs() < MAX_ROUNDED {
-        (value * 1e4).round() / 1e4
-    } else {
-        value.clamp(f64::MIN, f64::MAX)
-    }
 }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Analyzer, Role};
+use crate::quality::Shortfall;
 
 /// What the analyzers found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,7 +15,7 @@ pub(crate) struct Analysis {
     pub(crate) stand_in: Option<StandIn>,
     /// Why no more replicas are removed, if that was it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) removal_limit: Option<RemovalLimit>,
+    pub(crate) removal_limit: Option<Shortfall>,
 }
 
 impl From<Finding> for Analysis {
@@ -135,14 +136,4 @@ pub(crate) struct CapacityTotals {
     pub(crate) required: f64,
     /// What could go, at least 0.
     pub(crate) spare: f64,
-}
-
-/// What leaves too little room for a removal.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub(crate) enum RemovalLimit {
-    /// Running and waiting requests at their peaks, and the sequences that would remain.
-    Sequences { used: f64, remaining: f64 },
-    /// Tokens in the KV caches at their peaks, and those that would remain.
-    KvCache { used: f64, remaining: f64 },
 }

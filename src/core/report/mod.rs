@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
 pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationEvidence};
-pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld, figure};
+pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld};
 pub use self::explanation::{Explanation, Reasoning};
 pub(crate) use self::finding::*;
 pub use self::optimizer::{Addition, OptimizerStep, Vote};
 pub use crate::isolate::Failed;
 use crate::limit::Binding;
 use crate::model::{GroupId, Role, VariantId};
-use crate::quality::CoverageState;
+use crate::quality::{CoverageState, Shortfall};
 use crate::units::Replicas;
 
 /// The explanation of a decision as data: one entry a model group, one part a step.
@@ -52,14 +52,52 @@ pub struct ModelFailure {
 }
 
 /// A decision that broke a rule, and was withheld.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Violation {
     /// Whose decision.
     pub variant: VariantId,
     /// Which rule.
     pub rule: Rule,
-    /// What was decided and what is allowed.
-    pub detail: String,
+    pub(crate) detail: Breach,
+}
+
+/// How a decision broke a rule, with its numbers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum Breach {
+    NoDecision,
+    NotInSnapshot,
+    OutOfBounds {
+        decided: u32,
+        nearest: u32,
+    },
+    BlindDecrease {
+        decided: u32,
+        promised: u32,
+    },
+    UnearnedZero {
+        min: Replicas,
+        running: Replicas,
+    },
+    /// `moved` are all variants of the role that move in this cycle.
+    Steps {
+        decided: u32,
+        promised: Option<u32>,
+        running: u32,
+        moved: Vec<SmolStr>,
+    },
+    /// The running requests do not fit into what remains.
+    Overfull {
+        limit: Shortfall,
+    },
+    /// KV caches of unknown size were filled so many times.
+    OverfullCaches {
+        used: f64,
+        remaining: f64,
+    },
+    /// As versions before this one recorded it.
+    #[serde(untagged)]
+    Recorded(SmolStr),
 }
 
 /// What no decision may break.

@@ -5,7 +5,8 @@ use crate::decision::{Decision, Reason, Target, Verdict};
 use crate::limit::Binding;
 use crate::memory::VariantMemory;
 use crate::model::{Analyzer, Role};
-use crate::units::Replicas;
+use crate::quality::Shortfall;
+use crate::units::{Replicas, figure};
 
 use super::*;
 
@@ -97,7 +98,7 @@ fn all() -> Vec<Explanation> {
     let analysis = Analysis {
         finding: Finding::Capacity { analyzers: vec![capacity] },
         stand_in: Some(stand_in),
-        removal_limit: Some(RemovalLimit::KvCache { used: 0.1, remaining: 0.3 }),
+        removal_limit: Some(Shortfall::KvCache { used: 0.1, remaining: 0.3 }),
     };
     let caveat = Some(Caveat::Blocked { by: Blocker::NoNode { pods: 2 } });
     let mut full = explained(1, 2, Basis::Analyzed { caveat }, Some(analysis));
@@ -116,7 +117,11 @@ fn all() -> Vec<Explanation> {
         Basis::Recorded { text: "as it was".into() },
         Basis::Idle,
         Basis::AwaitingReplicas { variant: Some("b".into()), desired: Replicas::ONE, running: zero },
-        Basis::RuleBroken { rule: Rule::OneStep, detail: "two steps".into() },
+        Basis::RuleBroken { rule: Rule::OneStep, detail: Breach::Recorded("two steps".into()) },
+        Basis::RuleBroken {
+            rule: Rule::WithinBounds,
+            detail: Breach::OutOfBounds { decided: 9, nearest: 5 },
+        },
         Basis::DecisionFailed { cause: "panic".into(), retry_at: jiff::Timestamp::UNIX_EPOCH },
     ];
     let bases = bases.into_iter().map(|basis| explained(0, 1, basis, None).into());
@@ -177,6 +182,54 @@ fn reasons_are_the_same_whatever_their_numbers_are() {
     let why = AdjustmentReason::Limit { binding: None };
     limited.to_mut().adjustments.push(adjusted(Stage::Limit, 4, 3, why));
     assert!(!limited.has_same_reasons(&analyzed(None, 1.0)));
+}
+
+#[test]
+fn another_limit_rule_or_state_was_taken_for_the_same_reason_with_other_figures() {
+    let limited = |limit: &str, key: &str, used| AdjustmentReason::Limit {
+        binding: Some(Binding { limit: limit.into(), key: key.into(), used, ..binding() }),
+    };
+    let stable = |rule| AdjustmentReason::Stability { rule };
+    let must_fit = |limit| AdjustmentReason::MustFit { limit };
+    let saturated = |relief, running| AdjustmentReason::Saturated {
+        state: Saturation {
+            evidence: SaturationEvidence::Queue,
+            relief,
+            running: Replicas::new(running),
+            ordered: Replicas::ONE,
+            max: None,
+            starting: 0,
+            unschedulable: 0,
+            not_ready: 0,
+            start_up: 95,
+        },
+    };
+    let (sequences, cache) = (
+        |used| must_fit(Shortfall::Sequences { used, remaining: 9.0 }),
+        must_fit(Shortfall::KvCache { used: 1.0, remaining: 9.0 }),
+    );
+    let (window, dwell) =
+        (|seconds| stable(StabilityRule::Window { seconds }), stable(StabilityRule::Dwell { seconds: 45.0 }));
+    let cases = [
+        ("figures of a limit", limited("team", "H100", 8.0), limited("team", "H100", 7.0), true),
+        ("another limit", limited("team", "H100", 8.0), limited("power", "H100", 8.0), false),
+        ("another key", limited("team", "H100", 8.0), limited("team", "A100", 8.0), false),
+        ("no named limit", limited("team", "H100", 8.0), AdjustmentReason::Limit { binding: None }, false),
+        ("figures of a rule", window(45.0), window(60.0), true),
+        ("another rule", window(45.0), dwell, false),
+        ("figures of a shortfall", sequences(9.0), sequences(8.5), true),
+        ("another shortfall", sequences(9.0), cache, false),
+        ("figures of a state", saturated(Relief::Starting, 2), saturated(Relief::Starting, 3), true),
+        ("another state", saturated(Relief::Starting, 2), saturated(Relief::AtMaximum, 2), false),
+    ];
+    for (what, before, after, is_same) in cases {
+        let [before, after] = [before, after].map(|why| {
+            let mut reasoning = explained(3, 3, Basis::Analyzed { caveat: None }, Some(rate(Role::Both)));
+            reasoning.adjustments = vec![adjusted(Stage::Bound, 4, 3, why)];
+            Explanation::from(reasoning)
+        });
+        assert_eq!(before.has_same_reasons(&after), is_same, "{what}");
+    }
 }
 
 #[test]

@@ -197,3 +197,15 @@ pub enum Phase {
     /// Ready, but all its engines sleep: it serves nothing until one is woken. `Scale::ready` does not count it.
     Asleep,
 }
+
+impl Phase {
+    /// It does not serve yet and may become ready by itself.
+    pub(crate) const fn is_starting(self) -> bool {
+        matches!(self, Self::Pending | Self::Starting)
+    }
+
+    /// It was ordered and does not serve yet: it starts, or no node has room for it.
+    pub(crate) const fn is_awaited(self) -> bool {
+        self.is_starting() || matches!(self, Self::Unschedulable)
+    }
+}

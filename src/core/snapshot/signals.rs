@@ -41,7 +41,7 @@ impl Signals {
         if series.is_empty() {
             return;
         }
-        let falls = signal.is_counter() && !series.is_sorted_by(|one, next| one.value <= next.value);
+        let falls = signal.is_counter() && !series.is_sorted_by(|sample, next| sample.value <= next.value);
         self.falls = if falls { self.falls | signal.bit() } else { self.falls & !signal.bit() };
         self.merge(signal, &series);
         if PACED.contains(&signal) {
@@ -56,20 +56,20 @@ impl Signals {
         let rest = place + usize::from(self.known == known);
         let room = self.times.len().max(series.len());
         let mut times = Vec::with_capacity(room);
-        let mut values = Vec::with_capacity(room * known.count_ones() as usize);
+        let mut values = Vec::with_capacity(room * count_bits(known));
         let (none, mut sparse) = ([f64::NAN; Signal::ALL.len()], self.sparse & !signal.bit());
         let mut rows = self.times.iter().zip(self.values.chunks_exact(width.max(1))).peekable();
         let mut series = series.iter().peekable();
         loop {
-            let next = [rows.peek().map(|(at, _)| **at), series.peek().map(|one| one.at)];
+            let next = [rows.peek().map(|(at, _)| **at), series.peek().map(|sample| sample.at)];
             let Some(at) = next.into_iter().flatten().min() else { break };
-            let (row, own) = (rows.next_if(|(of, _)| **of == at), series.next_if(|one| one.at == at));
+            let (row, own) = (rows.next_if(|(of, _)| **of == at), series.next_if(|sample| sample.at == at));
             sparse |= if row.is_none() { self.known & !signal.bit() } else { 0 };
             sparse |= if own.is_none() { signal.bit() } else { 0 };
             let row = row.map_or(&none[..width], |(_, row)| row);
             times.push(at);
             values.extend_from_slice(&row[..place]);
-            values.push(own.map_or(f64::NAN, |one| one.value));
+            values.push(own.map_or(f64::NAN, |sample| sample.value));
             values.extend_from_slice(&row[rest..]);
         }
         (self.known, self.sparse, self.times, self.values) = (known, sparse, times, values);
@@ -128,7 +128,7 @@ impl Signals {
         }
         let falls = of(self.falls & self.known).filter(|signal| {
             let series = self.get(*signal);
-            !series.iter().is_sorted_by(|one, next| one.value <= next.value)
+            !series.iter().is_sorted_by(|sample, next| sample.value <= next.value)
         });
         self.falls = bits(falls);
         self.interval = self.observed_interval();
@@ -195,6 +195,12 @@ impl Signals {
     }
 }
 
+/// Signals in a bit set.
+const fn count_bits(bits: u32) -> usize {
+    // At most 32.
+    bits.count_ones() as usize
+}
+
 fn bits(signals: impl Iterator<Item = Signal>) -> u32 {
     signals.fold(0, |bits, signal| bits | signal.bit())
 }
@@ -205,7 +211,7 @@ fn of(bits: u32) -> impl Iterator<Item = Signal> {
 
 impl PartialEq for Signals {
     fn eq(&self, other: &Self) -> bool {
-        let same = |(one, other): (&f64, &f64)| one == other || (one.is_nan() && other.is_nan());
+        let same = |(left, right): (&f64, &f64)| left == right || (left.is_nan() && right.is_nan());
         self.known == other.known
             && self.times == other.times
             && self.values.iter().zip(&other.values).all(same)
@@ -237,7 +243,7 @@ pub struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     const fn width(&self) -> usize {
-        self.known.count_ones() as usize
+        count_bits(self.known)
     }
 
     /// Their times, oldest first.
@@ -254,7 +260,7 @@ impl<'a> Rows<'a> {
     /// Index of `signal` in a row.
     pub(crate) fn column(&self, signal: Signal) -> Option<usize> {
         let known = self.known & signal.bit() != 0;
-        known.then(|| (self.known & (signal.bit() - 1)).count_ones() as usize)
+        known.then(|| count_bits(self.known & (signal.bit() - 1)))
     }
 
     /// Some sample of `signal`, possibly outside these rows, is below the one before: the counter was restarted.
@@ -411,7 +417,7 @@ mod tests {
         let (mut slid, mut all) = (Signals::default(), BTreeMap::<Signal, Vec<Sample>>::new());
         for second in 0..50_i64 {
             let some = [Signal::Waiting, Signal::Running, Signal::PrefixCacheHits];
-            let row = some.into_iter().filter(|one| *one != Signal::Running || second % 3 == 0);
+            let row = some.into_iter().filter(|signal| *signal != Signal::Running || second % 3 == 0);
             // Restarted at 30.
             let row: Vec<(Signal, f64)> = row.map(|signal| (signal, (second % 30) as f64)).collect();
             slid.slide(at(second), at(second - 20), 15, row.clone());
@@ -451,7 +457,7 @@ mod tests {
         let signals = Signals::from(series.clone());
         assert_eq!(BTreeMap::from(signals.clone()), series);
         let ends = |rows: Rows<'_>, signal| {
-            let second = |one: Sample| one.at.as_second();
+            let second = |sample: Sample| sample.at.as_second();
             (rows.get(signal).first().map(second), rows.get(signal).last().map(second))
         };
         let some = signals.rows().since(at(1)).until(at(30));

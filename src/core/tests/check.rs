@@ -107,7 +107,8 @@ fn refused_by(fleets: &[Fleet], memory: &Memory, policy: &Policy) -> (Vec<String
     let decisions = fleets.iter().map(|fleet| (id(fleet.name), fleet.decision())).collect();
     let mut violations = check(&snapshot(fleets), memory, policy, &decisions);
     violations.retain(|violation| violation.rule == Rule::FitsRemaining);
-    let detail = violations.first().map(|violation| violation.detail.clone()).unwrap_or_default();
+    let detail = violations.first().map(ToString::to_string).unwrap_or_default();
+    let detail = detail.rsplit(": ").next().unwrap_or_default().to_owned();
     (violations.iter().map(|violation| violation.variant.name.to_string()).collect(), detail)
 }
 

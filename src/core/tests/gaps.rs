@@ -383,7 +383,9 @@ fn a_removal_does_not_count_on_pods_that_sleep() {
     assert_eq!(RemainingCapacity::new([(&awake, 0)], at(0)).find_shortfall(&[5]), None);
     // 61 requests, and two of the three that are awake if the sleepers stay.
     let find_shortfall = RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[5]);
-    let Some(Shortfall::Sequences(used, left)) = find_shortfall else { panic!("{find_shortfall:?}") };
+    let Some(Shortfall::Sequences { used, remaining: left }) = find_shortfall else {
+        panic!("{find_shortfall:?}")
+    };
     assert_eq!((used.round(), left), (61.0, 64.0));
     assert_eq!(RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[6]), None);
     // The checker says the same by itself.

@@ -22,10 +22,9 @@ use crate::quality::analyzer_signals as reads;
 use crate::quality::{CoverageState, EngineLoad, is_distrusted_on_most_engines, used_tokens};
 use crate::report::{
     self, AnalysisStep, CapacityFinding, CapacityTotals, Detail, Direction, Side, Step, Threshold, Value,
-    figure,
 };
 use crate::snapshot::{EngineParameters, Signal, VariantState};
-use crate::units::{Replicas, Seconds, Tokens, truncated_u32};
+use crate::units::{Replicas, Seconds, Tokens, figure, truncated_u32};
 
 /// Cycles in which an analyzer that says nothing may still speak against a removal. As upstream (WVA v0.9).
 const LIVE_CYCLES: f64 = 3.0;
@@ -88,10 +87,16 @@ fn find(
     learned: &mut Learned,
 ) -> Option<Finding> {
     let AnalyzerInput { context, utilisation, observations, .. } = input;
-    let cautious = busiest.and_then(|observations| {
-        find_alone(AnalyzerInput { observations, ..input }, analyzer, &mut learned.clone())
+    let find_alone: fn(AnalyzerInput<'_, '_, '_>, &mut Learned) -> Option<Finding> = match analyzer {
+        Analyzer::Saturation => tokens,
+        Analyzer::Throughput => throughput,
+        Analyzer::QueueingModel => latency::queueing,
+        _ => return None,
+    };
+    let cautious = busiest.and_then(|busiest| {
+        find_alone(AnalyzerInput { observations: busiest, ..input }, &mut learned.clone())
     });
-    let finding = find_alone(input, analyzer, learned)?;
+    let finding = find_alone(input, learned)?;
     let finding = match cautious {
         Some(cautious) => finding.with_spare_of(&cautious),
         None => finding,
@@ -152,24 +157,7 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
     finding
 }
 
-fn find_alone(
-    input: AnalyzerInput<'_, '_, '_>,
-    analyzer: Analyzer,
-    learned: &mut Learned,
-) -> Option<Finding> {
-    match analyzer {
-        Analyzer::Saturation => Some(tokens(input, learned)),
-        Analyzer::Throughput => Some(throughput(input, learned)),
-        Analyzer::QueueingModel => latency::queueing(input, learned),
-        Analyzer::Rate
-        | Analyzer::SaturationPercent
-        | Analyzer::Threshold
-        | Analyzer::Weighted
-        | Analyzer::Inferno => None,
-    }
-}
-
-fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
+fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     let parameters: Vec<_> =
         observations.iter().map(|observation| sequences::parameters(context, observation.variant)).collect();
@@ -196,7 +184,7 @@ fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
     }
     let silent = learned.informative.map(|at| Seconds::between(at, context.now).get());
     let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * context.cycle.get());
-    analysis.into_finding(score, live)
+    Some(analysis.into_finding(score, live))
 }
 
 fn variant_input<'v>(
@@ -247,7 +235,7 @@ fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
     Some(SchedulerQueue { requests, bytes })
 }
 
-fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Finding {
+fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     // Of one whose cache is not known nothing is told; of the rest 0 is none, from which nothing is learned.
     let observed = |load: EngineLoad<'_, reads::Throughput>| {
@@ -273,7 +261,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
         ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
         replicas: observation.loads().filter_map(observed).collect(),
     };
-    let look = throughput::ThroughputInput {
+    let input = throughput::ThroughputInput {
         now: context.now,
         variants: observations.iter().map(variant).collect(),
         arrival: arrival(context, observations),
@@ -285,7 +273,7 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Findin
             period: context.cycle,
         },
     };
-    arithmetic::analyze_throughput(&look, &mut learned.throughput, context.compat).finding
+    Some(arithmetic::analyze_throughput(&input, &mut learned.throughput, context.compat).finding)
 }
 
 /// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all

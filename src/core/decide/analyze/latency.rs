@@ -18,7 +18,7 @@ use crate::model::{LatencyTargets, ServiceClass};
 use crate::moment::may_lower;
 use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
-use crate::units::{Replicas, Requests, count, truncated_u32};
+use crate::units::{Replicas, Requests, count, to_f32, truncated_u32};
 
 /// What the queueing model finds; `None` while nobody knows what latencies to keep.
 pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
@@ -26,7 +26,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
     let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
     let policy = &context.policy.queueing;
     let targets =
-        policy.targets.and_then(|given| Targets::latency(given.ttft_ms as f32, given.itl_ms as f32).ok());
+        policy.targets.and_then(|given| Targets::latency(to_f32(given.ttft_ms), to_f32(given.itl_ms)).ok());
     let settings = QueueingSettings {
         targets,
         multiplier: policy.slo_multiplier,
@@ -127,21 +127,22 @@ fn solve(
     let promised = context.classes.iter().filter(|class| targets(class).is_some());
     let class = promised.min_by_key(|class| class.priority)?;
     let LatencyTargets { ttft_ms, itl_ms } = targets(class)?.latency;
-    let latency = Targets::latency(ttft_ms as f32, itl_ms as f32).ok()?;
+    let latency = Targets::latency(to_f32(ttft_ms), to_f32(itl_ms)).ok()?;
     let promise = vec![(context.id.model.clone(), latency)];
     let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
     let settings = QueueingSettings { targets: Some(latency), ..QueueingSettings::default() };
     let known = std::mem::take(&mut learned.queueing);
     let analysis = arithmetic::analyze_queueing(&loads, Requests::ZERO, &known, &settings, context.compat);
     learned.queueing = stamped(context, analysis);
-    let answers = |load: &&VariantLoad| learned.queueing.contains_key(&load.name) && told(context, load);
+    let answers =
+        |load: &&VariantLoad| learned.queueing.contains_key(&load.name) && has_known_load(context, load);
     let share = queued(context).get()
         / settings.drain.get()
         / f64::from(count(loads.iter().filter(answers).count().max(1)));
     let class = data::ServiceLevel::new(&class.name, i64::from(class.priority), promise).ok()?;
     let mut system = System { classes: vec![class], ..System::default() };
     for (observation, load) in observations.iter().zip(&loads) {
-        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| told(context, load)) {
+        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| has_known_load(context, load)) {
             add(context, &mut system, observation, load, (parameters.service, share));
         }
     }
@@ -165,8 +166,8 @@ fn solve(
     Some(observations.iter().zip(&loads).map(number).collect())
 }
 
-/// Its load is known: not to know is not to have none (ours).
-fn told(context: ModelContext<'_>, load: &VariantLoad) -> bool {
+/// Its load is known; an unknown load is not taken for none (ours).
+fn has_known_load(context: ModelContext<'_>, load: &VariantLoad) -> bool {
     let arriving = load.observations.iter().map(|load| load.arrival);
     let known = !load.observations.is_empty() && arriving.clone().all(|rate| rate.is_some());
     let busy = arriving.flatten().any(|rate| rate > 0.0);
@@ -185,7 +186,7 @@ fn add(
 ) {
     let (state, running) = (observation.variant.state, observation.variant.scale.base());
     let unit = load.accelerator.as_ref().and_then(|name| context.unit_costs.get(name));
-    let cost = unit.map_or(load.cost, |unit| unit.cost).get() as f32;
+    let cost = to_f32(unit.map_or(load.cost, |unit| unit.cost).get());
     let max_batch = match max_sequences(context, observation.variant) {
         0 => DEFAULT_BATCH,
         known => known,
@@ -210,12 +211,12 @@ fn add(
         at_tokens: output,
         service,
     });
-    let replicas_cost = cost * state.template.gpus as f32 * running.get() as f32;
+    let replicas_cost = cost * to_f32(state.template.gpus.into()) * to_f32(running.get().into());
     system.servers.push(data::Server {
         name: name.clone(),
         class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),
         model: context.id.model.clone(),
-        load: data::ServerLoad { arrival: ((arrival + queued) * 60.0) as f32, input, output },
+        load: data::ServerLoad { arrival: to_f32((arrival + queued) * 60.0), input, output },
         min: state.variant.bounds.min,
         max_batch,
         keep_accelerator: true,

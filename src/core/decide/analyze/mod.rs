@@ -161,7 +161,8 @@ fn analyze_role(
                     proposals.unwrap_or_else(|| all(&|variant| rate::unknown(&input, variant)))
                 }
                 Analyzer::SaturationPercent => saturation_percent::propose(&input, steps),
-                Analyzer::Threshold | Analyzer::Weighted => score::propose(&input, &mut learned.bests, steps),
+                Analyzer::Threshold => score::propose(&input, None, steps),
+                Analyzer::Weighted => score::propose(&input, Some(&mut learned.bests), steps),
                 Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {
                     of_role.open = Some(state);
                     between_cycles(context, variants)

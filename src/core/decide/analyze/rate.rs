@@ -25,11 +25,10 @@ use crate::quality::{
 };
 use crate::report::{
     Analysis, AnalysisStep, Basis, Caveat, Detail, Finding, Forecast, RateConstraint, RateExplanation, Step,
-    figure,
 };
 use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Phase, Signal, newest_confirmed};
-use crate::units::{Replicas, Seconds, count};
+use crate::units::{Replicas, Seconds, count, figure};
 
 /// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
 const ARRIVALS_MAX_AGE: f64 = 120.0;

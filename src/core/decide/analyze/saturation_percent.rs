@@ -13,12 +13,13 @@ use crate::decide::context::{ModelContext, VariantContext, newest_sample};
 use crate::decide::holds;
 use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
+use crate::hpa::{next_above, next_below};
 use crate::model::SaturationPolicy;
 use crate::quality::{AllowedMoves, CoverageState, EnginePeaks};
 use crate::report::{
-    Analysis, AnalysisStep, Basis, Caveat, Detail, Direction, Finding, Side, Step, Threshold, Value, figure,
+    Analysis, AnalysisStep, Basis, Caveat, Detail, Direction, Finding, Side, Step, Threshold, Value,
 };
-use crate::units::{Replicas, count};
+use crate::units::{Replicas, count, figure};
 
 /// A variant as the step sees it.
 struct StepCandidate<'m, 'a> {
@@ -227,22 +228,15 @@ fn safely(
     }
 }
 
-/// The next number above: at least one more, and outside the tolerance of an HPA, which takes anything up to
-/// 11 tenths of what runs for equal. A maximum on the way is as far as it goes.
+/// The next number above that an HPA acts on. A maximum on the way is as far as it goes.
 fn more(variant: &VariantContext<'_>) -> Replicas {
-    let base = u64::from(variant.scale.base().get());
-    let beyond = (base + 1).max(base * 11 / 10 + 1);
-    let wanted = Replicas::new(u32::try_from(beyond).unwrap_or(u32::MAX));
+    let wanted = next_above(variant.scale.base());
     variant.state.variant.bounds.max.map_or(wanted, |max| wanted.min(max))
 }
 
-/// The next number below: at least one fewer, and outside the tolerance of an HPA, which takes anything down to
-/// 9 tenths of what runs for equal. A minimum on the way is as far as it goes.
+/// The next number below that an HPA acts on. A minimum on the way is as far as it goes.
 fn fewer(variant: &VariantContext<'_>) -> Replicas {
-    let base = u64::from(variant.scale.base().get());
-    let beyond = (base * 9).div_ceil(10).saturating_sub(1);
-    let wanted = Replicas::new(u32::try_from(beyond).unwrap_or(u32::MAX));
-    wanted.max(variant.state.variant.bounds.min)
+    next_below(variant.scale.base()).max(variant.state.variant.bounds.min)
 }
 
 /// In a transition everything stays as it was published; all variants of the role wait for the one that is `blocking`.

@@ -1,5 +1,6 @@
 //! The score policies (`threshold` and `weighted`): each variant on its own, by the mean score of its engines, a step at a time.
 
+use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::input::RoleInput;
@@ -11,27 +12,26 @@ use crate::decide::context::{ModelContext, VariantContext, newest_sample};
 use crate::decide::holds;
 use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
-use crate::model::{Analyzer, Steps};
+use crate::model::Steps;
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
-use crate::report::{
-    Analysis, AnalysisStep, Detail, Direction, Finding, Side, Step, Threshold, Value, figure,
-};
-use crate::units::{Replicas, count, truncated_u32};
+use crate::report::{Analysis, AnalysisStep, Detail, Direction, Finding, Side, Step, Threshold, Value};
+use crate::units::{Replicas, count, figure, truncated_u32};
 
+/// Decides about each variant of one role: by the weighted score where there are `bests` that speeds are compared with, else by the
+/// threshold score.
 pub(crate) fn propose(
     input: &RoleInput<'_, '_>,
-    bests: &mut BestSpeeds,
+    mut bests: Option<&mut BestSpeeds>,
     steps: &mut Vec<Step>,
 ) -> Vec<Proposal> {
     let RoleInput { context, state, variants, .. } = *input;
     let evidence = newest_sample(variants, context.now);
-    if context.policy.analyzer == Analyzer::Weighted {
-        variants
-            .iter()
-            .filter(|variant| variant.is_active())
-            .for_each(|variant| learn(context, variant, bests));
+    if let Some(bests) = &mut bests {
+        let active = variants.iter().filter(|variant| variant.is_active());
+        active.for_each(|variant| learn(context, variant, bests));
     }
+    let bests = bests.as_deref();
     let mut proposal = |variant: &VariantContext<'_>| {
         if !variant.is_active() {
             return holds::at_zero(context, variant);
@@ -40,7 +40,7 @@ pub(crate) fn propose(
         if loads.is_empty() {
             return holds::unmeasured_among_measured(context, evidence, variant);
         }
-        let scored = score(context, variant, loads, &|key| bests.get(key, context.now));
+        let scored = score(context, variant, loads, bests, BestSpeeds::get);
         let scored = cautious(context, state, variant, scored);
         let scored = against_old_bests(context, state, variant, scored, bests);
         let analysis = Analysis::from(Finding::Score {
@@ -88,14 +88,13 @@ fn cautious(
 /// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
 fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut BestSpeeds) {
     for load in &variant.coverage.loads {
-        let (key, speed) = seen(variant, load);
+        let (key, speed) = hardware_speed(variant, load);
         speed.into_iter().for_each(|speed| bests.observe(&key, context.now, speed));
     }
 }
 
-/// With which engines one is compared, and how fast one of its requests is: not at all as long as nobody knows how long its answers
-/// are.
-fn seen(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Option<f64>) {
+/// With which engines one is compared, and how fast one of its requests is; no speed while the length of its answers is unknown.
+fn hardware_speed(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Option<f64>) {
     let load = load.for_analyzer::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
@@ -111,23 +110,23 @@ fn against_old_bests(
     state: CoverageState,
     variant: &VariantContext<'_>,
     scored: Scored,
-    bests: &BestSpeeds,
+    bests: Option<&BestSpeeds>,
 ) -> Scored {
-    if context.policy.analyzer != Analyzer::Weighted || scored.wanted >= variant.scale.base() {
+    if bests.is_none() || scored.wanted >= variant.scale.base() {
         return scored;
     }
-    let strict =
-        score(context, variant, &variant.coverage.loads, &|key| bests.for_removals(key, context.now));
+    let strict = score(context, variant, &variant.coverage.loads, bests, BestSpeeds::for_removals);
     let least = cautious(context, state, variant, strict).wanted.min(variant.scale.base());
     Scored { wanted: scored.wanted.max(least), ..scored }
 }
 
-/// What is wanted of `variant`, each engine compared with what `best` says of its hardware.
+/// What is wanted of `variant`, each engine compared with the `best` speed of its hardware where there are `bests`.
 fn score(
     context: ModelContext<'_>,
     variant: &VariantContext<'_>,
     loads: &[EngineLoad<'_, ()>],
-    best: &dyn Fn(&str) -> f64,
+    bests: Option<&BestSpeeds>,
+    best: fn(&BestSpeeds, &str, Timestamp) -> f64,
 ) -> Scored {
     let rules = context.policy.scoring;
     let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
@@ -136,11 +135,12 @@ fn score(
     fn read<A: Reads>(load: EngineLoad<'_, A>) -> Option<(f64, u32)> {
         Some((load.kv()?, truncated_u32(load.queue()?)))
     }
-    if context.policy.analyzer == Analyzer::Weighted {
+    if let Some(bests) = bests {
         let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
         let observed = |load: &EngineLoad<'_, ()>| {
-            let (key, speed) = seen(variant, load);
-            let (best, (kv, queue)) = (best(&key), read(load.for_analyzer::<Weighted>())?);
+            let (key, speed) = hardware_speed(variant, load);
+            let (best, (kv, queue)) =
+                (best(bests, &key, context.now), read(load.for_analyzer::<Weighted>())?);
             Some(weighted::WeightedObservation { kv, queue, speed, best })
         };
         let observed: Vec<_> = loads.iter().filter_map(observed).collect();

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::hpa::TOLERANCE;
 use crate::units::{OutOfRange, Replicas, Seconds, at_least_zero};
 
 /// How fast and how often a number may change.
@@ -33,7 +34,7 @@ impl Default for Stability {
             up_step: None,
             down_step: None,
             dwell: Seconds::ZERO,
-            tolerance: 0.1,
+            tolerance: TOLERANCE,
         }
     }
 }

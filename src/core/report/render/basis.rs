@@ -68,28 +68,13 @@ impl Display for Basis {
                 f.write_str("scale to zero is off, so the cheapest variant keeps one replica")
             }
             Self::Idle => f.write_str("no replica runs and no request is waiting"),
-            basis if basis.is_about_pods() => basis.write_pods(f),
-            basis => basis.write_problem(f),
+            basis => basis.write_pods(f),
         }
     }
 }
 
 impl Basis {
-    /// Pods show nothing that a decision could rest on.
-    const fn is_about_pods(&self) -> bool {
-        matches!(
-            self,
-            Self::NoSeries { .. }
-                | Self::StaleSamples { .. }
-                | Self::IncompleteAnswer { .. }
-                | Self::PodsStarting { .. }
-                | Self::PodsUnschedulable { .. }
-                | Self::PodsAsleep { .. }
-                | Self::NotMeasuredYet
-                | Self::NoPods { .. }
-        )
-    }
-
+    /// What pods lack that a decision could rest on.
     fn write_pods(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let ready_pods = |ready: u32| counted(ready, "Ready pod");
         match self {
@@ -128,7 +113,8 @@ impl Basis {
                 "{} requested and no pod exists; if this lasts, check the events of {target}",
                 replicas(*requested)
             ),
-            _ => f.write_str("pods are Ready and not measured yet"),
+            Self::NotMeasuredYet => f.write_str("pods are Ready and not measured yet"),
+            basis => basis.write_problem(f),
         }
     }
 

@@ -5,12 +5,13 @@ use std::fmt::{self, Display, Formatter};
 use super::{Clauses, Text, amount, counted, percent, replicas, role_name};
 use crate::bound::stability::StabilityRule;
 use crate::model::{Analyzer, Role};
+use crate::quality::Shortfall;
 use crate::report::{
     Adjustment, AdjustmentReason, Analysis, Basis, CapacityFinding, CapacityTotals, Caveat, Explanation,
-    Finding, Forecast, RateConstraint, RateExplanation, Reasoning, Relief, RemovalLimit, Saturation,
-    SaturationEvidence, StandIn, Withheld,
+    Finding, Forecast, RateConstraint, RateExplanation, Reasoning, Relief, Saturation, SaturationEvidence,
+    StandIn, Withheld,
 };
-use crate::units::{Replicas, hundredths, tenths, truncated_u32};
+use crate::units::{Replicas, truncated_u32};
 
 impl Display for Explanation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -111,14 +112,10 @@ impl Display for Finding {
                 total,
             } => write!(
                 f,
-                "mean spare KV cache {} (trigger {}) and queue {} (trigger {}) across {non_saturated} of {total} replicas below saturation",
-                hundredths(*spare_kv),
-                hundredths(*kv_trigger),
-                tenths(*spare_queue),
-                tenths(*queue_trigger),
+                "mean spare KV cache {spare_kv:.2} (trigger {kv_trigger:.2}) and queue {spare_queue:.1} (trigger {queue_trigger:.1}) across {non_saturated} of {total} replicas below saturation",
             ),
             Self::Score { mean, engines } => {
-                write!(f, "mean score {} of {}", hundredths(*mean), counted(*engines, "engine"))
+                write!(f, "mean score {mean:.2} of {}", counted(*engines, "engine"))
             }
             Self::Capacity { analyzers } => {
                 let mut clauses = Clauses { f, is_first: true };
@@ -197,7 +194,7 @@ impl CapacityTotals {
     }
 }
 
-impl Display for RemovalLimit {
+impl Display for Shortfall {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Sequences { used, remaining } => write!(

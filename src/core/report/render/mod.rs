@@ -7,7 +7,7 @@ mod step;
 use std::fmt::{self, Display, Formatter};
 
 use crate::model::Role;
-use crate::units::{Replicas, hundredths, tenths};
+use crate::units::Replicas;
 
 /// Writes clauses with `; ` between them.
 pub(super) struct Clauses<'a, 'f> {
@@ -48,8 +48,8 @@ pub(super) fn replicas(count: Replicas) -> impl Display {
 /// A quantity with about three digits.
 pub(super) fn amount(value: f64) -> impl Display {
     Text(move |f: &mut Formatter<'_>| match value.abs() {
-        0.0..9.995 => hundredths(value).fmt(f),
-        9.995..999.95 => tenths(value).fmt(f),
+        0.0..9.995 => write!(f, "{value:.2}"),
+        9.995..999.95 => write!(f, "{value:.1}"),
         _ => write!(f, "{value:.0}"),
     })
 }

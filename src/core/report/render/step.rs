@@ -5,12 +5,12 @@ use std::fmt::{self, Display, Formatter};
 use smol_str::{SmolStr, ToSmolStr};
 
 use super::{counted, percent, replicas, role_name};
-use crate::quality::CoverageState;
+use crate::quality::{CoverageState, Shortfall};
 use crate::report::{
-    Addition, AdjustmentReason, Analysis, AnalysisStep, Basis, CoverageStep, Detail, Direction, Failed,
-    Finding, LimitGap, ModelFailure, OptimizerStep, OrdersWithdrawn, Side, Step, Threshold, Violation,
+    Addition, AdjustmentReason, Analysis, AnalysisStep, Basis, Breach, CoverageStep, Detail, Direction,
+    Failed, Finding, LimitGap, ModelFailure, OptimizerStep, OrdersWithdrawn, Side, Step, Threshold,
+    Violation, Vote,
 };
-use crate::units::tenths;
 
 impl Display for Step {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -112,6 +112,44 @@ impl Display for Violation {
     }
 }
 
+impl Display for Breach {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDecision => f.write_str("it has no decision"),
+            Self::NotInSnapshot => f.write_str("it is not in the snapshot"),
+            Self::OutOfBounds { decided, nearest } => {
+                write!(f, "{decided} is outside the bounds; {nearest} is the nearest inside")
+            }
+            Self::BlindDecrease { decided, promised } => {
+                write!(f, "{decided} after {promised}, with less than half of the serving pods measured")
+            }
+            Self::UnearnedZero { min, running } => {
+                write!(f, "0 with a minimum of {min} and {running} running")
+            }
+            Self::Steps { decided, promised, running, moved } => {
+                let promised =
+                    promised.map_or_else(|| "nothing".to_smolstr(), |promised| promised.to_smolstr());
+                let moved = moved.join(", ");
+                write!(f, "{decided} after {promised} with {running} running; moved at once: {moved}")
+            }
+            Self::Overfull { limit: Shortfall::Sequences { used, remaining } } => write!(
+                f,
+                "running + waiting requests peaked at {used:.0} of the {remaining:.0} sequences that remain"
+            ),
+            Self::Overfull { limit: Shortfall::KvCache { used, remaining } } => {
+                write!(f, "KV caches held {used:.0} tokens at their peaks, of the {remaining:.0} that remain")
+            }
+            Self::OverfullCaches { used, remaining } => {
+                write!(
+                    f,
+                    "KV caches were filled {used:.2} times at their peaks, of the {remaining:.0} that remain"
+                )
+            }
+            Self::Recorded(text) => f.write_str(text),
+        }
+    }
+}
+
 impl Display for LimitGap {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("the GPU limit is not in force, because ")?;
@@ -152,9 +190,9 @@ impl Display for OptimizerStep {
                 write!(f, "role {}:", role_name(*role))?;
                 votes.iter().enumerate().try_for_each(|(index, vote)| {
                     let comma = if index == 0 { "" } else { "," };
-                    let (name, missing, spare) =
-                        (vote.analyzer.as_str(), tenths(vote.missing), tenths(vote.spare));
-                    write!(f, "{comma} {name} needs {missing} more and has {spare} spare")
+                    let Vote { analyzer, missing, spare } = vote;
+                    let name = analyzer.as_str();
+                    write!(f, "{comma} {name} needs {missing:.1} more and has {spare:.1} spare")
                 })
             }
             Self::Covered { role, share, added, cost, is_cheapest } => {
