@@ -13,6 +13,8 @@ mod cases;
 pub mod check;
 pub mod decide;
 pub mod decision;
+#[cfg(test)]
+mod fixture;
 pub mod hpa;
 pub mod isolate;
 pub mod learn;

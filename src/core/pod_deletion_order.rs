@@ -136,10 +136,9 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Deleti
 mod tests {
     use super::*;
     use crate::decision::{Reason, Target, Unknown};
-    use crate::model::{Bounds, Role, TargetRef, Variant};
+    use crate::fixture::variant_state;
     use crate::name_map::NameMap;
-    use crate::snapshot::{ModelGroup, Sample, Scale, SourceHealth, Template};
-    use crate::units::Cost;
+    use crate::snapshot::{ModelGroup, Sample, Scale, SourceHealth};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
@@ -175,20 +174,10 @@ mod tests {
 
     /// What is said of pods of which `current` are counted.
     fn said(replicas: Vec<Replica>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
-        let id = VariantId::new("llm", "chat");
-        let variant = Variant {
-            id: id.clone(),
-            model: "m".into(),
-            target: TargetRef { kind: "Deployment".into(), name: "chat".into() },
-            cost: Cost::ZERO,
-            bounds: Bounds::default(),
-            accelerator: None,
-            role: Role::Both,
-        };
         let current = Replicas::new(current);
         let scale = Some(Scale { spec: current, current, ready: current });
-        let (group, template) = (variant.group(), Template::default());
-        let variants = vec![VariantState { variant, scale, replicas, last_status: None, template }];
+        let state = VariantState { scale, ..variant_state(replicas) };
+        let (id, group, variants) = (state.variant.id.clone(), state.variant.group(), vec![state]);
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
         let groups = BTreeMap::from([(group, model)]);
         let snapshot = Snapshot {

@@ -19,7 +19,7 @@ pub struct RequiredSignals {
 
 /// What every decision reads: KV usage and queue of an engine, the witnesses of their plausibility, and the scheduler's queue.
 const ALWAYS: SignalSet =
-    WITNESSES.with(SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
+    WITNESSES.with(SignalSet::new(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
 /// What shows that a model is idle.
 const IDLE: [Signal; 4] = [
     Signal::Running,

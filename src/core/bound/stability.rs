@@ -45,29 +45,13 @@ pub(crate) struct Stabilised {
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(crate) enum StabilityRule {
     /// The stabilization window, as an HPA's.
-    Window {
-        /// Its length.
-        seconds: f64,
-    },
+    Window { seconds: f64 },
     /// Nothing is removed for a while after an addition.
-    Dwell {
-        /// How long.
-        seconds: f64,
-    },
+    Dwell { seconds: f64 },
     /// The most that one step may lead to.
-    UpStep {
-        /// That number.
-        max: Replicas,
-        /// What ran.
-        running: Replicas,
-    },
+    UpStep { max: Replicas, running: Replicas },
     /// The least that one step may lead to.
-    DownStep {
-        /// That number.
-        min: Replicas,
-        /// What ran.
-        running: Replicas,
-    },
+    DownStep { min: Replicas, running: Replicas },
 }
 
 impl ProposalHistory {

@@ -65,25 +65,22 @@ impl<'a> ModelContext<'a> {
         // A cycle in the future was before the clock was set back.
         let last_cycle = before.and_then(|before| before.cycle_at);
         let due = last_cycle.is_none_or(|at| at > now || Seconds::between(at, now) >= policy.cycle);
-        let (model, scale_to_zero) = (policy.of(id), policy.scale_to_zero(id));
-        let (classes, unit_costs) = (policy.service_classes.as_slice(), &policy.accelerators);
-        let Policy { compat, cycle, max_stale, .. } = *policy;
-        let analyzer = model.analyzer;
+        let model = policy.of(id);
         Self {
-            limited,
             now,
             id,
             policy: model,
-            analyzer,
-            scale_to_zero,
-            compat,
-            cycle,
-            max_stale,
-            classes,
-            unit_costs,
+            analyzer: model.analyzer,
+            scale_to_zero: policy.scale_to_zero(id),
+            compat: policy.compat,
+            cycle: policy.cycle,
+            max_stale: policy.max_stale,
+            classes: &policy.service_classes,
+            unit_costs: &policy.accelerators,
             group,
             evidence: before.and_then(|before| before.evidence.as_deref()),
             due,
+            limited,
             saturated: false,
         }
     }

@@ -4,6 +4,7 @@
 use std::cell::{OnceCell, RefCell};
 
 use super::context::{ModelContext, VariantContext};
+use super::model::ModelDecision;
 use super::proposal::Proposal;
 use crate::decision::Reason;
 use crate::model::Role;
@@ -56,17 +57,13 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
     }
 }
 
-/// Gives back what was to be removed of `variants` (sorted by role) and leaves too little.
-pub(super) fn hold(
-    context: ModelContext<'_>,
-    variants: &[VariantContext<'_>],
-    proposals: &mut [Proposal],
-    steps: &mut Vec<Step>,
-) {
+/// Gives back removals that would leave too little.
+pub(super) fn hold(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, variants, proposals, steps, .. } = model;
     let mut first = 0;
     for of_role in variants.chunk_by(|left, right| role(left) == role(right)) {
         let end = first + of_role.len();
-        hold_role(context, of_role, &mut proposals[first..end], steps);
+        hold_role(*context, of_role, &mut proposals[first..end], steps);
         first = end;
     }
 }

@@ -1,33 +1,26 @@
 //! What keeps numbers from moving too fast: the policy's stability rules, withdrawn orders, the removal guard, and above all of them the
 //! safety net of a saturated fleet.
 
-use super::context::{ModelContext, VariantContext};
 use super::model::ModelDecision;
-use super::proposal::Proposal;
 use super::{removal_guard, safety_net, withdrawn_orders};
 use crate::bound::stability::StabilityBase;
 use crate::decision::Reason;
 use crate::model::Stability;
-use crate::report::{AdjustmentReason, Stage, Step};
+use crate::report::{AdjustmentReason, Stage};
 
 /// Applies these rules to the numbers that analyzers have just decided, in this order: each may hold what the earlier ones let pass. The
 /// safety net comes last, because it only raises numbers.
 pub(super) fn stabilise(model: &mut ModelDecision<'_>) {
-    let ModelDecision { context, variants, proposals, steps, .. } = model;
-    apply_stability(*context, variants, proposals, steps);
-    withdrawn_orders::hold_reorders(*context, variants, proposals, steps);
-    removal_guard::hold(*context, variants, proposals, steps);
+    apply_stability(model);
+    withdrawn_orders::hold_reorders(model);
+    removal_guard::hold(model);
     if !model.saturated.is_empty() {
         safety_net::relieve(model);
     }
 }
 
-fn apply_stability(
-    context: ModelContext<'_>,
-    variants: &mut [VariantContext<'_>],
-    proposals: &mut [Proposal],
-    steps: &mut Vec<Step>,
-) {
+fn apply_stability(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, variants, proposals, steps, .. } = model;
     let stability = &context.policy.stability;
     if *stability == Stability::default() {
         return;

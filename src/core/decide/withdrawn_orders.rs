@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::context::{ModelContext, VariantContext};
-use super::proposal::Proposal;
+use super::model::ModelDecision;
 use crate::bound::stability::ProposalHistory;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
@@ -85,7 +85,7 @@ fn may_have_grown(context: ModelContext<'_>, variants: &[VariantContext<'_>], si
     let believed =
         [(requests, SOME_REQUESTS), (&[Signal::KvUsage], SOME_CACHE)].into_iter().find(|(signals, _)| {
             let doubted = |variant: &VariantContext<'_>| {
-                variant.coverage.distrusted_engines(SignalSet::of(signals), context.now)
+                variant.coverage.distrusted_engines(SignalSet::new(signals), context.now)
             };
             variants.iter().all(|variant| doubted(variant) == 0)
         });
@@ -149,17 +149,13 @@ fn withdraw_of(
 }
 
 /// Holds what is ordered again too soon. The safety net of a saturated fleet comes after this.
-pub(super) fn hold_reorders(
-    context: ModelContext<'_>,
-    variants: &[VariantContext<'_>],
-    proposals: &mut [Proposal],
-    steps: &mut Vec<Step>,
-) {
+pub(super) fn hold_reorders(model: &mut ModelDecision<'_>) {
+    let ModelDecision { context, variants, proposals, steps, .. } = model;
     for (variant, proposal) in variants.iter().zip(proposals) {
         let withdrawn_at =
             variant.memory.withdrawn_at.filter(|at| Seconds::between(*at, context.now) < REORDER_WINDOW);
         let Some(withdrawn_at) = withdrawn_at else { continue };
-        if may_have_grown(context, variants, withdrawn_at) {
+        if may_have_grown(*context, variants, withdrawn_at) {
             continue;
         }
         if let Some(held) = variant.memory.target.filter(|held| proposal.number > Some(*held)) {

@@ -94,7 +94,6 @@ pub struct Settings {
     pub at_zero: AtZero,
 }
 
-/// An amount at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Entry {
     at: Timestamp,

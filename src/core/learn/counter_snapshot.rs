@@ -55,7 +55,7 @@ const COUNTERS: [Signal; 10] = [
 const _: () = {
     let declared = Rate::NEEDED.with(Rate::OPTIONAL);
     assert!(
-        declared.contains(SignalSet::of(&COUNTERS)),
+        declared.contains(SignalSet::new(&COUNTERS)),
         "learning counts what the rate policy does not declare"
     );
 };
@@ -133,7 +133,6 @@ impl From<Gauges> for [f64; 3] {
     }
 }
 
-/// One engine at one scrape.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CounterSnapshot {
     pub(crate) at: Moment,
@@ -204,7 +203,7 @@ impl Growth {
     /// Requests that arrived, by signals that are not `lacking`: first tokens plus the growth of the queue, which holds in overload too;
     /// or else finished requests plus the growth of running and waiting ones. `None` when neither is known.
     pub(crate) fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
-        let shows = |signals: &[Signal]| lacking.and(SignalSet::of(signals)).is_empty();
+        let shows = |signals: &[Signal]| lacking.and(SignalSet::new(signals)).is_empty();
         let joined =
             |signal: Signal, after: f64, before: f64| if shows(&[signal]) { after - before } else { 0.0 };
         let waiting = joined(Signal::Waiting, self.after.waiting, self.before.waiting);

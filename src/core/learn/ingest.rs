@@ -23,10 +23,10 @@ const ROUND_SECONDS: f64 = 1.0;
 
 /// Signals by which arrivals are counted.
 const COUNTED: SignalSet =
-    SignalSet::of(&[Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount]);
+    SignalSet::new(&[Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount]);
 
 /// Signals by which requests are sized.
-const SIZES: SignalSet = SignalSet::of(&[Signal::PromptTokens, Signal::RequestGenerationTokensSum]);
+const SIZES: SignalSet = SignalSet::new(&[Signal::PromptTokens, Signal::RequestGenerationTokensSum]);
 
 /// An engine has served for this long, seconds, before its cache size is trusted against that of others: a contradiction shows within a
 /// minute and two scrapes of 15 s.
@@ -36,7 +36,6 @@ const MIN_TRUSTED_AGE: f64 = 120.0;
 /// so while the load really changes.
 const MAX_ENGINES_PER_CONTRADICTED: usize = 3;
 
-/// An engine and its samples.
 struct Source<'a> {
     variant: &'a VariantState,
     /// Its name among the engines of its variant.
@@ -49,7 +48,6 @@ struct Source<'a> {
     lacking: SignalSet,
     /// Of these, the contradicted ones.
     contradicted: SignalSet,
-    /// Its cache size is contradicted.
     is_capacity_contradicted: bool,
 }
 
@@ -58,9 +56,8 @@ impl Source<'_> {
         &self.variant.variant.id.name
     }
 
-    /// Its arrivals can be counted.
     fn is_counted(&self) -> bool {
-        let shows = |signals: &[Signal]| self.lacking.and(SignalSet::of(signals)).is_empty();
+        let shows = |signals: &[Signal]| self.lacking.and(SignalSet::new(signals)).is_empty();
         shows(&[Signal::TimeToFirstTokenCount])
             || shows(&[Signal::RequestGenerationTokensCount, Signal::Running])
     }
@@ -72,7 +69,6 @@ impl Source<'_> {
     }
 }
 
-/// One new reading of a source.
 struct Reading {
     at: Moment,
     source: usize,
@@ -144,7 +140,6 @@ fn learn_capacity<'s>(
     }
 }
 
-/// `key` is an engine of `pod`.
 fn is_of_pod(key: &str, pod: &str) -> bool {
     key.strip_prefix(pod).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
@@ -295,7 +290,6 @@ fn roll_back(sources: &[Source<'_>], known: &mut NameMap<VariantKnowledge>, know
     }
 }
 
-/// Adds one reading of one engine.
 fn ingest_reading(
     role: Role,
     reading: &Reading,

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::change_point::MIN_LOG_RATIO;
 use super::knowledge::LimitedReadings;
 use super::*;
+use crate::fixture::variant_state;
 use crate::moment::Moment;
 use crate::snapshot::{Signal, SignalSet};
 use wva_sim::Rng;
@@ -300,7 +301,7 @@ fn arrivals_are_counted_by_what_is_believed() {
         [(3.0, 10.0), (8.0, 14.0)].map(|(waiting, running)| Gauges { waiting, running, usage: 0.5 });
     let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
     let growth = Growth { from: at, to: at.plus(10.0), counted, before, after };
-    let arrivals = |lacking: &[Signal]| growth.arrivals(SignalSet::of(lacking));
+    let arrivals = |lacking: &[Signal]| growth.arrivals(SignalSet::new(lacking));
     assert_eq!(arrivals(&[]), Some(45.0), "those that began and those that joined the queue");
     assert_eq!(
         arrivals(&[Signal::TimeToFirstTokenCount]),
@@ -339,35 +340,24 @@ fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() 
         ready_since: ready.map(|ready| jiff::Timestamp::from_second(ready).unwrap()),
         engines: crate::name_map::NameMap::default(),
     };
-    let state = |replicas| crate::snapshot::VariantState {
-        variant: crate::model::Variant {
-            id: crate::model::VariantId::new("n", "v"),
-            model: "m".into(),
-            target: crate::model::TargetRef { kind: "Deployment".into(), name: "v".into() },
-            cost: crate::units::Cost::ZERO,
-            bounds: crate::model::Bounds::default(),
-            accelerator: None,
-            role: crate::model::Role::Both,
-        },
-        scale: None,
-        replicas,
-        last_status: None,
-        template: crate::snapshot::Template::default(),
-    };
     let (starting, ready) = (crate::snapshot::Phase::Starting, crate::snapshot::Phase::Ready);
-    let first = ObservedStarts::default()
-        .after(&state(vec![replica("old", ready, 0, Some(900)), replica("new", starting, 1000, None)]));
+    let first = ObservedStarts::default().after(&variant_state(vec![
+        replica("old", ready, 0, Some(900)),
+        replica("new", starting, 1000, None),
+    ]));
     let first = first.unwrap();
     assert_eq!(first.longest(), None);
-    let same = first.after(&state(vec![replica("new", starting, 1000, None)]));
+    let same = first.after(&variant_state(vec![replica("new", starting, 1000, None)]));
     assert_eq!(same, None, "nothing has changed");
     // The old one fails and comes back, and was never seen starting.
-    let second = first
-        .after(&state(vec![replica("old", ready, 0, Some(1090)), replica("new", ready, 1000, Some(1095))]));
+    let second = first.after(&variant_state(vec![
+        replica("old", ready, 0, Some(1090)),
+        replica("new", ready, 1000, Some(1095)),
+    ]));
     let second = second.unwrap();
     assert_eq!(second.longest().map(|seconds| seconds as i64), Some(95));
     assert_eq!(
-        second.after(&state(vec![replica("new", starting, 1000, Some(1095))])),
+        second.after(&variant_state(vec![replica("new", starting, 1000, Some(1095))])),
         None,
         "it fails, and does not start"
     );

@@ -57,7 +57,6 @@ impl Mean {
 pub(crate) struct RequestSizes {
     /// Prompt tokens that were computed.
     pub prompt: f64,
-    /// First tokens.
     pub(crate) firsts: f64,
     /// Tokens of requests that finished.
     pub output: f64,

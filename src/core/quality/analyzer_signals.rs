@@ -14,18 +14,19 @@ pub(crate) trait Reads {
 }
 
 /// Signals that every analyzer reads, and so do the guards above them.
-const BASE: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+const BASE: SignalSet = SignalSet::new(&[Signal::KvUsage, Signal::Waiting]);
 /// Mean request sizes.
-const SIZES: SignalSet = SignalSet::of(&[
+const SIZES: SignalSet = SignalSet::new(&[
     Signal::RequestPromptTokensSum,
     Signal::RequestPromptTokensCount,
     Signal::RequestGenerationTokensSum,
     Signal::RequestGenerationTokensCount,
 ]);
-const CACHE_HITS: SignalSet = SignalSet::of(&[Signal::PrefixCacheHits, Signal::PrefixCacheQueries]);
-const INTER_TOKEN: SignalSet = SignalSet::of(&[Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount]);
-const FIRST_TOKEN: SignalSet = SignalSet::of(&[Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount]);
-const ARRIVALS: SignalSet = SignalSet::of(&[Signal::SchedulerAttempts]);
+const CACHE_HITS: SignalSet = SignalSet::new(&[Signal::PrefixCacheHits, Signal::PrefixCacheQueries]);
+const INTER_TOKEN: SignalSet =
+    SignalSet::new(&[Signal::InterTokenLatencySum, Signal::InterTokenLatencyCount]);
+const FIRST_TOKEN: SignalSet = SignalSet::new(&[Signal::TimeToFirstTokenSum, Signal::TimeToFirstTokenCount]);
+const ARRIVALS: SignalSet = SignalSet::new(&[Signal::SchedulerAttempts]);
 
 /// The percent rule and the threshold score: KV usage and queue.
 #[derive(Debug, Clone, Copy)]
@@ -40,14 +41,14 @@ impl Reads for Percent {
 pub(crate) enum Weighted {}
 
 impl Reads for Weighted {
-    const NEEDED: SignalSet = BASE.with(SignalSet::of(&[
+    const NEEDED: SignalSet = BASE.with(SignalSet::new(&[
         Signal::Running,
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
     // First tokens show whether clients give up, which explains answers that were generated and did not finish.
     const OPTIONAL: SignalSet =
-        INTER_TOKEN.with(SignalSet::of(&[Signal::GenerationTokens, Signal::TimeToFirstTokenCount]));
+        INTER_TOKEN.with(SignalSet::new(&[Signal::GenerationTokens, Signal::TimeToFirstTokenCount]));
 }
 
 /// Token saturation: tokens in the cache, tokens that fit, and sizes of waiting requests.
@@ -55,7 +56,7 @@ impl Reads for Weighted {
 pub(crate) enum Tokens {}
 
 impl Reads for Tokens {
-    const NEEDED: SignalSet = BASE.with(SIZES).with(SignalSet::of(&[Signal::KvCapacity]));
+    const NEEDED: SignalSet = BASE.with(SIZES).with(SignalSet::new(&[Signal::KvCapacity]));
     const OPTIONAL: SignalSet = CACHE_HITS;
 }
 
@@ -67,7 +68,7 @@ impl Reads for Throughput {
     const NEEDED: SignalSet = BASE
         .with(SIZES)
         .with(INTER_TOKEN)
-        .with(SignalSet::of(&[Signal::KvCapacity, Signal::TimeToFirstTokenCount]));
+        .with(SignalSet::new(&[Signal::KvCapacity, Signal::TimeToFirstTokenCount]));
     const OPTIONAL: SignalSet = CACHE_HITS.with(ARRIVALS);
 }
 
@@ -78,7 +79,7 @@ pub(crate) enum Latencies {}
 impl Reads for Latencies {
     const NEEDED: SignalSet = BASE.with(SIZES).with(INTER_TOKEN).with(FIRST_TOKEN);
     // The cache size shows whether token counters are plausible.
-    const OPTIONAL: SignalSet = ARRIVALS.with(SignalSet::of(&[Signal::KvCapacity]));
+    const OPTIONAL: SignalSet = ARRIVALS.with(SignalSet::new(&[Signal::KvCapacity]));
 }
 
 /// The rate policy: step times, arrivals and sizes from the growth of counters.
@@ -86,7 +87,7 @@ impl Reads for Latencies {
 pub(crate) enum Rate {}
 
 impl Reads for Rate {
-    const NEEDED: SignalSet = BASE.with(INTER_TOKEN).with(FIRST_TOKEN).with(SignalSet::of(&[
+    const NEEDED: SignalSet = BASE.with(INTER_TOKEN).with(FIRST_TOKEN).with(SignalSet::new(&[
         Signal::Running,
         Signal::PromptTokens,
         Signal::GenerationTokens,
@@ -94,7 +95,7 @@ impl Reads for Rate {
         Signal::RequestGenerationTokensCount,
     ]));
     // Prompts of finished requests show whether counters of prompts and requests are plausible.
-    const OPTIONAL: SignalSet = CACHE_HITS.with(SIZES).with(SignalSet::of(&[Signal::KvCapacity]));
+    const OPTIONAL: SignalSet = CACHE_HITS.with(SIZES).with(SignalSet::new(&[Signal::KvCapacity]));
 }
 
 /// A scheduler: requests that it holds and dispatches.
@@ -104,12 +105,12 @@ pub(crate) enum Scheduler {}
 impl Reads for Scheduler {
     const NEEDED: SignalSet = SignalSet::NONE;
     const OPTIONAL: SignalSet =
-        ARRIVALS.with(SignalSet::of(&[Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes]));
+        ARRIVALS.with(SignalSet::new(&[Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes]));
 }
 
 /// Signals by which the plausibility of the others is checked, beside those that an analyzer reads. The guards above the analyzers read
 /// them too.
-pub(crate) const WITNESSES: SignalSet = SignalSet::of(&[
+pub(crate) const WITNESSES: SignalSet = SignalSet::new(&[
     Signal::Running,
     Signal::PromptTokens,
     Signal::GenerationTokens,
@@ -212,7 +213,7 @@ impl Analyzer {
 }
 
 /// Signals that an engine which only computes prompts does not count.
-const GENERATED: SignalSet = INTER_TOKEN.with(SignalSet::of(&[
+const GENERATED: SignalSet = INTER_TOKEN.with(SignalSet::new(&[
     Signal::GenerationTokens,
     Signal::RequestGenerationTokensSum,
     Signal::RequestGenerationTokensCount,

@@ -83,7 +83,7 @@ fn find_usage_jump(span: &Span<'_>, ranges: &MetricRanges) -> SignalSet {
         && (usage - usage_before) * capacity > MAX_MEAN_RATIO * computed;
     let side = ranges.side_of_range(DerivedMetric::UsagePerRequest, Some(usage / running), DEVIATION);
     if is_running_alike && is_jump && side == Some(1) {
-        SignalSet::of(&[Signal::KvUsage])
+        SignalSet::new(&[Signal::KvUsage])
     } else {
         SignalSet::NONE
     }
@@ -99,7 +99,7 @@ fn find_capacity_change(span: &Span<'_>, baseline: &Baseline, is_part_of_baselin
     // In a cache of another size the same requests would hold other shares.
     let is_usage_same = usage.is_some() && compare(usage, baseline.usage_per_request, SAME_USAGE) == 0;
     if is_changed && (is_part_of_baseline || is_usage_same) {
-        SignalSet::of(&[Signal::KvCapacity])
+        SignalSet::new(&[Signal::KvCapacity])
     } else {
         SignalSet::NONE
     }
@@ -157,7 +157,7 @@ fn find_deviating_metrics(
             find_latency_cause(metrics, &busiest, ranges)
         }),
     };
-    SignalSet::of(distrusted)
+    SignalSet::new(distrusted)
 }
 
 /// Which signal makes the latency per step token deviate: the one whose metric changed by more than half as much, on a logarithmic

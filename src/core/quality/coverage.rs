@@ -81,7 +81,6 @@ pub struct EnginePeaks<'a> {
     pub queue: u32,
 }
 
-/// What is measured of one variant.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct VariantCoverage<'a> {
     pub(crate) ready: u32,
@@ -91,7 +90,6 @@ pub(crate) struct VariantCoverage<'a> {
     pub(crate) aging: u32,
     /// Of these, those with an engine whose samples are too old.
     pub(crate) stale: u32,
-    /// Of these, those without any series.
     pub(crate) absent: u32,
     /// Of these, those that show cache and queue and lack another signal that the analyzer requires.
     pub(crate) lacking: u32,
@@ -126,7 +124,6 @@ pub(crate) struct VariantCoverage<'a> {
     pub(crate) queue_distrusted: Vec<(&'a str, Option<bool>)>,
     /// Ranges of the derived metrics that the engines show.
     pub(super) ranges: MetricRanges,
-    /// Recent contradictions by engine.
     pub(super) contradictions: Vec<(SmolStr, Contradictions)>,
 }
 
@@ -355,7 +352,7 @@ impl<'a> EngineAssessor<'a> {
 }
 
 /// If one of these is missing, the other one is graded as aging, which says enough: see [`read_engine`].
-const GRADED_BY_FRESHNESS: SignalSet = SignalSet::of(&[Signal::KvUsage, Signal::Waiting]);
+const GRADED_BY_FRESHNESS: SignalSet = SignalSet::new(&[Signal::KvUsage, Signal::Waiting]);
 
 /// At least half of the engines of ready pods are distrusted in `signal`.
 pub(crate) fn is_distrusted_on_most_engines<'s>(
@@ -365,7 +362,7 @@ pub(crate) fn is_distrusted_on_most_engines<'s>(
 ) -> bool {
     let (mut distrusted, mut engines) = (0_u32, 0_u32);
     for coverage in variants {
-        distrusted = distrusted.saturating_add(coverage.distrusted_engines(SignalSet::of(&[signal]), now));
+        distrusted = distrusted.saturating_add(coverage.distrusted_engines(SignalSet::new(&[signal]), now));
         engines = engines.saturating_add(coverage.ready.saturating_mul(coverage.engines_per_pod));
     }
     distrusted > 0 && distrusted >= engines.saturating_sub(distrusted)

@@ -50,7 +50,6 @@ struct Flow {
     computed_prompt_tokens: Option<f64>,
     /// Prompt tokens, counted when their request finishes.
     finished_prompt_tokens: Option<f64>,
-    /// Generated tokens of finished requests.
     answer_tokens: Option<f64>,
     /// Running requests: positive if there are more at the end.
     running_change: Option<f64>,
@@ -123,9 +122,9 @@ impl Flow {
         if !is_usually_alike || prompt.max(answer) <= MIN_SIZE_CHANGE.ln() {
             SignalSet::NONE
         } else if answer > prompt {
-            SignalSet::of(&[Signal::RequestGenerationTokensCount])
+            SignalSet::new(&[Signal::RequestGenerationTokensCount])
         } else {
-            SignalSet::of(&[Signal::RequestPromptTokensCount])
+            SignalSet::new(&[Signal::RequestPromptTokensCount])
         }
     }
 
@@ -149,7 +148,7 @@ impl Flow {
             return SignalSet::NONE;
         }
         let counts = [Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount];
-        let Some(baseline) = baseline else { return SignalSet::of(&counts) };
+        let Some(baseline) = baseline else { return SignalSet::new(&counts) };
         let last = |signal| span.series(signal).last().map(|sample| sample.value);
         let running = last(Signal::Running).filter(|running| *running > 0.0);
         let usage = last(Signal::KvUsage).zip(running).map(|(usage, running)| usage / running);
@@ -159,7 +158,7 @@ impl Flow {
         let are_prompts_same = finished_prompt == 0 && compare(prompt, baseline.prompt, MAX_MEAN_RATIO) == 0;
         let is_usage_same = compare(usage, baseline.usage_per_request, MAX_MEAN_RATIO) == 0;
         let has_prompt_counts = self.finished_prompts.is_some();
-        SignalSet::of(if are_prompts_same && !is_usage_same {
+        SignalSet::new(if are_prompts_same && !is_usage_same {
             &[Signal::Running]
         } else if has_prompt_counts && finished_answer != 0 && finished_answer == finished_prompt {
             &[Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount]
@@ -225,7 +224,7 @@ impl Flow {
         let prompt_tokens = Some(computed / started);
         let side = baseline.ranges.side_of_range(DerivedMetric::PromptTokens, prompt_tokens, MIN_SIZE_CHANGE);
         if side == Some(expected_side) {
-            return SignalSet::of(&[Signal::PromptTokens]);
+            return SignalSet::new(&[Signal::PromptTokens]);
         }
         let sums = [
             (Signal::RequestPromptTokensSum, self.prompt_size_ratio(Some(baseline))),
@@ -235,7 +234,7 @@ impl Flow {
         let wrong = changes
             .filter(|(change, _)| *change > MIN_SIZE_CHANGE.ln())
             .max_by(|(left, _), (right, _)| left.total_cmp(right));
-        wrong.map_or(SignalSet::NONE, |(_, signal)| SignalSet::of(&[signal]))
+        wrong.map_or(SignalSet::NONE, |(_, signal)| SignalSet::new(&[signal]))
     }
 }
 

@@ -114,7 +114,7 @@ impl Baseline {
             (count > 0.0).then(|| sum / count)
         };
         let ratio = |sum: Signal, count: Signal| {
-            let is_read = reads.contains(SignalSet::of(&[sum, count]));
+            let is_read = reads.contains(SignalSet::new(&[sum, count]));
             if is_read { mean(&|load| load.size(sum, count)) } else { None }
         };
         let newest =

@@ -34,7 +34,6 @@ pub(crate) struct EngineLoad<'a, A> {
     signals: &'a Signals,
     /// For peaks and newest values.
     peak_rows: Rows<'a>,
-    /// For sizes.
     size_rows: Rows<'a>,
     now: Timestamp,
     /// Where not every signal is trusted.
@@ -98,17 +97,16 @@ impl<'a, A> EngineLoad<'a, A> {
     }
 
     fn shows(&self, signals: &[Signal]) -> bool {
-        self.has(SignalSet::of(signals))
+        self.has(SignalSet::new(signals))
     }
 
-    /// A value of the variant's baseline.
     fn baseline(&self, value: fn(&Baseline) -> Option<f64>) -> Option<f64> {
         value(self.substitution?.baseline?)
     }
 
     /// A series of `rows`, from where it is trusted on.
     fn series(&self, rows: Rows<'a>, signal: Signal) -> Series<'a> {
-        self.trusted_rows(rows, SignalSet::of(&[signal])).get(signal)
+        self.trusted_rows(rows, SignalSet::new(&[signal])).get(signal)
     }
 
     fn trusted_rows(&self, rows: Rows<'a>, signals: SignalSet) -> Rows<'a> {
@@ -149,7 +147,7 @@ impl<'a, A> EngineLoad<'a, A> {
 
     /// The growth of a sum by that of its count, over the time in which both were shown and are trusted.
     fn mean(&self, rows: Rows<'a>, sum: Signal, count: Signal) -> Option<f64> {
-        let rows = self.trusted_rows(rows, SignalSet::of(&[sum, count]));
+        let rows = self.trusted_rows(rows, SignalSet::new(&[sum, count]));
         let (mut sums, mut counts) = (rows.get(sum), rows.get(count));
         let from = [sums.first()?.at, counts.first()?.at];
         let until = [sums.last()?.at, counts.last()?.at];
@@ -346,7 +344,6 @@ fn growth(series: Series<'_>) -> Option<f64> {
     Some(steps.map(|(before, after)| if after >= before { after - before } else { after }).sum())
 }
 
-/// Growth per second.
 fn rate(series: Series<'_>) -> Option<f64> {
     let seconds = Seconds::between(series.first()?.at, series.last()?.at).get();
     growth(series).map(|growth| growth / seconds)
@@ -365,7 +362,7 @@ mod tests {
     enum Everything {}
 
     impl Reads for Everything {
-        const NEEDED: SignalSet = SignalSet::of(&Signal::ALL);
+        const NEEDED: SignalSet = SignalSet::new(&Signal::ALL);
     }
 
     type EngineLoad<'a> = super::EngineLoad<'a, Everything>;

@@ -67,7 +67,7 @@ pub(super) fn find_missing(signals: &Signals, required: SignalSet, now: Timestam
     for signal in required.iter() {
         let freshness = grade(signals.newest(signal), interval, now);
         if freshness >= Freshness::Stale {
-            missing = missing.with(SignalSet::of(&[signal]));
+            missing = missing.with(SignalSet::new(&[signal]));
         } else {
             worst = worst.max(freshness);
         }
@@ -168,11 +168,11 @@ fn find_frozen(span: &Span<'_>, running: GaugeRange) -> Option<SignalSet> {
     let others = [Signal::GenerationTokens, Signal::InterTokenLatencyCount];
     let is_other_growing =
         others.into_iter().any(|signal| span.growth(signal).is_some_and(|growth| growth > 0.0));
-    let gauges = SignalSet::of(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
+    let gauges = SignalSet::new(&[Signal::KvUsage, Signal::Waiting, Signal::Running]);
     let is_gauge_moving =
         gauges.iter().any(|gauge| span.range(gauge).is_some_and(|range| range.min < range.max));
     Some(match (is_other_growing, is_gauge_moving) {
-        (true, _) => SignalSet::of(&[Signal::EngineSteps]),
+        (true, _) => SignalSet::new(&[Signal::EngineSteps]),
         (false, true) => span.reads().without(gauges),
         (false, false) => span.reads(),
     })
@@ -231,7 +231,7 @@ fn find_broken_histograms(span: &Span<'_>) -> SignalSet {
             .is_some_and(|(sum, count)| (count >= MIN_REQUESTS && sum <= 0.0) || (sum > 0.0 && count <= 0.0))
     };
     let broken = HISTOGRAMS.iter().filter(|histogram| is_broken(histogram));
-    broken.fold(SignalSet::NONE, |all, histogram| all.with(SignalSet::of(histogram)))
+    broken.fold(SignalSet::NONE, |all, histogram| all.with(SignalSet::new(histogram)))
 }
 
 /// Counters that stand still while another one that implies them grows.
@@ -257,7 +257,7 @@ fn find_stopped_counters(span: &Span<'_>) -> SignalSet {
         (TimeToFirstTokenCount, grew_by(RequestGenerationTokensCount, max_running + MIN_REQUESTS)),
     ];
     let stopped = rules.into_iter().filter(|(signal, is_implied)| *is_implied && has_stopped(*signal));
-    stopped.fold(SignalSet::NONE, |all, (signal, _)| all.with(SignalSet::of(&[signal])))
+    stopped.fold(SignalSet::NONE, |all, (signal, _)| all.with(SignalSet::new(&[signal])))
 }
 
 /// Whether two counts of the same thing differ by more than `slack` and by more than [`MAX_COUNT_RATIO`].
@@ -316,7 +316,7 @@ fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSe
     ];
     let broken = rules.iter().filter(|(is_broken, _)| *is_broken);
     let latencies = find_differing_latencies(span, running, waiting);
-    broken.fold(latencies, |all, (_, signals)| all.with(SignalSet::of(signals)))
+    broken.fold(latencies, |all, (_, signals)| all.with(SignalSet::new(signals)))
 }
 
 /// Latency that `running` requests cannot have added up to in the window, or must have exceeded.
@@ -347,7 +347,7 @@ fn find_differing_latencies(span: &Span<'_>, running: GaugeRange, waiting: Optio
         (is_latency_too_low, &[InterTokenLatencySum, TimeToFirstTokenSum, Running]),
     ];
     let broken = rules.iter().filter(|(is_broken, _)| *is_broken);
-    broken.fold(SignalSet::NONE, |all, (_, signals)| all.with(SignalSet::of(signals)))
+    broken.fold(SignalSet::NONE, |all, (_, signals)| all.with(SignalSet::new(signals)))
 }
 
 /// Whether some clients give up before their request finishes: more requests start than finish, or more prompts are computed
@@ -370,7 +370,7 @@ fn find_stuck_usage(span: &Span<'_>) -> SignalSet {
     let is_full = usage.min >= 1.0 && (is_waiting || span.series(Signal::Waiting).is_empty());
     let is_stuck = usage.max <= usage.min && usage.min > 0.0 && !is_full;
     let is_running_changing = running.max - running.min > (0.2 * running.mean).max(2.0);
-    if is_stuck && is_running_changing { SignalSet::of(&[Signal::KvUsage]) } else { SignalSet::NONE }
+    if is_stuck && is_running_changing { SignalSet::new(&[Signal::KvUsage]) } else { SignalSet::NONE }
 }
 
 /// A queue that repeats its length although the engine, which runs at most `max_sequences`, starts other requests and has room
@@ -388,7 +388,7 @@ fn find_stuck_queue(span: &Span<'_>, max_sequences: Option<f64>) -> SignalSet {
         && running.max < ROOM_SHARE * max_sequences
         && max_usage < ROOM_SHARE;
     let is_full = waiting.max <= 0.0 && running.min >= max_sequences && running.max <= max_sequences;
-    if has_room || is_full { SignalSet::of(&[Signal::Waiting]) } else { SignalSet::NONE }
+    if has_room || is_full { SignalSet::new(&[Signal::Waiting]) } else { SignalSet::NONE }
 }
 
 /// The signals of `wanted` of which at least one of `engines` has a sample that is not stale.
@@ -403,6 +403,6 @@ pub(crate) fn shown_signals<'a>(
     };
     engines.fold(SignalSet::NONE, |all, signals| {
         let shown = wanted.iter().filter(|signal| is_shown(signals, *signal));
-        shown.fold(all, |all, signal| all.with(SignalSet::of(&[signal])))
+        shown.fold(all, |all, signal| all.with(SignalSet::new(&[signal])))
     })
 }

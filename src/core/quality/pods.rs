@@ -130,10 +130,8 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+    use crate::fixture::variant_state;
     use crate::name_map::NameMap;
-    use crate::snapshot::Template;
-    use crate::units::Cost;
 
     const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
     const START: Seconds = Seconds::whole(100);
@@ -143,19 +141,6 @@ mod tests {
         let created = NOW - SignedDuration::from_secs(age);
         let ready_since = was_ready.then_some(created);
         Replica { pod: "p".into(), phase, created, ready_since, engines: NameMap::default() }
-    }
-
-    fn variant(replicas: Vec<Replica>) -> VariantState {
-        let variant = Variant {
-            id: VariantId::new("n", "v"),
-            model: "m".into(),
-            target: TargetRef { kind: "Deployment".into(), name: "v".into() },
-            cost: Cost::ZERO,
-            bounds: Bounds::default(),
-            accelerator: None,
-            role: Role::Both,
-        };
-        VariantState { variant, scale: None, replicas, last_status: None, template: Template::default() }
     }
 
     #[test]
@@ -168,14 +153,14 @@ mod tests {
         assert_eq!(outlook(Phase::Unschedulable, 1, false), PodOutlook::Unschedulable);
         let pods = [(Phase::Ready, 900, true), (Phase::Starting, 900, true), (Phase::Starting, 10, false)];
         let all = pods.map(|(phase, age, was_ready)| pod(phase, age, was_ready)).to_vec();
-        assert_eq!(count_lost_and_failing(&variant(all), START_LIMIT, NOW), (0, 1));
+        assert_eq!(count_lost_and_failing(&variant_state(all), START_LIMIT, NOW), (0, 1));
     }
 
     #[test]
     fn one_pod_that_never_becomes_ready_is_replaced_and_its_replacement_is_not() {
         let is_futile = |pods: &[(Phase, i64, bool)]| {
             let pods = pods.iter().map(|(phase, age, was_ready)| pod(*phase, *age, *was_ready));
-            is_growth_futile(&variant(pods.collect()), START, START_LIMIT, NOW)
+            is_growth_futile(&variant_state(pods.collect()), START, START_LIMIT, NOW)
         };
         let (ready, broken) = ((Phase::Ready, 5000, true), (Phase::Starting, 900, false));
         assert!(!is_futile(&[ready]) && !is_futile(&[ready, broken]) && !is_futile(&[]));

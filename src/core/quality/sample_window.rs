@@ -232,18 +232,15 @@ impl<'a> Span<'a> {
         self.growth(Signal::GenerationTokens).filter(|_| is_known).map(|tokens| tokens / gaps)
     }
 
-    /// Mean inter-token latency, seconds.
     pub(super) fn inter_token_latency(&self) -> Option<f64> {
         let gaps = self.growth(Signal::InterTokenLatencyCount).filter(|gaps| *gaps >= MIN_TOKENS)?;
         self.growth(Signal::InterTokenLatencySum).map(|sum| sum / gaps)
     }
 
-    /// Tokens that one step generates.
     pub(super) fn tokens_per_step(&self) -> Option<f64> {
         tokens_per_step(|signal| self.growth(signal))
     }
 
-    /// Prompt tokens for each generated token.
     pub(super) fn prompt_share(&self) -> Option<f64> {
         let is_known = |tokens: &f64| self.counts_tokens_live() && *tokens >= MIN_TOKENS;
         let generated = self.growth(Signal::GenerationTokens).filter(is_known)?;

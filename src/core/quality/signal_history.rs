@@ -33,7 +33,7 @@ const MAX_CONTRADICTIONS: usize = 3;
 
 /// An engine whose gauges and counters are all distrusted has a broken exporter, which says nothing about other engines.
 const EXPORTER_SIGNALS: SignalSet =
-    SignalSet::of(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
+    SignalSet::new(&[Signal::Waiting, Signal::Running, Signal::GenerationTokens]);
 
 /// What is remembered about the signals of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -123,7 +123,6 @@ impl SignalHistory {
         !self.contradictions.is_empty()
     }
 
-    /// The recent contradictions of `engine`.
     pub(super) fn contradictions_of(&self, engine: &str, now: Timestamp) -> Option<Contradictions> {
         let recent = self.contradictions.get(engine)?.recent(now);
         (recent != Contradictions::default()).then_some(recent)
@@ -152,7 +151,7 @@ impl SignalHistory {
             distrusting >= 2 && 2 * distrusting >= engines.len()
         };
         let newest = |signal: Signal| {
-            let signal = SignalSet::of(&[signal]);
+            let signal = SignalSet::new(&[signal]);
             Some((engines.iter().filter_map(|engine| engine.last_of(signal)).max()?, signal))
         };
         let mut common: Vec<_> = Signal::ALL.into_iter().filter(is_majority).filter_map(newest).collect();
@@ -211,7 +210,6 @@ impl Contradictions {
         other.iter().filter(is_later).fold(*self, |merged, (signals, at)| merged.with(signals, at))
     }
 
-    /// The signals that are still distrusted.
     pub(super) fn distrusted(&self, now: Timestamp) -> SignalSet {
         let recent = self.iter().filter(|(_, at)| Seconds::between(*at, now) < DISTRUST_WINDOW);
         recent.fold(SignalSet::NONE, |all, (signals, _)| all.with(signals))
@@ -242,7 +240,7 @@ impl<'a> Substitution<'a> {
             RequestPromptTokensCount, RequestPromptTokensSum, Running, TimeToFirstTokenCount, Waiting,
         };
         let lacking = self.lacking.and(needed);
-        let lacks = |signals: &[Signal]| !lacking.and(SignalSet::of(signals)).is_empty();
+        let lacks = |signals: &[Signal]| !lacking.and(SignalSet::new(signals)).is_empty();
         let shows = |signal: Signal| !self.lacking.has(signal);
         let baseline = self.baseline.copied().unwrap_or_default();
         // Usage and running requests each follow from the other.

@@ -4,10 +4,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::freshness::{Freshness, read_engine};
 use super::*;
-use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::fixture::variant_state;
 use crate::quality::analyzer_signals::Declared;
-use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, Template, VariantState};
-use crate::units::{Cost, Replicas, Seconds};
+use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState};
+use crate::units::{Replicas, Seconds};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -46,16 +46,7 @@ fn coverage_state(replicas: Vec<Replica>, source: &SourceHealth) -> CoverageStat
 }
 
 fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
-    let variant = Variant {
-        id: VariantId::new("default", "llama"),
-        model: "m".into(),
-        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-        cost: Cost::ZERO,
-        bounds: Bounds::default(),
-        accelerator: None,
-        role: Role::Both,
-    };
-    VariantState { variant, scale: Some(scale), replicas, last_status: None, template: Template::default() }
+    VariantState { scale: Some(scale), ..variant_state(replicas) }
 }
 
 #[test]

@@ -78,7 +78,6 @@ impl AdjustmentReason {
     }
 }
 
-/// A variant of a saturated fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Saturation {

@@ -32,7 +32,6 @@ pub struct Reasoning {
     /// What the analyzers found, where they were asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) analysis: Option<Analysis>,
-    /// What later stages changed, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) adjustments: Vec<Adjustment>,
     /// Why the number is not published, if it is not.
@@ -151,7 +150,6 @@ impl From<String> for Explanation {
     }
 }
 
-/// The fields that are written.
 #[derive(Serialize)]
 struct Written<'a> {
     message: SmolStr,
@@ -159,7 +157,6 @@ struct Written<'a> {
     explanation: Option<&'a Reasoning>,
 }
 
-/// The fields that are read.
 #[derive(Deserialize)]
 struct Read {
     message: SmolStr,
@@ -300,7 +297,6 @@ pub(crate) enum Caveat {
     },
 }
 
-/// What keeps a variant from growing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(crate) enum Blocker {
@@ -318,7 +314,6 @@ pub(crate) enum Blocker {
     Unknown,
 }
 
-/// Why a number is not published.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub(crate) enum Withheld {

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Analyzer, Role};
 use crate::quality::Shortfall;
 
-/// What the analyzers found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Analysis {
@@ -47,9 +46,7 @@ pub(crate) enum Finding {
         spare_queue: f64,
         /// Below this replicas are added.
         queue_trigger: f64,
-        /// Replicas below saturation.
         non_saturated: u32,
-        /// Replicas that are measured.
         total: u32,
     },
     /// The mean score of a variant's engines.
@@ -113,7 +110,6 @@ pub(crate) enum RateConstraint {
     },
 }
 
-/// What one analyzer of capacity found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CapacityFinding {
     /// Which analyzer: its unit is that of the totals.

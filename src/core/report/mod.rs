@@ -166,7 +166,6 @@ pub struct Step {
     pub(crate) detail: Detail,
 }
 
-/// What a step concluded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Detail {
@@ -175,7 +174,6 @@ pub(crate) enum Detail {
     Optimization(OptimizerStep),
     /// The number of a variant before limits and bounds.
     Target(TargetStep),
-    /// What a later stage changed.
     Adjustment(AdjustmentStep),
     /// The number of a variant that goes to zero, or may not.
     Replacement(#[serde(serialize_with = "data_only")] Explanation),
@@ -194,13 +192,10 @@ pub(crate) struct CoverageStep {
     pub(crate) role: Role,
     pub(crate) state: CoverageState,
     pub(crate) ready: u32,
-    /// Ready, with fresh samples.
     pub(crate) fresh: u32,
     /// Ready, with samples that do not reach back far enough yet.
     pub(crate) aging: u32,
-    /// Ready, with old samples.
     pub(crate) stale: u32,
-    /// Ready, without any series.
     pub(crate) absent: u32,
     /// Ready, without a series that the analyzer needs.
     pub(crate) lacking: u32,
@@ -231,7 +226,6 @@ pub(crate) struct TargetStep {
     pub(crate) values: Vec<Value>,
 }
 
-/// What a later stage changed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct AdjustmentStep {
     pub(crate) adjustment: Adjustment,
@@ -242,7 +236,6 @@ pub(crate) struct AdjustmentStep {
     pub(crate) relief: Option<Relief>,
 }
 
-/// Orders that were withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct OrdersWithdrawn {
     pub(crate) ordered: Replicas,
@@ -284,7 +277,6 @@ impl Step {
         )
     }
 
-    /// The same with its inputs.
     #[must_use]
     pub(crate) fn with_values(mut self, inputs: Vec<Value>) -> Self {
         match &mut self.detail {

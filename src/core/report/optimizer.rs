@@ -123,65 +123,66 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_told_by_variant() {
-        let grew = |all| OptimizerStep::Added { share: 0.25, added: added(all) }.to_string();
-        assert_eq!(grew(&[]), "0 replicas cover 25 % of the need of every role");
-        assert_eq!(grew(&[("a", 2)]), "2 of a cover 25 % of the need of every role");
-        assert_eq!(grew(&[("a", 2), ("b", 1)]), "2 of a and 1 of b cover 25 % of the need of every role");
-    }
-
-    #[test]
-    fn a_cover_is_told_with_its_cost_and_whether_it_is_the_cheapest() {
+    fn each_step_of_an_optimizer_has_its_text() {
+        let (role, both) = (Role::Decode, Role::Both);
+        let grew = |all| OptimizerStep::Added { share: 0.25, added: added(all) };
         let covered = |is_cheapest| {
-            let (role, added) = (Role::Decode, added(&[("a", 2)]));
-            OptimizerStep::Covered { role, share: 0.5, added, cost: 7.0, is_cheapest }.to_string()
+            let added = added(&[("a", 2)]);
+            OptimizerStep::Covered { role, share: 0.5, added, cost: 7.0, is_cheapest }
         };
-        let said = "role decode: 2 of a cover 50 % of the need at a cost of 7.00";
-        assert_eq!(covered(true), said);
-        assert_eq!(covered(false), format!("{said}, not proven to be the cheapest"));
-    }
-
-    #[test]
-    fn who_asked_whose_turn_it_was_and_what_a_limit_left_is_told() {
-        let role = Role::Both;
         let vote = |analyzer, missing, spare| Vote { analyzer, missing, spare };
         let votes = vec![vote(Analyzer::Saturation, 10.0, 0.0), vote(Analyzer::Throughput, 0.0, 2.5)];
-        let binding = Binding {
-            limit: "power".into(),
-            key: "cluster".into(),
-            budget: 9.0,
-            used: 8.0,
-            free: 1.0,
-            elsewhere: 0.0,
+        let (limit, key) = ("power".into(), "cluster".into());
+        let binding = Binding { limit, key, budget: 9.0, used: 8.0, free: 1.0, elsewhere: 0.0 };
+        let rescaled = |is_over_budget| OptimizerStep::Rescaled {
+            budget: 8,
+            demand: 4000.0,
+            floor: 1,
+            cap: 6,
+            gpus: 5,
+            is_over_budget,
         };
-        let said = [
-            OptimizerStep::Votes { role, votes },
-            OptimizerStep::Round { remaining: 10.0, mean: 4.0, target: 6.0 },
-            OptimizerStep::Limited { variant: "a".into(), proposed: 5, fit: 2, binding },
-            OptimizerStep::Blocked { role },
-            OptimizerStep::Kept { role },
-            OptimizerStep::Removed { variant: "a".into(), allowed: 3, removed: 2 },
-        ]
-        .map(|step| step.to_string());
-        let expected = [
-            "role both: saturation needs 10.0 more and has 0.0 spare, throughput needs 0.0 more and has 2.5 spare",
-            "may fill 6.0 of 10.0 (mean of all models 4.0)",
-            "a: 2 of 5 more fit: power of cluster: 1.0 of 9.0 free, 8.0 used",
-            "role both: no variant can take a replica, so none is added",
-            "role both: no replica is removed, because not every analyzer has capacity to spare",
-            "a: 2 fewer, where spare capacity allows 3",
+        let cases = [
+            (grew(&[]), "0 replicas cover 25 % of the need of every role"),
+            (grew(&[("a", 2)]), "2 of a cover 25 % of the need of every role"),
+            (grew(&[("a", 2), ("b", 1)]), "2 of a and 1 of b cover 25 % of the need of every role"),
+            (covered(true), "role decode: 2 of a cover 50 % of the need at a cost of 7.00"),
+            (
+                covered(false),
+                "role decode: 2 of a cover 50 % of the need at a cost of 7.00, not proven to be the cheapest",
+            ),
+            (
+                OptimizerStep::Votes { role: both, votes },
+                "role both: saturation needs 10.0 more and has 0.0 spare, throughput needs 0.0 more and has 2.5 spare",
+            ),
+            (
+                OptimizerStep::Round { remaining: 10.0, mean: 4.0, target: 6.0 },
+                "may fill 6.0 of 10.0 (mean of all models 4.0)",
+            ),
+            (
+                OptimizerStep::Limited { variant: "a".into(), proposed: 5, fit: 2, binding },
+                "a: 2 of 5 more fit: power of cluster: 1.0 of 9.0 free, 8.0 used",
+            ),
+            (
+                OptimizerStep::Blocked { role: both },
+                "role both: no variant can take a replica, so none is added",
+            ),
+            (
+                OptimizerStep::Kept { role: both },
+                "role both: no replica is removed, because not every analyzer has capacity to spare",
+            ),
+            (
+                OptimizerStep::Removed { variant: "a".into(), allowed: 3, removed: 2 },
+                "a: 2 fewer, where spare capacity allows 3",
+            ),
+            (rescaled(false), "rescaled to 5 of 8 GPUs (between 1 and 6, for a demand of 4000.0)"),
+            (
+                rescaled(true),
+                "rescaled to 5 of 8 GPUs, although the minima alone exceed that (between 1 and 6, for a demand of 4000.0)",
+            ),
         ];
-        assert_eq!(said, expected);
-    }
-
-    #[test]
-    fn a_rescaling_tells_when_the_minima_alone_are_too_much() {
-        let rescaled = |is_over_budget| {
-            OptimizerStep::Rescaled { budget: 8, demand: 4000.0, floor: 1, cap: 6, gpus: 5, is_over_budget }
-                .to_string()
-        };
-        assert_eq!(rescaled(false), "rescaled to 5 of 8 GPUs (between 1 and 6, for a demand of 4000.0)");
-        let said = "rescaled to 5 of 8 GPUs, although the minima alone exceed that (between 1 and 6, for a demand of 4000.0)";
-        assert_eq!(rescaled(true), said);
+        for (step, text) in cases {
+            assert_eq!(step.to_string(), text);
+        }
     }
 }

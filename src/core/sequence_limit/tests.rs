@@ -3,9 +3,8 @@
 use jiff::SignedDuration;
 
 use super::*;
-use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::fixture::variant_state;
 use crate::snapshot::{Replica, Sample, Signals};
-use crate::units::Cost;
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -27,21 +26,10 @@ fn variant(accelerator: &str, engine: Option<EngineParameters>, running: &[f64])
     signals.add(Signal::Running, samples);
     let engines = [("0".into(), signals)].into();
     let pod = Replica { pod: "p".into(), phase: Phase::Ready, created: NOW, ready_since: Some(NOW), engines };
-    VariantState {
-        variant: Variant {
-            id: VariantId::new("default", "llama"),
-            model: "m".into(),
-            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-            cost: Cost::ZERO,
-            bounds: Bounds::default(),
-            accelerator: Some(accelerator.into()),
-            role: Role::Both,
-        },
-        scale: None,
-        replicas: vec![pod],
-        last_status: None,
-        template: Template { engine, ..Template::default() },
-    }
+    let mut state = variant_state(vec![pod]);
+    state.variant.accelerator = Some(accelerator.into());
+    state.template.engine = engine;
+    state
 }
 
 #[test]

@@ -104,7 +104,7 @@ pub struct SignalSet(u32);
 
 impl From<Vec<Signal>> for SignalSet {
     fn from(signals: Vec<Signal>) -> Self {
-        Self::of(&signals)
+        Self::new(&signals)
     }
 }
 
@@ -117,7 +117,7 @@ impl From<SignalSet> for Vec<Signal> {
 impl SignalSet {
     pub(crate) const NONE: Self = Self(0);
 
-    pub(crate) const fn of(signals: &[Signal]) -> Self {
+    pub(crate) const fn new(signals: &[Signal]) -> Self {
         let (mut bits, mut place) = (0, 0);
         while place < signals.len() {
             bits |= signals[place].bit();

@@ -109,7 +109,6 @@ impl Signals {
         self.keep(0..self.times.partition_point(|own| *own <= latest));
     }
 
-    /// Drops all other rows.
     fn keep(&mut self, rows: Range<usize>) {
         let width = self.rows().width();
         self.times.truncate(rows.end);
@@ -178,7 +177,6 @@ impl Signals {
         self.times.last().copied().filter(|_| whole)
     }
 
-    /// A sample is later than `latest`.
     pub(crate) fn ahead_of(&self, latest: Timestamp) -> bool {
         self.times.last().is_some_and(|own| *own > latest)
     }

@@ -26,7 +26,6 @@ struct StepCandidate<'m, 'a> {
     index: usize,
     variant: &'m VariantContext<'a>,
     movement: Movement,
-    /// It has observations.
     is_measured: bool,
 }
 
@@ -262,7 +261,6 @@ fn wait(
     Proposal::standing(variant, Some(number), Reason::Transition, basis, evidence)
 }
 
-/// What was decided about the role.
 struct StepDecision<'l, 'a> {
     context: ModelContext<'a>,
     state: CoverageState,

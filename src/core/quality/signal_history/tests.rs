@@ -1,11 +1,12 @@
 //! Engines that lack signals, or show signals that contradict each other.
 
 use super::*;
-use crate::model::{Analyzer, Bounds, Role, TargetRef, Variant, VariantId};
+use crate::fixture::variant_state;
+use crate::model::{Analyzer, Role};
 use crate::quality::analyzer_signals::{Tokens, WITNESSES};
 use crate::quality::{VariantCoverage, assess_variant};
 use crate::snapshot::{Engine, EngineParameters, Phase, Sample, Scale, Signals, Template};
-use crate::units::{Cost, Replicas};
+use crate::units::Replicas;
 
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
 /// Seconds between two scrapes.
@@ -57,21 +58,9 @@ pub(super) fn with_pod(signals: Signals) -> VariantState {
         engines: [("0".into(), signals)].into(),
     };
     let engine = EngineParameters { max_sequences: 32, ..EngineParameters::defaults(Engine::Vllm) };
-    VariantState {
-        variant: Variant {
-            id: VariantId::new("default", "llama"),
-            model: "m".into(),
-            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
-            cost: Cost::ZERO,
-            bounds: Bounds::default(),
-            accelerator: None,
-            role: Role::Both,
-        },
-        scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
-        replicas: vec![replica],
-        last_status: None,
-        template: Template { engine: Some(engine), ..Template::default() },
-    }
+    let scale = Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE };
+    let template = Template { engine: Some(engine), ..Template::default() };
+    VariantState { scale: Some(scale), template, ..variant_state(vec![replica]) }
 }
 
 /// The history after `analyzer` has assessed a healthy engine for some minutes.
@@ -161,7 +150,7 @@ fn sum_and_count_of_a_histogram_are_contradicted_when_only_one_moves_over_three_
             _ => healthy(signal, second),
         }
     }
-    let both = SignalSet::of(&[Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount]);
+    let both = SignalSet::new(&[Signal::RequestPromptTokensSum, Signal::RequestPromptTokensCount]);
     let found = |shows: Shown| contradicted_at(&[0, 15, 30], shows).and(both);
     assert_eq!(found(|signal, second| halves(signal, second, [0.0, 0.1])), both, "three that have no size");
     assert_eq!(
@@ -318,7 +307,7 @@ fn a_frozen_exporter_is_distrusted_and_frozen_counters_leave_the_gauges() {
 
 #[test]
 fn a_contradiction_lasts_from_its_last_scrape_and_another_one_does_not_prolong_it() {
-    let [usage, steps] = [Signal::KvUsage, Signal::EngineSteps].map(|signal| SignalSet::of(&[signal]));
+    let [usage, steps] = [Signal::KvUsage, Signal::EngineSteps].map(|signal| SignalSet::new(&[signal]));
     let contradictions = Contradictions::default().with(usage, at(0)).with(steps, at(60));
     assert_eq!(
         (contradictions.distrusted(at(70)), contradictions.distrusted(at(80))),
@@ -329,7 +318,7 @@ fn a_contradiction_lasts_from_its_last_scrape_and_another_one_does_not_prolong_i
         (Some(at(0)), Some(at(60)), Some(at(60)))
     );
     assert_eq!(contradictions.recent(at(310)).last_of(usage), None);
-    let others = [Signal::Running, Signal::Waiting].map(|signal| SignalSet::of(&[signal]));
+    let others = [Signal::Running, Signal::Waiting].map(|signal| SignalSet::new(&[signal]));
     let many = contradictions.with(others[0], at(61)).with(others[1], at(62));
     assert_eq!(
         many.last_of(usage),
@@ -370,7 +359,7 @@ fn with_latencies(signal: Signal, second: f64) -> Option<f64> {
 #[test]
 fn requests_that_clients_give_up_contradict_no_count() {
     let half: Shown = |signal, second| {
-        let finished = SignalSet::of(&[
+        let finished = SignalSet::new(&[
             Signal::RequestGenerationTokensCount,
             Signal::RequestGenerationTokensSum,
             Signal::RequestPromptTokensCount,
@@ -404,7 +393,7 @@ fn of_two_counts_of_the_same_requests_the_one_whose_sizes_change_is_contradicted
     };
     let counts = [Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount];
     for (count, shows) in counts.into_iter().zip([answers, prompts]) {
-        assert_eq!(contradicted(with_latencies, shows), SignalSet::of(&[count]));
+        assert_eq!(contradicted(with_latencies, shows), SignalSet::new(&[count]));
     }
 }
 
@@ -414,12 +403,12 @@ fn tokens_that_neither_leave_nor_are_in_the_cache_were_not_computed() {
         Signal::PromptTokens => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
-    assert_eq!(contradicted(with_latencies, computed), SignalSet::of(&[Signal::PromptTokens]));
+    assert_eq!(contradicted(with_latencies, computed), SignalSet::new(&[Signal::PromptTokens]));
     let finished: Shown = |signal, second| match signal {
         Signal::RequestPromptTokensSum => Some(60.0 * second + 60.0 * (second - 900.0).max(0.0)),
         _ => with_latencies(signal, second),
     };
-    assert_eq!(contradicted(with_latencies, finished), SignalSet::of(&[Signal::RequestPromptTokensSum]));
+    assert_eq!(contradicted(with_latencies, finished), SignalSet::new(&[Signal::RequestPromptTokensSum]));
 }
 
 #[test]
@@ -476,7 +465,7 @@ fn an_engine_that_counts_tokens_when_requests_finish_contradicts_nothing() {
     };
     let found = contradicted(at_the_end, at_the_end);
     let tokens = [Signal::PromptTokens, Signal::GenerationTokens, Signal::InterTokenLatencyCount];
-    assert!(found.and(SignalSet::of(&tokens)).is_empty(), "{found:?}");
+    assert!(found.and(SignalSet::new(&tokens)).is_empty(), "{found:?}");
 }
 
 #[test]

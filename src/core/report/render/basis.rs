@@ -146,7 +146,6 @@ impl Basis {
 }
 
 impl Caveat {
-    /// `running` are the replicas that run.
     pub(super) fn write(&self, f: &mut Formatter<'_>, running: Replicas) -> fmt::Result {
         match self {
             Self::IncompleteAnswer { warnings } => {

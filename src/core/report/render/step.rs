@@ -233,7 +233,6 @@ impl Display for OptimizerStep {
     }
 }
 
-/// Additions by variant.
 struct Listed<'a>(&'a [Addition]);
 
 impl Display for Listed<'_> {

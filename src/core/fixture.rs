@@ -1,0 +1,19 @@
+//! A variant for unit tests of several rooms.
+
+use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use crate::snapshot::{Replica, Template, VariantState};
+use crate::units::Cost;
+
+/// `default/llama` of model `m` with `replicas`, without a scale target.
+pub(crate) fn variant_state(replicas: Vec<Replica>) -> VariantState {
+    let variant = Variant {
+        id: VariantId::new("default", "llama"),
+        model: "m".into(),
+        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+        cost: Cost::ZERO,
+        bounds: Bounds::default(),
+        accelerator: None,
+        role: Role::Both,
+    };
+    VariantState { variant, scale: None, replicas, last_status: None, template: Template::default() }
+}
