@@ -17,7 +17,7 @@ use crate::normalize::remembered;
 use crate::quality::analyzer_signals::WITNESSES;
 use crate::quality::{SignalHistory, assess_variant};
 
-/// Begins the decision about the model of `context`; `before` is what is remembered of it.
+/// Begins the decision about the model of `context`; `before` is its memory.
 pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMemory>) -> ModelDecision<'a> {
     let mut model = ModelDecision {
         context,
@@ -80,7 +80,7 @@ pub(super) fn variant_memory<'a>(
     before.map_or_else(Cow::default, |before| remembered(before, context.now))
 }
 
-/// What is remembered of the evidence after this evaluation.
+/// The history of signals after this evaluation.
 fn evidence(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
     let reads = context.declared(Role::Both).all().with(WITNESSES);
     let none = SignalHistory::default();

@@ -34,7 +34,7 @@ pub(super) struct ModelContext<'a> {
     pub(super) now: Timestamp,
     pub(super) id: &'a GroupId,
     pub(super) policy: &'a ModelPolicy,
-    /// Who decides: the model's analyzer, or the one that stands in for it, about additions only.
+    /// The deciding analyzer: the model's own, or the one that stands in for it, about additions only.
     pub(super) analyzer: Analyzer,
     pub(super) scale_to_zero: ScaleToZero,
     pub(super) compat: Compat,
@@ -113,7 +113,7 @@ pub(super) struct VariantContext<'a> {
 }
 
 impl<'a> VariantContext<'a> {
-    /// Learns how long starts take, whoever decides, and which of the pods that fail are replaced: more of them only once in the time
+    /// Learns how long starts take, whichever analyzer decides, and which of the pods that fail are replaced: more of them only once in the time
     /// that a start takes, and those that come back no longer.
     pub(super) fn new(
         context: ModelContext<'_>,
@@ -212,7 +212,7 @@ impl VariantContext<'_> {
         self.is_waiting(now) || !self.is_order_late(self.start(), now)
     }
 
-    /// More pods of it would not serve either: no node has room, or what was ordered twice never became ready.
+    /// More pods of it would not serve either: no node has room, or two orders never became ready.
     pub(super) fn is_growth_futile(&self, now: Timestamp) -> bool {
         self.coverage.starting > 0 && is_growth_futile(self.state, self.start(), self.start_timeout(), now)
     }

@@ -1,4 +1,4 @@
-//! Numbers that no analyzer decides: what was published before stands, because nothing new is known or because nothing runs.
+//! Numbers that no analyzer decides: the published number stands, because nothing new is known or because nothing runs.
 
 use jiff::Timestamp;
 

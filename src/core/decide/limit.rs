@@ -11,13 +11,13 @@ use crate::optimize::{Candidate, Request};
 use crate::report::{AdjustmentReason, Detail, Relief, Stage, Value};
 use crate::units::Replicas;
 
-/// What the variants of a model ask of the limits.
+/// The requests of a model's variants to the limits.
 pub(super) fn wants(model: &ModelDecision<'_>) -> Vec<GrantRequest> {
     let proposed = model.variants.iter().zip(&model.proposals);
     proposed.map(|(variant, proposal)| want(model, variant, proposal)).collect()
 }
 
-/// What has been promised was granted then: only an analyzer that saw everything may take it back. The one replica that the scale
+/// A published number was granted before: only an analyzer with complete coverage may take it back. The one replica that the scale
 /// target requests already is not asked for again, whether its pod exists yet or not, and it counts as used even where it is not
 /// needed: only when every model has its number is it known whether the model may go to zero.
 fn want(model: &ModelDecision<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> GrantRequest {
@@ -43,7 +43,7 @@ fn want(model: &ModelDecision<'_>, variant: &VariantContext<'_>, proposal: &Prop
     }
 }
 
-/// What a model that is not decided about uses, as it is.
+/// Requests for what a model uses that is not decided about now.
 pub(super) fn unchanged(request: Request) -> Vec<GrantRequest> {
     let Request { id, priority, candidates, .. } = request;
     let want = |candidate: Candidate| GrantRequest {

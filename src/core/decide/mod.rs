@@ -1,4 +1,4 @@
-//! From a snapshot, what is remembered and a policy to one decision for each variant.
+//! Turns a snapshot, the memory and a policy into one decision for each variant.
 //!
 //! A model passes these stages, one file each:
 //!
@@ -139,7 +139,7 @@ fn decide_normalized(
     outcome(snapshot, memory, results, memories.unmatched(), &invalid)
 }
 
-/// The results of all models, with the objects that cannot be decided about; what the checker refuses is held.
+/// The results of all models, with those of invalid objects. Numbers that the checker refuses are held.
 fn outcome(
     snapshot: &Snapshot,
     memory: &Memory,
@@ -177,7 +177,7 @@ fn outcome(
     outcome
 }
 
-/// Walks over what is remembered, beside the groups of a snapshot: both are in the order of their names.
+/// Walks over the remembered groups, beside the groups of a snapshot: both are in the order of their names.
 struct MemoryCursor<'a> {
     left: Peekable<btree_map::Iter<'a, GroupId, GroupMemory>>,
     /// Of groups that the snapshot does not have.

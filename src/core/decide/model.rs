@@ -1,4 +1,4 @@
-//! One model while it is decided: what every stage reads and changes.
+//! One model while it is decided: the state that every stage reads and changes.
 
 use jiff::Timestamp;
 
@@ -18,7 +18,7 @@ pub(super) struct ModelDecision<'a> {
     pub(super) variants: Vec<VariantContext<'a>>,
     /// One for each variant, in the same order.
     pub(super) proposals: Vec<Proposal>,
-    /// What an optimizer is asked, where findings have to become numbers.
+    /// Input of the optimizer, where findings have to become numbers.
     pub(super) optimizer_input: Option<OptimizerInput>,
     pub(super) steps: Vec<Step>,
     pub(super) saturated: Vec<(Role, SaturatedBy)>,
@@ -29,22 +29,22 @@ pub(super) struct ModelDecision<'a> {
     pub(super) before: Option<&'a GroupMemory>,
 }
 
-/// What an optimizer is asked about a model.
+/// Input of the optimizer about one model.
 pub(super) struct OptimizerInput {
     pub(super) request: Request,
-    /// By role what the observations are worth.
+    /// How completely each role is measured.
     pub(super) states: Vec<(Role, CoverageState)>,
     pub(super) analysis: Analysis,
     /// The newest sample that the findings rest on.
     pub(super) evidence: Timestamp,
     /// Numbers of the variants that need no optimizer; `None` where one is asked.
     pub(super) settled: Option<Vec<Option<Replicas>>>,
-    /// The scheduler has shown its queue and does not any more: what it holds is not known.
+    /// The scheduler showed its queue and no longer does: its requests are unknown.
     pub(super) queue_lost: bool,
 }
 
 impl OptimizerInput {
-    /// No analyzer knows what a replica carries.
+    /// No analyzer knows the capacity of a replica.
     pub(super) fn is_silent(&self) -> bool {
         let is_silent = self.request.findings.iter().all(Finding::is_silent);
         self.settled.as_ref().map_or(is_silent, |numbers| numbers.iter().all(Option::is_none))

@@ -25,7 +25,7 @@ pub(super) fn optimize_alone(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// What a model asks of the optimizer that all models share; one that asks for nothing still uses what runs and what was promised.
+/// The request of a model to the shared optimizer. A model without findings still uses what runs and what was published.
 pub(super) fn request(model: &ModelDecision<'_>) -> Request {
     if let Some(input) = &model.optimizer_input {
         return input.request.clone();
@@ -40,7 +40,7 @@ pub(super) fn request(model: &ModelDecision<'_>) -> Request {
     }
 }
 
-/// What a model uses that is not decided about now: what runs, and what it was promised.
+/// The request of a model that is not decided about now: it uses what runs and what was published.
 pub(super) fn request_at_rest(
     id: &GroupId,
     group: &ModelGroup,
@@ -110,7 +110,7 @@ fn propose(
     let base = variant.scale.base();
     let held = variant.committed().unwrap_or(base);
     let allowed_moves = state.allowed_moves();
-    // What is not fully measured lowers no number.
+    // An incompletely measured role lowers no number.
     let is_denied = (!allowed_moves.down || input.queue_lost) && target < held;
     let is_held = is_denied || (target == base && variant.is_withdrawn() && state.is_incomplete());
     let number = if is_held { held } else { target };

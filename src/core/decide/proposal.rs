@@ -10,7 +10,7 @@ use crate::report::{
 };
 use crate::units::Replicas;
 
-/// What is about to be published of a variant.
+/// The number of a variant that is about to be published.
 #[derive(Debug, Clone)]
 pub(super) struct Proposal {
     /// `None`: nothing is known.
@@ -97,7 +97,7 @@ impl Proposal {
         Step::adjustment(variant.name(), adjustment)
     }
 
-    /// Replaces the number and all its reasons: zero needs none of what was decided before.
+    /// Replaces the number and all its reasons: those of earlier stages do not matter at zero.
     pub(super) fn replace(
         &mut self,
         variant: &VariantContext<'_>,

@@ -1,4 +1,4 @@
-//! The decision about one model: what is published of each variant, and what is remembered.
+//! The decision about one model: the published number of each variant, and the memory.
 
 use smol_str::SmolStr;
 
@@ -77,7 +77,7 @@ fn verdict(
         return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, explanation, since }), memory);
     };
     let is_moved = before.target != Some(desired);
-    // What no autoscaler followed was given up; an analyzer that orders it again has it waited for again.
+    // An order that no autoscaler followed was given up. If an analyzer orders it again, the wait begins again.
     let is_renewed = proposal.analyzed.is_some() && !variant.is_active() && !variant.is_waiting(now);
     let evidence = proposal.evidence.min(now);
     let sampled = (!proposal.is_blind).then_some(evidence);

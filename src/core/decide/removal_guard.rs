@@ -1,5 +1,5 @@
-//! The removal guard: running requests must fit into what a removal leaves. Applied to every analyzer's numbers, before limits and bounds: a removal of
-//! two replicas that leaves too little becomes one of one. [`crate::check`] derives the same by itself.
+//! The removal guard: running requests must fit into what a removal leaves. Applied to every analyzer's numbers, before limits and
+//! bounds: a removal of two replicas that leaves too little becomes one of one. [`crate::check`] derives the same by itself.
 
 use std::cell::{OnceCell, RefCell};
 
@@ -12,7 +12,7 @@ use crate::quality::{RemainingCapacity, Shortfall};
 use crate::report::{AdjustmentReason, Stage, Step};
 use crate::units::Replicas;
 
-/// A role whose replicas an analyzer may want to remove; what its pods hold is looked at when that happens.
+/// A role whose replicas an analyzer may remove; the requests in its pods are only counted when that happens.
 pub(super) struct RemovalGuard<'m, 'a> {
     context: ModelContext<'m>,
     variants: &'m [VariantContext<'a>],
@@ -27,14 +27,14 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
         Self { context, variants, remaining: OnceCell::new(), refused: RefCell::new(None) }
     }
 
-    /// What runs fits into `targets`, or it is not known that it does not.
+    /// The running requests fit into `targets`, or it is not known that they do not.
     pub(super) fn fits(&self, targets: &[u32]) -> bool {
         let refused = self.find_shortfall(targets);
         self.refused.replace_with(|last| refused.or(*last));
         refused.is_none()
     }
 
-    /// Fewer in all are left of `from`, or fewer of those that serve, and what runs does not fit into `targets`.
+    /// `targets` are fewer replicas than `from`, or fewer serving ones, and the running requests do not fit into them.
     fn is_refused(&self, from: &[u32], targets: &[u32]) -> bool {
         let sum = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).sum::<u64>();
         let takes = sum(targets) < sum(from) || self.remaining().removes_ready_pod(from, targets);
@@ -72,7 +72,7 @@ fn role(variant: &VariantContext<'_>) -> Role {
     variant.state.variant.role
 }
 
-/// What a removal is measured by: what was promised, else what runs.
+/// The number that a removal is measured from: the published one, or else what runs.
 fn before(variant: &VariantContext<'_>) -> u32 {
     variant.committed().unwrap_or(variant.scale.base()).get()
 }
@@ -91,7 +91,7 @@ fn hold_role(
         let number = proposal.number.map(|number| bounded(variant, number.get()));
         variant.is_active() && number.is_some_and(|number| number < bounded(variant, before(variant)))
     };
-    // Nearly always nothing is removed, and then nothing else is looked at.
+    // Nearly always nothing is removed, and nothing else has to be computed.
     if !variants.iter().zip(proposals.iter()).any(lower) {
         return;
     }
@@ -100,13 +100,13 @@ fn hold_role(
         proposal.number.map_or(before(variant), |number| bounded(variant, number.get()))
     };
     let mut targets: Vec<u32> = variants.iter().zip(proposals.iter()).map(wanted).collect();
-    // What sleeps holds nothing, and what has no number stays as it is, outside its bounds too: neither makes up for a removal.
+    // A variant at zero holds no request, and one without a number keeps its replicas, outside its bounds too: neither makes up for a removal.
     let stays = variants.iter().zip(proposals.iter()).zip(&targets).map(|((variant, proposal), target)| {
         (!variant.is_active() || proposal.number.is_none()).then_some(*target)
     });
     let from: Vec<u32> = stays.zip(&from).map(|(stays, from)| stays.unwrap_or(*from)).collect();
     if context.limited {
-        // What is added may be denied yet.
+        // A limit may still deny what is added.
         targets.iter_mut().zip(&from).for_each(|(target, from)| *target = (*target).min(*from));
     }
     let removal = RemovalGuard::new(context, variants);

@@ -17,7 +17,7 @@ use crate::model::{GroupId, Policy, VariantId};
 use crate::report::{GroupReport, ModelFailure, Violation};
 use crate::snapshot::{ModelGroup, Snapshot};
 
-/// The results of all models, and what they are made from.
+/// The results of all models, and their inputs.
 pub(super) struct Results<'a> {
     snapshot: &'a Snapshot,
     policy: &'a Policy,

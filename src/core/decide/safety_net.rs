@@ -118,9 +118,9 @@ fn newest_evidence(
 struct FleetVariant {
     /// Replicas that run and may: without those that a lowered maximum takes away.
     running: u32,
-    /// Its number may not fall below: what was promised or runs, within the bounds; at zero replicas, only what is late.
+    /// Minimum of its number: what was published or runs, within the bounds; at zero replicas, only an order that is late.
     floor: u32,
-    /// Its number so far; what runs where no analyzer has one.
+    /// Its number so far, or what runs if no analyzer has one.
     number: u32,
     max: u32,
     /// Of the replicas ordered, those that are within their start-up time.
@@ -153,7 +153,7 @@ impl FleetVariant {
         let bounds = variant.state.variant.bounds;
         let max = bounds.max.map_or(u32::MAX, |max| max.max(bounds.min).get());
         let running = variant.scale.base().get().min(max);
-        // What a lowered maximum takes from a promise will not come, and nobody waits for it.
+        // What a lowered maximum takes from a published number will not come, so it is not waited for.
         let promised = variant.committed().map_or(0, Replicas::get).min(max);
         let ordered = variant.memory.target_since.filter(|_| promised > 0);
         let late = promised > running && ordered.is_some() && variant.is_order_late(start, context.now);
@@ -181,7 +181,7 @@ impl FleetVariant {
         } else {
             None
         };
-        // A second look at the moment of an order moves nothing.
+        // A second evaluation at the time of an order moves nothing.
         let waits = coming > 0
             || grew
             || ordered == Some(context.now)
@@ -189,7 +189,7 @@ impl FleetVariant {
         Self { running, floor, number, max, coming, waits, start, block, raised: false }
     }
 
-    /// What counts of its number: what was ordered long ago and has not come relieves nobody.
+    /// The part of its number that counts: an old order that did not come relieves nothing.
     fn counts(&self) -> u32 {
         if self.block == Some(Relief::NotComing) && self.number <= self.floor {
             self.running
@@ -247,7 +247,7 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
         return Relief::Starting;
     }
     if running == 0 {
-        // A maximum of 0, or pods that nobody asks for any more.
+        // A maximum of 0, or pods that are no longer requested.
         return Relief::AtMaximum;
     }
     if left == 0 {
@@ -259,7 +259,7 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
         let right = &variants[*right];
         right.is_active().cmp(&left.is_active()).then_with(|| left.by_cost(right))
     });
-    // What a limit has denied is asked for again only if there is nobody else.
+    // A variant that a limit has denied replicas is chosen again only if there is no other one.
     let able = |fleet_variant: &FleetVariant| fleet_variant.block.is_none();
     let denied = |fleet_variant: &FleetVariant| fleet_variant.block == Some(Relief::AtLimit);
     let asked: &dyn Fn(&FleetVariant) -> bool = if fleet.iter().any(able) { &able } else { &denied };
@@ -280,7 +280,7 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
     if fleet.iter().any(|fleet_variant| fleet_variant.raised) { Relief::Growing } else { blocked() }
 }
 
-/// A saturated fleet, and what becomes of it.
+/// A saturated fleet, and the response to it.
 struct Fleet<'a> {
     context: ModelContext<'a>,
     evidence: SaturatedBy,
@@ -333,7 +333,7 @@ impl Fleet<'_> {
                 proposal.evidence = self.at;
                 proposal.is_blind = false;
             }
-            // What it adds is asked of the limits.
+            // Its additions are subject to the limits.
             let allowed_moves = || fleet_variant.raised.then(|| CoverageState::Aging.allowed_moves());
             proposal.analyzed = proposal.analyzed.or_else(allowed_moves);
             proposal.set(variant, Stage::Target, number, reason, why)
@@ -374,7 +374,7 @@ impl Fleet<'_> {
     }
 }
 
-/// A limit leaves `variant` no more than `granted`, of what the net may have ordered at `now`.
+/// A limit grants `variant` no more than `granted` of what the safety net may have ordered at `now`.
 pub(super) fn note_denied(variant: &mut VariantContext<'_>, granted: Replicas, now: Timestamp) {
     if variant.memory.safety_net.grew != Some(now) {
         return;

@@ -10,7 +10,7 @@ use crate::report::{Detail, GroupReport, LimitGap, Step};
 use crate::snapshot::{ModelGroup, Snapshot};
 use crate::units::Watts;
 
-/// What all models share, with what the cluster has of it.
+/// The limits that all models share, with the resources of the cluster.
 pub(super) struct Limits {
     all: Vec<Limit>,
     /// One spelling of each accelerator that a limit names, by its name in lower case.
@@ -59,7 +59,7 @@ impl Limits {
         limits
     }
 
-    /// What is in force when the limits cannot be worked out, because of `cause`: nothing is added.
+    /// The limits in force when they cannot be computed, because of `cause`: nothing is added.
     pub(super) fn denying(compat: Compat, cause: &str) -> Self {
         let name = format_smolstr!("limits that cannot be worked out ({cause}; please report this)");
         let all = vec![Limit::new(name, Budget::Inventory(BTreeMap::new()))];
@@ -74,7 +74,7 @@ impl Limits {
         self.all.is_empty()
     }
 
-    /// `by_type` under one spelling of each name; what several spellings have is put together by `both`.
+    /// `by_type` under one spelling of each name; the values of several spellings are merged by `both`.
     fn spelled<'n, T: Copy + 'n>(
         &mut self,
         by_type: impl IntoIterator<Item = (&'n SmolStr, &'n T)>,

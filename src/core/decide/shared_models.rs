@@ -1,5 +1,5 @@
-//! Models that share limits are decided together. One that panics costs itself: what it uses counts as used, and the others share
-//! the rest.
+//! Models that share limits are decided together. A panic in one model affects only that model: its replicas count as used, and the
+//! others share the rest.
 
 use smol_str::SmolStr;
 
@@ -16,7 +16,7 @@ use crate::optimize::rescale::Rescale;
 use crate::optimize::{Plan, Request};
 use crate::progress::Progress;
 
-/// Models that panic in what is shared and are found, in one decision; each costs some runs of it. With more, all are held.
+/// Panicking models that are found in one decision; finding each takes some runs of the shared part. With more, all are held.
 const MAX_PANICKING: usize = 8;
 
 /// The models that share limits, and for each the cause of its panic, if it had one.

@@ -18,7 +18,7 @@ use crate::units::{Replicas, Seconds};
 /// A contradiction shows within a minute and two scrapes of 15 s: orders that are older rest on other evidence.
 const DETECTION_WINDOW: Seconds = Seconds::whole(90);
 
-/// Others of the same engines may be found out yet: for this long nothing is ordered again by what they show.
+/// More contradictions of the same engines may show: for this long nothing is ordered again by their signals.
 const REORDER_WINDOW: Seconds = Seconds::whole(60);
 
 /// While the load stays, the requests in the pods grow by less than this factor and [`SOME_REQUESTS`], and the shares of the KV
@@ -27,7 +27,7 @@ const MAX_GROWTH: f64 = 1.2;
 const SOME_REQUESTS: f64 = 5.0;
 const SOME_CACHE: f64 = 0.1;
 
-/// Of so many engines one has to be found out. Fewer move a number by little, and may break while the load really grows.
+/// At least one in this many engines must be contradicted. Fewer move a number by little, and may break while the load really grows.
 const ONE_OF: u32 = 3;
 
 /// Withdraws the last orders of `variants`, all that a model has, if signals that their analyzer reads are now found to be
@@ -78,8 +78,8 @@ pub(super) fn withdraw(
     variants.iter_mut().filter(calm).filter_map(|variant| withdraw_of(context, variant, learned)).collect()
 }
 
-/// More is in the pods of `variants` and before them than at `since`: requests, or where these are not believed what they hold of
-/// the caches. True also where neither is known.
+/// The pods of `variants` and the gateway hold more requests than at `since`, or fuller caches where requests are distrusted. True also
+/// where neither is known.
 fn may_have_grown(context: ModelContext<'_>, variants: &[VariantContext<'_>], since: Timestamp) -> bool {
     let requests: &[Signal] = &[Signal::Running, Signal::Waiting];
     let believed =
@@ -127,7 +127,7 @@ fn withdraw_of(
     learned: &mut Learned,
 ) -> Option<Step> {
     let (at, from) = recent_orders(&variant.memory, context)?;
-    // What serves already is not taken back, and what was woken stays awake.
+    // Serving replicas are not taken back, and a variant that was woken stays awake.
     let from = from.max(Replicas::new(variant.coverage.ready));
     let target = variant.memory.target.filter(|target| target.saturating_sub(from) > Replicas::ONE)?;
     if from == Replicas::ZERO {
@@ -141,14 +141,14 @@ fn withdraw_of(
     memory.withdrawn_at = Some(context.now);
     memory.wanted = ProposalHistory::default();
     if let Some(rate) = &mut learned.rate {
-        // What was ordered by mistake keeps nobody from removing.
+        // A mistaken order does not start a cooldown.
         rate.cooldowns.entry(variant.state.variant.role).or_default().added_at = None;
     }
     let withdrawn = OrdersWithdrawn { ordered: target, restored: from };
     Some(Step::of_variant(variant.name(), Detail::OrdersWithdrawn(withdrawn)))
 }
 
-/// Holds what is ordered again too soon. The safety net of a saturated fleet comes after this.
+/// Holds numbers that are ordered again too soon. The safety net of a saturated fleet comes after this.
 pub(super) fn hold_reorders(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, .. } = model;
     for (variant, proposal) in variants.iter().zip(proposals) {
@@ -165,7 +165,7 @@ pub(super) fn hold_reorders(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// What was asked for before the orders of the last minute and a half, and since when these are made.
+/// The number before the orders of the last 90 s, and when the first of them was made.
 fn recent_orders(memory: &VariantMemory, context: ModelContext<'_>) -> Option<(Timestamp, Replicas)> {
     memory.ordered_from.filter(|(at, _)| Seconds::between(*at, context.now) <= DETECTION_WINDOW)
 }

@@ -49,7 +49,7 @@ pub(super) fn wake_up(
         let number = proposals[index].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
         let basis = Basis::RequestsWaiting { requests: figure(queue.value) };
         let proposal = Proposal::standing(variant, Some(number), Reason::ScaleFromZero, basis, queue.at);
-        // Waking is an addition like any other, and is asked of the limits.
+        // Waking is an addition, and subject to the limits.
         proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
         let carried = candidates[index].per_replica;
         let carried = carried.map(|carried| Value::new("tokens a replica carries", carried));
@@ -60,7 +60,7 @@ pub(super) fn wake_up(
     proposals
 }
 
-/// What it takes to wake `variant`, and what that carries: as V2 has learned of its replicas, when that is in charge.
+/// The cost of waking `variant`, and the capacity of its replicas as V2 has learned it, if V2 decides.
 fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Learned) -> WakeCandidate {
     let spec = &variant.state.variant;
     let by_tokens = context.policy.analyzer == Analyzer::Saturation;
@@ -81,7 +81,7 @@ fn nothing_else_wakes(context: ModelContext<'_>, variants: &[VariantContext<'_>]
     !one_is_kept && variants.iter().all(|variant| may_be_zero(variant.state))
 }
 
-/// At zero and no request could be seen waiting: the number stays, but nothing renews what it rests on.
+/// At zero, where waiting requests cannot be seen: the number stays, but its evidence is not renewed.
 fn cannot_wake(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
     let (evidence, basis) = (variant.old_evidence(context.now), Basis::NoWakeUpSignal);
     let standing = Proposal::standing(variant, proposal.number, Reason::MetricsMissing, basis, evidence);
@@ -142,7 +142,7 @@ fn covered(
 ) -> BTreeSet<Role> {
     let optimized = context.policy.analyzer.is_of_capacity();
     let kept = |proposal: &Proposal| proposal.number.is_some_and(|number| number > Replicas::ZERO);
-    // What has never served keeps nobody's requests.
+    // A variant that has never served takes no requests.
     let serves = |variant: &VariantContext<'_>| !variant.coverage.observations.is_empty();
     let keeping = variants.iter().zip(proposals);
     let keeping = keeping.filter(|(variant, proposal)| optimized && kept(proposal) && serves(variant));

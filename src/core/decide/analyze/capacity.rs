@@ -1,4 +1,4 @@
-//! The analyzers of capacity: what each finds of a model, and the numbers that an optimizer makes of their findings.
+//! The capacity analyzers: the finding of each about a model, as input of the optimizer.
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -79,7 +79,7 @@ pub(crate) fn ask(
     Some(optimizer_input(candidates, findings, report::Finding::Capacity { analyzers: explained }, None))
 }
 
-/// What `analyzer` finds, counted in pods; with nothing to spare that is not there with the `busiest` estimate too.
+/// The finding of `analyzer`, counted in pods. Spare capacity counts only if the `busiest` estimate has it too.
 fn find(
     input: AnalyzerInput<'_, '_, '_>,
     busiest: Option<&[VariantObservation<'_, '_>]>,
@@ -120,7 +120,7 @@ fn capacity_finding(finding: &Finding) -> CapacityFinding {
     CapacityFinding { analyzer: finding.analyzer, totals }
 }
 
-/// A candidate of the optimizers. What more pods of it would wait for too is asked of the next observation: it gets none.
+/// A candidate of the optimizers. One whose new pods would not become Ready either gets no more.
 fn able(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
     let candidate = candidate(variant.state, variant.scale.base());
     if context.compat.is_upstream() || !variant.is_growth_futile(context.now) {
@@ -144,7 +144,7 @@ pub(crate) fn candidate(state: &VariantState, current: Replicas) -> Candidate {
     }
 }
 
-/// Analyzers count engines, and what is scaled are pods: with data parallelism a pod has several.
+/// Analyzers count engines, but pods are scaled: with data parallelism a pod has several engines.
 fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) -> Finding {
     let by_name = NameIndex::new(observations, |observation| observation.variant.name());
     for (at, capacity) in finding.variants.iter_mut().enumerate() {
@@ -225,7 +225,7 @@ fn token_observation<'a>(
     })
 }
 
-/// What the scheduler holds for the model, when that is known.
+/// The requests that the scheduler holds for the model, if known.
 fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
     let scheduler = &context.group.scheduler;
     let requests = u64::from(truncated_u32(scheduler_queue(context.now, scheduler)?.value));
@@ -237,7 +237,7 @@ fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
 
 fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
-    // Of one whose cache is not known nothing is told; of the rest 0 is none, from which nothing is learned.
+    // An engine of unknown KV usage is left out; other values of 0 mean none, and nothing is learned from them.
     let observed = |load: EngineLoad<'_, reads::Throughput>| {
         Some(throughput::ThroughputObservation {
             stale: false,

@@ -1,4 +1,4 @@
-//! What an analyzer is given of one role, and what all of them say of it.
+//! The input of an analyzer about one role, and the explanations that all of them share.
 
 use crate::decide::context::{ModelContext, VariantContext};
 use crate::model::Role;

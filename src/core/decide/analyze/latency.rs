@@ -1,4 +1,4 @@
-//! The analyzers of latency, asked from what a decision knows: the queueing model, and the legacy solver with its parameters.
+//! Runs the latency analyzers for a decision: the queueing model, and the legacy solver with its parameters.
 
 use smol_str::SmolStr;
 
@@ -20,7 +20,7 @@ use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
 use crate::units::{Replicas, Requests, count, to_f32, truncated_u32};
 
-/// What the queueing model finds; `None` while nobody knows what latencies to keep.
+/// The finding of the queueing model; `None` while the latencies to keep are unknown.
 pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
@@ -40,11 +40,11 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
         arithmetic::analyze_queueing(&loads, queued(context), &learned.queueing, &settings, context.compat);
     let finding = analysis.finding.clone().ok();
     learned.queueing = stamped(context, analysis);
-    // Who has learning switched off wants what was learned before to hold, however old it is.
+    // With learning switched off, what was learned before counts, however old it is.
     if context.compat.is_upstream() || !policy.tuning {
         return finding;
     }
-    // What does not run says nothing of what those that do can spare.
+    // A variant that does not run does not limit the spare capacity of the others.
     let runs = |name: &SmolStr| {
         observations
             .iter()
@@ -54,7 +54,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
     Some(finding.without_spare_of(|name| runs(name) && !is_recent(context, learned, name)))
 }
 
-/// What was learned, with when that was.
+/// The learned parameters, with their time.
 fn stamped(context: ModelContext<'_>, analysis: QueueingAnalysis) -> LearnedParameters {
     let QueueingAnalysis { mut learned, confirmed, .. } = analysis;
     for (name, parameters) in &mut learned {
@@ -65,7 +65,7 @@ fn stamped(context: ModelContext<'_>, analysis: QueueingAnalysis) -> LearnedPara
     learned
 }
 
-/// What replicas of a variant carry was learned lately enough to lower a number.
+/// The capacity of a variant's replicas was learned recently enough to lower a number.
 fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) -> bool {
     learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, context.now))
 }

@@ -1,4 +1,4 @@
-//! The analyzers, asked with what a decision knows, and the numbers that they propose.
+//! Runs the analyzers of a decision, and turns their answers into proposals.
 
 mod capacity;
 pub(super) mod input;
@@ -53,9 +53,9 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     if unlearned.is_empty() {
         model.stand_ins.extend(stand_in::between_cycles(context, &pass.asked, &learned));
     } else {
-        // The model's own analyzer is asked first in every cycle although it finds nothing: so it goes on learning.
+        // The model's own analyzer runs first in every cycle although it finds nothing, so that it goes on learning.
         model.stand_ins.extend(unlearned);
-        // What the others see they have learned already; of the stand-ins only the token analyzer learns.
+        // The other analyzers have learned already; of the stand-ins only the token analyzer learns.
         let mut again = learned.clone();
         pass = run(model, &mut again);
         if context.analyzer != Analyzer::Saturation {
@@ -84,7 +84,7 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// Asks about each role of `model` by its analyzer; those of capacity are asked about all roles together.
+/// Runs the analyzer of each role of `model`; a capacity analyzer runs once for all its roles.
 fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Pass {
     let role = |variant: &VariantContext<'_>| variant.state.variant.role;
     let mut pass = Pass::default();

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use crate::decide::context::VariantContext;
 use crate::units::Replicas;
 
-/// What of a variant's last change is still open.
+/// The open part of a variant's last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Movement {
     Settled,
@@ -15,14 +15,14 @@ pub(crate) enum Movement {
     Shrinking,
     /// Replicas should have come by now and have not.
     Overdue,
-    /// Replicas wait for a node, or what was ordered twice never became ready: more of them would wait too.
+    /// Replicas wait for a node, or two orders never became ready: more of them would wait too.
     Unschedulable,
 }
 
 pub(crate) fn movement(variant: &VariantContext<'_>, now: Timestamp) -> Movement {
     let base = variant.scale.base();
     // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
-    // And what the bounds have taken from a promise will not come.
+    // What the bounds have taken from a published number will not come.
     let bounds = variant.state.variant.bounds;
     let target =
         variant.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);

@@ -1,4 +1,4 @@
-//! What analyzers of capacity are given of each variant, with pods that are not measured estimated by those that are.
+//! The input of capacity analyzers about each variant; unmeasured pods are estimated from measured ones.
 
 use crate::decide::context::{ModelContext, VariantContext};
 use crate::model::Utilisation;
@@ -9,7 +9,7 @@ use crate::units::{Replicas, Requests};
 
 pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) variant: &'m VariantContext<'a>,
-    /// What its engines were doing, those of pods that are not measured estimated by measured ones.
+    /// The loads of its engines; those of unmeasured pods are estimated from measured ones.
     loads: Vec<EngineLoad<'a, ()>>,
     /// Replicas that do not serve yet, or serve and were not observed yet.
     pub(crate) pending: Replicas,
@@ -34,7 +34,7 @@ pub(crate) enum Estimate {
     Busiest,
 }
 
-/// What a variant's engines were doing, and what those of pods without evidence are taken to have been doing.
+/// The loads of a variant's engines, with estimates for pods without evidence.
 fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<EngineLoad<'a, ()>> {
     let all = &variant.coverage.loads;
     let engines = unmeasured.saturating_mul(variant.coverage.engines_per_pod.max(1));
@@ -55,7 +55,7 @@ pub(crate) fn observe<'m, 'a>(
     variant: &'m VariantContext<'a>,
     estimate: Estimate,
 ) -> VariantObservation<'m, 'a> {
-    // Who does not show anything yet may just not have been scraped; who did not for long does serve.
+    // A new pod without series may not have been scraped yet; an older one does serve.
     let silent = variant.coverage.absent.min(variant.coverage.incomplete);
     let unmeasured = variant.coverage.unmeasured().saturating_sub(variant.coverage.estimated);
     let hidden = unmeasured.saturating_sub(variant.coverage.absent).saturating_add(silent);
@@ -65,7 +65,7 @@ pub(crate) fn observe<'m, 'a>(
     let starting =
         if context.compat.is_upstream() { variant.scale.pending() } else { variant.credited(context.now) };
     let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(variant.scale.base());
-    // What is neither on its way nor serves carries nothing.
+    // Pods that neither start nor serve have no capacity.
     let lost = variant.scale.pending().saturating_sub(starting);
     VariantObservation { variant, loads, pending, counted: variant.scale.base().saturating_sub(lost) }
 }

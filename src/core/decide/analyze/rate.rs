@@ -1,4 +1,4 @@
-//! The rate policy, asked from what a decision knows. It looks at every evaluation: it has clocks of its own for moving.
+//! Runs the rate policy for a decision. It decides at every evaluation, because it has cooldowns of its own.
 
 use std::cmp::Ordering;
 
@@ -33,7 +33,7 @@ use crate::units::{Replicas, Seconds, count, figure};
 /// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
 const ARRIVALS_MAX_AGE: f64 = 120.0;
 
-/// A variant that a limit has denied something is asked again after this time, seconds.
+/// A variant that a limit has denied replicas is chosen again after this time, seconds.
 const DENIED_WINDOW: f64 = 60.0;
 
 /// What the policy decides about `variants`, all of one role of which at least one is measured; `None` while demand or the capacity
@@ -126,7 +126,7 @@ fn analyze_role(
     Some((answer, analysis))
 }
 
-/// What the policy found, as explanations keep it.
+/// The finding of the policy, as explanations keep it.
 fn finding(role: Role, found: &RateFinding) -> RateExplanation {
     let demand = &found.demand;
     let forecast = Forecast { rate: figure(demand.forecast), seconds: figure(demand.horizon) };
@@ -190,7 +190,7 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
     (count + unmeasured * ratio) / (count + unmeasured)
 }
 
-/// What a limit has lately denied one variant is asked of another, if there is one that can.
+/// Replicas that a limit has lately denied one variant are ordered of another, if there is one that can grow.
 fn pass_on(
     context: ModelContext<'_>,
     variants: &mut [RateVariant],
@@ -223,7 +223,7 @@ fn rate_variant(
 ) -> RateVariant {
     let (state, scale) = (variant.state, variant.scale);
     let policy = &context.policy.rate;
-    // What was learned while another analyzer decided counts as long as the policy's own has seen no start.
+    // Starts that were seen while another analyzer decided count until the policy has seen one itself.
     let learned = own.starts.longest().or_else(|| variant.memory.starts.longest());
     let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &start_up_times(state)));
     let by_argument = state.template.sequences().map(f64::from);
@@ -253,12 +253,12 @@ fn rate_variant(
     }
     let first = || variant.state.last_status.unwrap_or_default().max(scale.spec);
     let target = variant.memory.target.unwrap_or_else(first);
-    // An HPA with another maximum, a quota on pods: what was ordered never came to be.
+    // An HPA with a lower maximum, or a quota on pods: the ordered replicas never existed.
     let ordered = variant.memory.target_since.is_some_and(overdue);
     let unmade = if ordered { target.saturating_sub(scale.base()) } else { Replicas::ZERO };
     let replaced = own.replaced.update(failing, start, context.now.into());
     let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
-    // A rolling update has pods beside those that are asked for: what is missing of it is missing of nothing else.
+    // A rolling update has pods beside the requested ones, so a missing pod of it is not a missing replica.
     let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
     RateVariant {
         name: variant.name().clone(),
@@ -274,7 +274,7 @@ fn rate_variant(
     }
 }
 
-/// What becomes of the answer for one variant.
+/// The proposal for one variant.
 fn proposal(
     input: &RoleInput<'_, '_>,
     answer: &RatePlan,

@@ -29,7 +29,7 @@ struct StepCandidate<'m, 'a> {
     is_measured: bool,
 }
 
-/// Which way the analyzer wants to go, after what the sight allows.
+/// The direction of the step, as far as the coverage allows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StepDirection {
     Up,
@@ -85,7 +85,7 @@ fn finding(found: &PercentAnalysis, policy: &SaturationPolicy) -> Finding {
     }
 }
 
-/// What a removal is judged by: pods that are not measured count as loaded like the busiest that is.
+/// The analysis by which a removal is judged: unmeasured pods count like the busiest measured one.
 fn cautious(
     context: ModelContext<'_>,
     state: CoverageState,
@@ -175,7 +175,7 @@ fn blocking<'r, 'm, 'a>(
     })
 }
 
-/// Who gets one more: the cheapest that runs and can grow, else the cheapest that sleeps, else one whose last change
+/// The variant that gets one more: the cheapest that runs and can grow, else the cheapest that sleeps, else one whose last change
 /// is overdue. One whose replicas fit on no node gets none.
 fn grow(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
     let able = |candidate: &&StepCandidate<'_, '_>| {
@@ -194,7 +194,7 @@ fn cheapest<'r>(candidates: impl Iterator<Item = &'r StepCandidate<'r, 'r>>) -> 
     candidates.min_by(|a, b| a.variant.by_cost(b.variant)).map(|candidate| candidate.index)
 }
 
-/// Who loses one: the dearest that has more than one and more than its minimum; of equals the name that sorts last.
+/// The variant that loses one: the dearest that has more than one and more than its minimum; of equals the name that sorts last.
 fn shrink(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
     let able = |candidate: &&StepCandidate<'_, '_>| {
         let base = candidate.variant.scale.base();
@@ -312,7 +312,7 @@ impl StepDecision<'_, '_> {
         Proposal::analyzed(variant, Analyzed { number, reason, evidence, allowed_moves, analysis, caveat })
     }
 
-    /// What is not fully measured may not go below what was published.
+    /// An incompletely measured variant stays at or above its published number.
     fn never_lower_unmeasured(&self, variant: &VariantContext<'_>, wanted: Replicas) -> Replicas {
         let published = variant.committed().unwrap_or(wanted);
         if self.allowed_moves.down {

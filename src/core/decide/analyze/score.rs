@@ -85,7 +85,7 @@ fn cautious(
     Scored { wanted: scored.wanted.max(wanted.min(base)), ..scored }
 }
 
-/// Takes in what every engine does before any is compared with the best: the order of variants does not matter.
+/// Learns from every engine before any is compared with the best, so that the order of variants does not matter.
 fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut BestSpeeds) {
     for load in &variant.coverage.loads {
         let (key, speed) = hardware_speed(variant, load);
@@ -156,7 +156,7 @@ fn score(
     threshold::analyze(&observed, current, bounds, &rules)
 }
 
-/// `wanted`, unless the last step is still on its way or the sight does not allow it.
+/// `wanted`, unless the last step has not finished or the coverage does not allow it.
 fn settle(
     context: ModelContext<'_>,
     allowed_moves: AllowedMoves,

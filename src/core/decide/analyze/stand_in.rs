@@ -1,4 +1,4 @@
-//! Who decides where the model's analyzer cannot, and what is told of it: never stuck, and never silent.
+//! The analyzer that stands in where the model's own cannot decide, and the report of what is missing.
 
 use smol_str::SmolStr;
 
@@ -19,7 +19,7 @@ mod tests;
 /// under load are enough for each of them, and slow ones come once a minute: three of these.
 const LEARNING: Seconds = Seconds::whole(180);
 
-/// Letters of a source's warning that are told.
+/// Characters of a source's warning that are reported.
 const WARNING: usize = 160;
 
 fn role(variant: &VariantContext<'_>) -> Role {
@@ -30,7 +30,7 @@ fn is_of_one_role(first: &VariantContext<'_>, next: &VariantContext<'_>) -> bool
     role(first) == role(next)
 }
 
-/// Analyzers of capacity, who are asked about all roles of a model together, and so are replaced in all of them.
+/// Capacity analyzers run for all roles of a model together, and so are replaced in all of them.
 const fn looks_at_all_roles(analyzer: Analyzer) -> bool {
     matches!(
         analyzer,
@@ -133,7 +133,7 @@ pub(crate) fn choose_unlearned<'a>(
     chosen
 }
 
-/// Who decides about `role`, about which the model's analyzer finds nothing.
+/// The analyzer that decides about `role`, for which the model's own finds nothing.
 fn unlearned<'a>(
     context: ModelContext<'a>,
     role: Role,
@@ -180,7 +180,7 @@ fn is_busy(variants: &[VariantContext<'_>]) -> bool {
     gauges.any(|newest| newest.value > 0.0)
 }
 
-/// `analyzer` once knew what a replica carries.
+/// `analyzer` has known the capacity of a replica before.
 fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
     match analyzer {
         Analyzer::Rate => learned.rate.as_ref().is_some_and(|rate| {
@@ -192,7 +192,7 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
     }
 }
 
-/// Who stands in for the model's analyzer between two looks, as was found at the last one.
+/// The analyzers that stand in between two cycles, as chosen in the last one.
 pub(crate) fn between_cycles<'l>(
     context: ModelContext<'_>,
     looks: &[(Role, bool)],
@@ -206,13 +206,13 @@ pub(crate) fn between_cycles<'l>(
         .filter(move |(_, analyzer)| stand_ins.contains(analyzer))
 }
 
-/// The analyzer has had its time and has not learned what a replica of `role` carries.
+/// The analyzer has had its time and has not learned the capacity of a replica of `role`.
 fn has_not_learned(context: ModelContext<'_>, role: Role, learned: Option<&Learned>) -> bool {
     let known = learned.and_then(|learned| learned.unlearned.get(&role));
     known.is_some_and(|known| Seconds::between(known.since, context.now) >= LEARNING)
 }
 
-/// What is not known of the pods of `variant`, one of those of `model`, and the likely cause.
+/// What is unknown about the pods of `variant`, one of those of `model`, and the likely cause.
 pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
     let (context, learned) = (model.context, model.memory.learned.as_deref());
     let stand_in = model.stand_in(role(variant));
