@@ -1,5 +1,5 @@
-//! Reads of metrics: where their answer comes from. The lease holder answers from its own decisions. Another instance forwards
-//! the read to the holder, and answers from the last published state when the holder does not answer.
+//! Reads of metrics: where their answer comes from. The leader answers from its own decisions. Another instance forwards
+//! the read to the leader, and answers from the last published state when the leader does not answer.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,19 +10,15 @@ use http::header::WARNING;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use jiff::Timestamp;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use wva_core::units::Seconds;
 
 use super::encoding::{Reason, Status};
 use super::forward::Forwarder;
 use super::middleware::AuditId;
-use super::paths::{ANSWERED_BY, CUSTOM_GROUP, EXTERNAL_GROUP, HOLDER, HOLDER_WITHOUT_RESULT};
+use super::paths::{ANSWERED_BY, LEADER, LEADER_WITHOUT_RESULT};
 use super::ports::{EventSink, PublishedReader};
+use super::request_metrics::EvidenceAge;
 use super::tls::Permits;
 use crate::engine::{Leadership, Origin, Published};
 
@@ -71,26 +67,26 @@ impl SyncedOnce {
 
 impl ReadState {
     /// True while this instance holds the lease and answers from its own decisions.
-    pub(crate) fn is_holder(&self) -> bool {
+    pub(crate) fn is_leader(&self) -> bool {
         self.leadership.borrow().is_mine()
     }
 
-    /// The identity of the lease holder, if that is another instance.
-    pub(crate) fn other_holder(&self) -> Option<String> {
-        self.leadership.borrow().other_holder().map(|holder| holder.identity.clone())
+    /// The identity of the leader, if that is another instance.
+    pub(crate) fn other_leader(&self) -> Option<String> {
+        self.leadership.borrow().other_holder().map(|leader| leader.identity.clone())
     }
 
-    /// True while this instance rejects reads although another one may have an answer: its lease has expired, the new holder is
+    /// True while this instance rejects reads although another one may have an answer: its lease has expired, the new leader is
     /// not known, and the newest result is from the time before.
     pub(crate) fn is_isolated(&self) -> bool {
-        let knows_holder = {
+        let knows_leader = {
             let leadership = self.leadership.borrow();
             leadership.is_mine() || leadership.other_holder().is_some()
         };
-        !knows_holder && !self.reader.may_answer(&self.reader.newest())
+        !knows_leader && !self.reader.may_answer(&self.reader.newest())
     }
 
-    /// Answers an authorised client: from the own result, with the lease holder's answer, or from the last known state. 503 when
+    /// Answers an authorised client: from the own result, with the leader's answer, or from the last known state. 503 when
     /// this instance may not answer from what it knows.
     pub(crate) async fn answer(
         &self,
@@ -98,7 +94,7 @@ impl ReadState {
         audit: &AuditId,
         render: impl FnOnce(&Published) -> Result<Response, Status>,
     ) -> Result<Response, Status> {
-        if self.is_holder() {
+        if self.is_leader() {
             let published = self.current().await;
             // Checked after the wait, during which the lease may have expired.
             if self.reader.may_answer(&published) {
@@ -107,9 +103,9 @@ impl ReadState {
             if let Some(published) = self.first_of_term().await {
                 return render(&published);
             }
-            if self.is_holder() {
+            if self.is_leader() {
                 return Err(expired_term(
-                    "it has just acquired the lease and is still reading what the last holder published; retry in a second",
+                    "it has just acquired the lease and is still reading what the last leader published; retry in a second",
                 ));
             }
         }
@@ -124,7 +120,7 @@ impl ReadState {
         let published = self.reader.newest();
         if !self.reader.may_answer(&published) {
             let status = expired_term(
-                "its lease has expired and it does not know the new holder; check that this server reaches the API server",
+                "its lease has expired and it does not know the new leader; check that this server reaches the API server",
             );
             // Another instance may know. The proxy of an API server sends all its reads over one connection, to the instance
             // that it reached first: unless that closes, it would keep asking here.
@@ -135,25 +131,25 @@ impl ReadState {
         Ok(answer)
     }
 
-    /// Answers another instance as the lease holder; 421 without the lease. Never forwards, so that a read travels at most once.
+    /// Answers another instance as the leader; 421 without the lease. Never forwards, so that a read travels at most once.
     pub(crate) async fn answer_instance<R>(
         &self,
         read: Result<R, Status>,
         render: impl FnOnce(R, &Published) -> Result<Response, Status>,
     ) -> Result<Response, Status> {
-        if !self.is_holder() {
-            return Err(Status::new(Reason::NotTheHolder, "this instance does not hold the lease"));
+        if !self.is_leader() {
+            return Err(Status::new(Reason::NotLeader, "this instance does not hold the lease"));
         }
-        let mut answered_by = HOLDER;
+        let mut answered_by = LEADER;
         let answer = match read {
             Ok(read) => {
                 let published = self.current().await;
                 // Without a result of this term the other instance may still have a number to answer with.
                 if published.origin == Origin::Empty || !self.reader.may_answer(&published) {
-                    answered_by = HOLDER_WITHOUT_RESULT;
+                    answered_by = LEADER_WITHOUT_RESULT;
                     let message =
                         "this instance holds the lease but has neither evaluated nor restored anything yet";
-                    Err(Status::new(Reason::NotTheHolder, message))
+                    Err(Status::new(Reason::NotLeader, message))
                 } else {
                     render(read, &published)
                 }
@@ -176,7 +172,7 @@ impl ReadState {
         timeout(limit, current).await.unwrap_or_else(|_| self.reader.newest())
     }
 
-    /// What the last holder published, once it is read by an instance that has just acquired the lease; `None` after the
+    /// What the last leader published, once it is read by an instance that has just acquired the lease; `None` after the
     /// read-wait, or when the lease is lost first.
     async fn first_of_term(&self) -> Option<Arc<Published>> {
         let mut results = self.published.clone();
@@ -214,39 +210,4 @@ pub(crate) fn add_warning(headers: &mut HeaderMap, text: &str) {
     if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{plain}\"")) {
         headers.append(WARNING, value);
     }
-}
-
-/// The smallest bucket in seconds, the factor and the number of buckets: from 1 s to 364 s, which is more than any useful
-/// `--max-stale`. Name and buckets are those of metrics-server, so that its dashboards work.
-const AGE_BUCKETS: (f64, f64, u16) = (1.0, 1.364, 20);
-
-/// A histogram of how old the evidence of each answered item was.
-#[derive(Debug, Clone)]
-pub(crate) struct EvidenceAge {
-    pub(crate) external: Histogram,
-    pub(crate) custom: Histogram,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GroupLabel {
-    group: &'static str,
-}
-
-impl EvidenceAge {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let (start, factor, length) = AGE_BUCKETS;
-        let family = Family::<GroupLabel, Histogram, _>::new_with_constructor(move || {
-            Histogram::new(exponential_buckets(start, factor, length))
-        });
-        let help = "Age of the evidence of each answered item, by API group";
-        registry.register("metrics_apiserver_metric_freshness_seconds", help, family.clone());
-        // Looked up once, not for every read.
-        let histogram = |group| family.get_or_create(&GroupLabel { group }).clone();
-        Self { external: histogram(EXTERNAL_GROUP), custom: histogram(CUSTOM_GROUP) }
-    }
-}
-
-/// Notes how old the evidence of each answered item is.
-pub(crate) fn observe_ages(histogram: &Histogram, evidence: impl Iterator<Item = Timestamp>, now: Timestamp) {
-    evidence.for_each(|evidence| histogram.observe(Seconds::between(evidence, now).get()));
 }

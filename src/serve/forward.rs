@@ -1,5 +1,5 @@
-//! Forwarding of reads: an instance without the lease asks the lease holder, over one HTTP/2 connection with mutual TLS from the
-//! shared CA. Bounded in time and size; after a failure it backs off, so that not every read waits for a dead holder. The holder
+//! Forwarding of reads: an instance without the lease asks the leader, over one HTTP/2 connection with mutual TLS from the
+//! shared CA. Bounded in time and size; after a failure it backs off, so that not every read waits for a dead leader. The leader
 //! recognises other instances by the shared certificate. Who may read has been decided before.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use tokio_rustls::TlsConnector;
 use super::auth::{Subject, VerifiedChains, require_get};
 use super::encoding::negotiation::{self, Representation};
 use super::encoding::{Reason, Status};
-use super::paths::{ANSWERED_BY, AUDIT_ID, HOLDER, HOLDER_WITHOUT_RESULT, internal_path};
+use super::paths::{ANSWERED_BY, AUDIT_ID, LEADER, LEADER_WITHOUT_RESULT, internal_path};
 use super::tls::pem::{self, ClientCas, VERSIONS};
 use super::tls::{PeerChain, SharedPki};
 use crate::engine::Leadership;
@@ -32,34 +32,34 @@ use crate::engine::Leadership;
 /// Bytes of an answer that is passed on: 10,000 items of 400 bytes are 4 MB.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
-/// Added to the time that the holder waits for an evaluation: a handshake and one round trip.
+/// Added to the time that the leader waits for an evaluation: a handshake and one round trip.
 const ROUND_TRIP_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Time after a failure in which reads are answered at once from the last published state.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// Why the holder did not answer a read. Clients see it in a warning, so it contains no secret.
+/// Why the leader did not answer a read. Clients see it in a warning, so it contains no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ForwardError {
     #[error("no instance is known to hold the lease")]
-    NoHolder,
-    #[error("the holder {0} has published no address")]
+    NoLeader,
+    #[error("the leader {0} has published no address")]
     NoAddress(String),
     #[error("the shared certificates have not been read yet")]
     NoCertificates,
-    #[error("the holder {holder} cannot be reached: {cause}")]
-    Unreachable { holder: String, cause: String },
-    #[error("the holder {0} did not answer in time")]
+    #[error("the leader {leader} cannot be reached: {cause}")]
+    Unreachable { leader: String, cause: String },
+    #[error("the leader {0} did not answer in time")]
     Timeout(String),
     #[error("{0} no longer holds the lease")]
-    NotTheHolder(String),
-    #[error("the holder {0} has just started and has no result yet")]
+    NotLeader(String),
+    #[error("the leader {0} has just started and has no result yet")]
     NoResult(String),
-    #[error("the holder {holder} answered with status {status}")]
-    Unexpected { holder: String, status: u16 },
+    #[error("the leader {leader} answered with status {status}")]
+    Unexpected { leader: String, status: u16 },
 }
 
-/// Forwards reads to the lease holder.
+/// Forwards reads to the leader.
 pub(crate) struct Forwarder {
     instance_name: String,
     pki: watch::Receiver<Option<SharedPki>>,
@@ -97,7 +97,7 @@ enum Attempt {
 }
 
 impl Forwarder {
-    /// `read_wait` is what the holder waits for an evaluation.
+    /// `read_wait` is what the leader waits for an evaluation.
     pub(crate) fn new(
         instance_name: String,
         pki: watch::Receiver<Option<SharedPki>>,
@@ -112,7 +112,7 @@ impl Forwarder {
         }
     }
 
-    /// The holder's answer to the read of `uri`, unchanged and in the representation that the client's `headers` accept. Without
+    /// The leader's answer to the read of `uri`, unchanged and in the representation that the client's `headers` accept. Without
     /// compression, which each instance does for its own clients.
     pub(crate) async fn forward(
         &self,
@@ -121,13 +121,13 @@ impl Forwarder {
         headers: &HeaderMap,
         audit: &HeaderValue,
     ) -> Result<Response<Body>, ForwardError> {
-        let holder = leadership.other_holder().ok_or(ForwardError::NoHolder)?;
-        let name = holder.identity.clone();
-        let address = holder.address.as_deref().ok_or_else(|| ForwardError::NoAddress(name.clone()))?;
+        let leader = leadership.other_holder().ok_or(ForwardError::NoLeader)?;
+        let name = leader.identity.clone();
+        let address = leader.address.as_deref().ok_or_else(|| ForwardError::NoAddress(name.clone()))?;
         let pki = self.pki.borrow().clone().ok_or(ForwardError::NoCertificates)?;
         if self.is_backing_off(address) {
             return Err(ForwardError::Unreachable {
-                holder: name,
+                leader: name,
                 cause: "it failed less than a second ago".into(),
             });
         }
@@ -136,7 +136,7 @@ impl Forwarder {
             Ok(Ok(answer)) => answer,
             Ok(Err(cause)) => {
                 self.back_off(address).await;
-                return Err(ForwardError::Unreachable { holder: name, cause: cause.to_string() });
+                return Err(ForwardError::Unreachable { leader: name, cause: cause.to_string() });
             }
             Err(_) => {
                 self.back_off(address).await;
@@ -145,12 +145,12 @@ impl Forwarder {
         };
         let answered_by = answer.headers().get(ANSWERED_BY);
         match answer.status() {
-            _ if answered_by == Some(&HOLDER) => Ok(pass_on(answer)),
-            StatusCode::MISDIRECTED_REQUEST if answered_by == Some(&HOLDER_WITHOUT_RESULT) => {
+            _ if answered_by == Some(&LEADER) => Ok(pass_on(answer)),
+            StatusCode::MISDIRECTED_REQUEST if answered_by == Some(&LEADER_WITHOUT_RESULT) => {
                 Err(ForwardError::NoResult(name))
             }
-            StatusCode::MISDIRECTED_REQUEST => Err(ForwardError::NotTheHolder(name)),
-            status => Err(ForwardError::Unexpected { holder: name, status: status.as_u16() }),
+            StatusCode::MISDIRECTED_REQUEST => Err(ForwardError::NotLeader(name)),
+            status => Err(ForwardError::Unexpected { leader: name, status: status.as_u16() }),
         }
     }
 
@@ -220,7 +220,7 @@ impl Forwarder {
         let mut driver = JoinSet::new();
         driver.spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "the connection to the holder ended");
+                tracing::debug!(%error, "the connection to the leader ended");
             }
         });
         Ok(Connection { address: address.into(), pki, sender, _driver: driver })
@@ -246,7 +246,7 @@ fn endpoint(address: &str) -> Option<(String, u16)> {
     (uri.scheme_str() == Some("https")).then_some((host, uri.port_u16()?))
 }
 
-/// Status, body, media type and warnings; no other header of the holder.
+/// Status, body, media type and warnings; no other header of the leader.
 fn pass_on(answer: Response<Bytes>) -> Response<Body> {
     let (head, body) = answer.into_parts();
     let mut response = Response::new(Body::from(body));
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_the_client_accept_header_never_reach_the_holder() {
+    fn bytes_of_the_client_accept_header_never_reach_the_leader() {
         let forwarder =
             Forwarder::new("wva-instance.x.internal".into(), watch::channel(None).1, Duration::ZERO);
         let uri =

@@ -1,8 +1,6 @@
-//! The layer around every request: its audit id, its metrics and log line, panics, and the headers that every answer has.
+//! The layer around every request: its audit id and log line, panics, and the headers that every answer has.
 
 use std::any::Any;
-use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -12,86 +10,15 @@ use axum::response::{IntoResponse, Response};
 use futures::FutureExt as _;
 use http::header::CACHE_CONTROL;
 use http::{HeaderMap, HeaderValue};
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 
 use super::encoding::response::ResponseFormat;
 use super::encoding::{Reason, Status};
 use super::paths::AUDIT_ID;
+use super::request_metrics::{RequestMetrics, Route};
 
 /// The longest `Audit-Id` that is accepted from a client, in bytes; a UUID has 36.
 const MAX_AUDIT_ID_BYTES: usize = 64;
-
-/// The smallest bucket in seconds, the factor and the number of buckets: from 0.1 ms (a read from memory) to 1.6 s (a read
-/// that waited).
-const DURATION_BUCKETS: (f64, f64, u16) = (0.000_1, 2.0, 15);
-
-/// The route that a path matched, if any. Holds the router's own text: a copy per request would cost more than counting it.
-#[derive(Debug, Clone)]
-struct Route(Option<MatchedPath>);
-
-impl Route {
-    fn as_str(&self) -> &str {
-        self.0.as_ref().map_or("other", MatchedPath::as_str)
-    }
-}
-
-impl PartialEq for Route {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for Route {}
-
-impl Hash for Route {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
-
-impl EncodeLabelValue for Route {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
-        self.as_str().encode(encoder)
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    route: Route,
-    code: u16,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DurationLabels {
-    route: Route,
-}
-
-/// Metrics about requests. Bounded, since a route is a pattern and never a path.
-#[derive(Debug, Clone)]
-pub(crate) struct RequestMetrics {
-    total: Family<RequestLabels, Counter>,
-    duration: Family<DurationLabels, Histogram, fn() -> Histogram>,
-}
-
-impl RequestMetrics {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let histogram: fn() -> Histogram = || {
-            let (start, factor, length) = DURATION_BUCKETS;
-            Histogram::new(exponential_buckets(start, factor, length))
-        };
-        let metrics = Self { total: Family::default(), duration: Family::new_with_constructor(histogram) };
-        let help = "Requests answered, by route and status code";
-        registry.register("wva_http_requests", help, metrics.total.clone());
-        let help = "Time from a request's head to its answer, by route";
-        registry.register("wva_http_request_duration_seconds", help, metrics.duration.clone());
-        metrics
-    }
-}
 
 /// Identifies one request in the logs of all servers that it passes: visible ASCII.
 #[derive(Debug, Clone)]
@@ -150,8 +77,7 @@ pub(crate) async fn observe_request(
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     let code = answer.status().as_u16();
     let took = started.elapsed();
-    metrics.total.get_or_create(&RequestLabels { route: route.clone(), code }).inc();
-    metrics.duration.get_or_create(&DurationLabels { route }).observe(took.as_secs_f64());
+    metrics.observe(route, code, took);
     tracing::debug!(%method, path = uri.path(), code, took_us = took.as_micros(), audit_id = audit.as_str(), "answered");
     answer
 }

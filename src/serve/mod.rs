@@ -3,7 +3,7 @@
 //! A request arrives through [`tls`], gets an audit id and is counted in `middleware`, is authorised by [`auth`] with the
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
-//! lease holder), and by `admin` for operators.
+//! leader), and by `admin` for operators.
 
 mod admin;
 pub mod auth;
@@ -18,6 +18,7 @@ mod fuzz;
 mod middleware;
 mod paths;
 mod ports;
+mod request_metrics;
 mod router;
 mod server;
 mod state;

@@ -23,10 +23,10 @@ pub(crate) const CUSTOM_PREFIX: &str = "/apis/custom.metrics.k8s.io/";
 /// The route behind [`CUSTOM_PREFIX`]: one metric of one object, or of all objects that a selector matches.
 pub(crate) const CUSTOM_OBJECT: &str = "{version}/namespaces/{namespace}/{resource}/{name}/{metric}";
 
-/// Prefix under which the lease holder answers other instances about external metrics.
+/// Prefix under which the leader answers other instances about external metrics.
 pub(crate) const INTERNAL_EXTERNAL: &str = "/internal/v1/external/";
 
-/// Prefix under which the lease holder answers other instances about metrics of objects.
+/// Prefix under which the leader answers other instances about metrics of objects.
 pub(crate) const INTERNAL_CUSTOM: &str = "/internal/v1/custom/";
 
 /// This server's own metrics.
@@ -47,17 +47,17 @@ pub(crate) const MAX_NAME_BYTES: usize = 253;
 /// Identifies one request in the logs of all servers that it passes.
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// Set by the lease holder on an answer to another instance, so that no error of a proxy in between is passed on as the
-/// holder's answer.
+/// Set by the leader on an answer to another instance, so that no error of a proxy in between is passed on as the
+/// leader's answer.
 pub(crate) const ANSWERED_BY: HeaderName = HeaderName::from_static("wva-answered-by");
 
 /// Value of [`ANSWERED_BY`]: the answer may be passed on.
-pub(crate) const HOLDER: HeaderValue = HeaderValue::from_static("holder");
+pub(crate) const LEADER: HeaderValue = HeaderValue::from_static("holder");
 
-/// Value of [`ANSWERED_BY`]: the holder has neither evaluated nor restored anything yet.
-pub(crate) const HOLDER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("holder-without-anything");
+/// Value of [`ANSWERED_BY`]: the leader has neither evaluated nor restored anything yet.
+pub(crate) const LEADER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("holder-without-anything");
 
-/// The holder's path for a read of the public `path_and_query`; empty for anything that is not a read of a metric.
+/// The leader's path for a read of the public `path_and_query`; empty for anything that is not a read of a metric.
 pub(crate) fn internal_path(path_and_query: &str) -> String {
     for (public, internal) in [(EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL), (CUSTOM_PREFIX, INTERNAL_CUSTOM)] {
         if let Some(rest) = path_and_query.strip_prefix(public) {

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, BoardMetrics, Health, ReplicaChanges};
 use super::auth::{AuthState, Reviewer, TrustData};
-use super::data_read::{EvidenceAge, MAX_READS, ReadState, SyncedOnce};
+use super::data_read::{MAX_READS, ReadState, SyncedOnce};
 use super::forward::{Forwarder, InstanceVerifier};
-use super::middleware::RequestMetrics;
 use super::ports::{EventSink, PublishedReader};
+use super::request_metrics::{EvidenceAge, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::connection_errors::ConnectionErrors;
 use super::tls::{CertificateError, Permits, ServingCertificate, SharedPki};

@@ -21,7 +21,7 @@ use crate::serve::tls::certificates::Certificates;
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// How long readiness waits for what is learnt from the cluster: the watches, the trust, the lease holder. Without them reads
+/// How long readiness waits for what is learnt from the cluster: the watches, the trust, the leader. Without them reads
 /// get 503, so during a rolling update none should arrive yet. They take seconds. What takes longer may never come (a
 /// deleted CRD, a missing permission), and a Service without endpoints stops the deletion of every namespace of the cluster.
 /// A server without them tells each client what is missing.
@@ -41,8 +41,8 @@ pub(crate) struct Health {
     trust: watch::Receiver<TrustData>,
     certificates: Arc<Certificates>,
     reads: Arc<ReadState>,
-    /// Set once a holder is known. Between two holders there is none for a moment, and reads are answered from the last state.
-    has_seen_holder: OnceLock<()>,
+    /// Set once a leader is known. Between two leaders there is none for a moment, and reads are answered from the last state.
+    has_seen_leader: OnceLock<()>,
     isolation: Mutex<Isolation>,
     started: Instant,
     stopping: CancellationToken,
@@ -90,7 +90,7 @@ impl Health {
             trust,
             certificates,
             reads,
-            has_seen_holder: OnceLock::new(),
+            has_seen_leader: OnceLock::new(),
             isolation: Mutex::default(),
             started: Instant::now(),
             stopping,
@@ -121,19 +121,19 @@ impl Health {
         self.learnt(is_loaded, "ConfigMap kube-system/extension-apiserver-authentication has not been read")
     }
 
-    /// Fails while reads should go to another instance: not between two holders, but while this instance rejects them.
+    /// Fails while reads should go to another instance: not between two leaders, but while this instance rejects them.
     fn leadership(&self) -> Result<(), &'static str> {
-        let knows_holder = {
+        let knows_leader = {
             let leadership = self.reads.leadership.borrow();
             leadership.is_mine() || leadership.holder.is_some()
         };
-        if knows_holder {
-            self.has_seen_holder.get_or_init(|| ());
+        if knows_leader {
+            self.has_seen_leader.get_or_init(|| ());
         }
-        self.learnt(self.has_seen_holder.get().is_some(), "the lease holder is not known")?;
+        self.learnt(self.has_seen_leader.get().is_some(), "the leader is not known")?;
         if self.isolation.lock().update(self.reads.is_isolated()) {
             return Err(
-                "the lease has expired and its new holder is not known: check that this server reaches the API server",
+                "the lease has expired and its new leader is not known: check that this server reaches the API server",
             );
         }
         Ok(())

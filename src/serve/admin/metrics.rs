@@ -1,5 +1,5 @@
 //! The `wva_*` metrics of variants, rendered from the published decisions when they are scraped: no copy can be stale, and a
-//! variant that is gone has no series. Only the lease holder exports them, so that a sum over instances counts each once.
+//! variant that is gone has no series. Only the leader exports them, so that a sum over instances counts each once.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;

@@ -80,10 +80,10 @@ pub(crate) async fn all(
 
 /// Why no evaluation is kept here, and where one is.
 fn no_evaluation(admin: &AdminState) -> Status {
-    let cause = match (admin.recent.reason_for_none(), admin.reads.other_holder()) {
+    let cause = match (admin.recent.reason_for_none(), admin.reads.other_leader()) {
         (Some(cause), _) => cause,
-        (None, Some(holder)) => {
-            format!("instance {holder} holds the lease and keeps the evaluations: ask that instance")
+        (None, Some(leader)) => {
+            format!("instance {leader} holds the lease and keeps the evaluations: ask that instance")
         }
         (None, None) => "nothing has been evaluated yet; retry in a few seconds".into(),
     };

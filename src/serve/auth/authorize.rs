@@ -36,7 +36,7 @@ pub(crate) async fn authenticate_discovery(
     let has_certificate = parts.extensions.get::<PeerChain>().is_some_and(|chain| !chain.is_empty());
     let permit = if has_certificate { None } else { auth.unauthenticated_permits.acquire() };
     if let Some(permit) = permit {
-        let caller = authenticate(&auth, &mut parts).await;
+        let caller = auth.authenticate(&mut parts).await;
         drop(permit);
         match caller {
             Ok(caller @ Caller::Anonymous) => return forbidden_path(&caller, &parts, None).into_response(),
@@ -64,7 +64,7 @@ pub(crate) async fn authorize(
     attributes: &Attributes,
 ) -> Result<(), Status> {
     check_names(attributes)?;
-    let caller = match authenticate(auth, request).await {
+    let caller = match auth.authenticate(request).await {
         Ok(caller) => caller,
         Err(AuthenticationError::InvalidToken) => return Err(unauthorized()),
         Err(error @ AuthenticationError::ReviewUnavailable(ReviewUnavailable::Busy)) => {
@@ -79,11 +79,6 @@ pub(crate) async fn authorize(
         Ok(Access::Denied { reason }) => Err(forbidden(attributes, &caller, request, reason)),
         Err(error) => Err(undecided(&caller, request, &error)),
     }
-}
-
-async fn authenticate(auth: &AuthState, request: &mut Parts) -> Result<Caller, AuthenticationError> {
-    let chain = request.extensions.get::<PeerChain>().cloned().unwrap_or_default();
-    auth.authenticate(&chain, &mut request.headers).await
 }
 
 /// Rejects every method but GET.
@@ -251,19 +246,17 @@ impl AuthState {
         }
     }
 
-    /// Authenticates the caller and removes every credential from `headers`.
-    pub(super) async fn authenticate(
-        &self,
-        chain: &PeerChain,
-        headers: &mut HeaderMap,
-    ) -> Result<Caller, AuthenticationError> {
+    /// Authenticates the caller and removes every credential from the request.
+    async fn authenticate(&self, request: &mut Parts) -> Result<Caller, AuthenticationError> {
         let loaded = self.trust.load_full();
+        let chain = request.extensions.get::<PeerChain>().cloned().unwrap_or_default();
+        let headers = &mut request.headers;
         let bearer = trust::bearer(headers);
         let Some(trust) = &loaded.trust else {
             trust::strip(headers, None);
             return Err(AuthenticationError::TrustNotLoaded);
         };
-        let identity = self.identity(loaded.generation, trust, chain).await;
+        let identity = self.identity(loaded.generation, trust, &chain).await;
         let names = trust.front_proxy.as_ref().map(|proxy| &proxy.headers);
         let proxied = names.filter(|_| identity.is_front_proxy);
         let proxied = proxied.and_then(|names| trust::remote_user(headers, names));
@@ -277,7 +270,7 @@ impl AuthState {
     }
 
     /// Removes every credential from the `headers` of a request that needs none.
-    pub(super) fn strip(&self, headers: &mut HeaderMap) {
+    fn strip(&self, headers: &mut HeaderMap) {
         let loaded = self.trust.load();
         let proxy = loaded.trust.as_ref().and_then(|trust| trust.front_proxy.as_ref());
         trust::strip(headers, proxy.map(|proxy| &proxy.headers));
@@ -301,11 +294,7 @@ impl AuthState {
     }
 
     /// Whether `caller` may do what `attributes` describe.
-    pub(super) async fn access(
-        &self,
-        caller: &Caller,
-        attributes: &Attributes,
-    ) -> Result<Access, ReviewUnavailable> {
+    async fn access(&self, caller: &Caller, attributes: &Attributes) -> Result<Access, ReviewUnavailable> {
         match caller {
             Caller::Known(user) => self.reviews.access(user, attributes).await,
             Caller::Anonymous => Ok(Access::Denied { reason: None }),

@@ -4,14 +4,15 @@
 use jiff::Timestamp;
 use wva_core::units::Seconds;
 
-use super::label_selector::LabelSelector;
+use super::label_selector::LabelSelectorMessage;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
 use crate::engine::{ClusterView, Published};
+use crate::serve::encoding::protobuf::Time;
 use crate::serve::encoding::{Reason, Status};
-use crate::serve::external_metrics::query::{Field, FieldRule};
-use crate::serve::external_metrics::selector::{Rule, Selector};
+use crate::serve::external_metrics::query::{Field, FieldRequirement};
+use crate::serve::external_metrics::selector::{LabelSelector, Operator};
 use crate::serve::external_metrics::{
-    self as external, Metric, MetricQuery, ReadContext, VariantSelector, WaitingFor, WholeSeconds,
+    self as external, Metric, MetricQuery, ReadContext, VariantSelector, WaitingFor,
 };
 use crate::serve::paths::CUSTOM_GROUP;
 
@@ -22,49 +23,49 @@ pub(super) struct ObjectQuery<'a> {
     pub(super) version: Version,
     pub(super) resource: Resource,
     /// The selectors of objects and of series. A variant's labels are those of its objects and of its series alike.
-    pub(super) selectors: Vec<Selector>,
+    pub(super) selectors: Vec<LabelSelector>,
     /// The field selector; it applies to reads of all objects.
-    pub(super) fields: Vec<FieldRule>,
+    pub(super) fields: Vec<FieldRequirement>,
     /// The selector of series, as the answer repeats it; `None` without one, or with one that has no such form.
-    pub(super) series_object: Option<LabelSelector>,
+    pub(super) series_object: Option<LabelSelectorMessage>,
 }
 
-/// A `MetricValueList`.
+/// The answer to a read of the metric of objects.
 #[derive(Debug, Clone)]
-pub(super) struct List<'a> {
+pub(super) struct MetricValueList<'a> {
     pub(super) version: Version,
-    pub(super) items: Vec<Item<'a>>,
+    pub(super) items: Vec<MetricValue<'a>>,
     pub(super) now: Timestamp,
 }
 
-/// The value of one object, a `MetricValue`.
+/// The value of one object.
 #[derive(Debug, Clone)]
-pub(super) struct Item<'a> {
+pub(super) struct MetricValue<'a> {
     pub(super) resource: Resource,
     /// The object's name.
     pub(super) name: String,
-    pub(super) selector: Option<&'a LabelSelector>,
+    pub(super) selector: Option<&'a LabelSelectorMessage>,
     /// The value of the object's variant.
-    pub(super) value: external::Item<'a>,
+    pub(super) value: external::ExternalMetricValue<'a>,
 }
 
-impl List<'_> {
+impl MetricValueList<'_> {
     /// The time of the newest measurement behind each item.
     pub(super) fn evidence(&self) -> impl Iterator<Item = Timestamp> {
         self.items.iter().map(|item| item.value.timestamp)
     }
 }
 
-/// Answers `query` from `published`: exactly one item for a named object. `fields` are the query's [`field_rules`].
+/// Answers `query` from `published`: exactly one item for a named object. `fields` are the query's [`field_requirements`].
 ///
 /// # Errors
 /// When no object matches, or a selected variant has no number.
 pub(super) fn answer<'a>(
     published: &'a Published,
     query: &'a ObjectQuery<'a>,
-    fields: &'a [FieldRule],
+    fields: &'a [FieldRequirement],
     context: &'a ReadContext<'a>,
-) -> Result<List<'a>, Status> {
+) -> Result<MetricValueList<'a>, Status> {
     let path = query.path;
     let variants = MetricQuery {
         group: CUSTOM_GROUP,
@@ -81,43 +82,55 @@ pub(super) fn answer<'a>(
             format!("{}: the variants that match have just lost their Deployments", not_found(query));
         return Err(Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, path.metric.as_str(), ""));
     }
-    Ok(List { version: query.version, items, now: context.now })
+    Ok(MetricValueList { version: query.version, items, now: context.now })
 }
 
-/// The rules that select the variants of the requested objects.
+/// The requirements that select the variants of the requested objects.
 ///
 /// # Errors
 /// When the metric is unknown, or a Deployment is the scale target of no variant or of several.
-pub(super) fn field_rules(
+pub(super) fn field_requirements(
     query: &ObjectQuery<'_>,
     context: &ReadContext<'_>,
-) -> Result<Vec<FieldRule>, Status> {
+) -> Result<Vec<FieldRequirement>, Status> {
     let path = query.path;
     if Metric::find(&path.metric).is_none() {
         return Err(about_object(external::unknown_metric(CUSTOM_GROUP, &path.metric), query));
     }
     let name = match query.resource {
         _ if path.is_all() => {
-            return Ok(query.fields.iter().map(|rule| variant_rule(rule, query, &context.view)).collect());
+            return Ok(query
+                .fields
+                .iter()
+                .map(|requirement| variant_requirement(requirement, query, &context.view))
+                .collect());
         }
         Resource::VariantAutoscaling => path.name.as_str(),
         Resource::Deployment => variant_of_deployment(path, context)?,
     };
-    Ok(vec![FieldRule { field: Field::Name, rule: Rule::Equals(name.to_owned()) }])
+    Ok(vec![FieldRequirement { field: Field::Name, operator: Operator::Equals(name.to_owned()) }])
 }
 
-/// The rule for variants that corresponds to a rule for objects: a Deployment has another name than its variant.
-fn variant_rule(rule: &FieldRule, query: &ObjectQuery<'_>, view: &ClusterView) -> FieldRule {
+/// The requirement of variants that corresponds to one of objects: a Deployment has another name than its variant.
+fn variant_requirement(
+    requirement: &FieldRequirement,
+    query: &ObjectQuery<'_>,
+    view: &ClusterView,
+) -> FieldRequirement {
     let variants = |deployment: &str| {
         let claims = view.claims_on(&query.path.namespace, deployment).iter();
         claims.map(|claim| claim.variant.name.to_string()).collect()
     };
-    let rule = match (query.resource, rule.field, &rule.rule) {
-        (Resource::Deployment, Field::Name, Rule::Equals(deployment)) => Rule::In(variants(deployment)),
-        (Resource::Deployment, Field::Name, Rule::Differs(deployment)) => Rule::NotIn(variants(deployment)),
-        _ => return rule.clone(),
+    let operator = match (query.resource, requirement.field, &requirement.operator) {
+        (Resource::Deployment, Field::Name, Operator::Equals(deployment)) => {
+            Operator::In(variants(deployment))
+        }
+        (Resource::Deployment, Field::Name, Operator::NotEquals(deployment)) => {
+            Operator::NotIn(variants(deployment))
+        }
+        _ => return requirement.clone(),
     };
-    FieldRule { field: Field::Name, rule }
+    FieldRequirement { field: Field::Name, operator }
 }
 
 /// The variant whose scale target is the Deployment.
@@ -138,7 +151,7 @@ fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) ->
             format!(
                 "{metric} of Deployment {namespace}/{name} is not known yet (for {}, since {}): {}",
                 Seconds::between(context.started, context.now),
-                WholeSeconds(context.started),
+                Time::from_timestamp(context.started),
                 WaitingFor::Watches
             ),
         ),
@@ -159,10 +172,10 @@ fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) ->
 
 /// The object of a value; `None` for the Deployment of a variant that no longer exists.
 fn described_object<'a>(
-    value: external::Item<'a>,
+    value: external::ExternalMetricValue<'a>,
     query: &'a ObjectQuery<'_>,
     view: &ClusterView,
-) -> Option<Item<'a>> {
+) -> Option<MetricValue<'a>> {
     let name = match query.resource {
         Resource::VariantAutoscaling => value.id.name.to_string(),
         Resource::Deployment if query.path.is_all() => {
@@ -170,7 +183,7 @@ fn described_object<'a>(
         }
         Resource::Deployment => query.path.name.clone(),
     };
-    Some(Item { resource: query.resource, name, selector: query.series_object.as_ref(), value })
+    Some(MetricValue { resource: query.resource, name, selector: query.series_object.as_ref(), value })
 }
 
 /// A 404 begins as that of every server of this group; other errors about a Deployment name it beside its variant.

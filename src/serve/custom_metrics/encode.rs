@@ -5,8 +5,8 @@ use prost::Message;
 use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
-use super::answer::{Item, List};
-use super::label_selector::LabelSelector;
+use super::answer::{MetricValue, MetricValueList};
+use super::label_selector::LabelSelectorMessage;
 use super::object_path::Version;
 use crate::serve::encoding::object::{Column, Metadata, Row, Table};
 use crate::serve::encoding::protobuf::{self, ListMeta, Quantity, Time};
@@ -58,7 +58,7 @@ struct V1Beta1Value {
     #[prost(message, optional, tag = "5")]
     value: Option<Quantity>,
     #[prost(message, optional, tag = "6")]
-    selector: Option<LabelSelector>,
+    selector: Option<LabelSelectorMessage>,
 }
 
 /// `k8s.io.metrics.pkg.apis.custom_metrics.v1beta2.MetricValueList`
@@ -75,7 +75,7 @@ struct MetricIdentifier {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(message, optional, tag = "2")]
-    selector: Option<LabelSelector>,
+    selector: Option<LabelSelectorMessage>,
 }
 
 /// Without `windowSeconds`, as in v1beta1.
@@ -92,7 +92,7 @@ struct V1Beta2Value {
     value: Option<Quantity>,
 }
 
-impl List<'_> {
+impl MetricValueList<'_> {
     fn v1beta1(&self) -> V1Beta1List {
         let items = self.items.iter().map(|item| V1Beta1Value {
             described_object: Some(described_object(item)),
@@ -119,7 +119,7 @@ impl List<'_> {
     }
 }
 
-fn described_object(item: &Item<'_>) -> ObjectReference {
+fn described_object(item: &MetricValue<'_>) -> ObjectReference {
     ObjectReference {
         kind: item.resource.kind().to_owned(),
         namespace: item.value.id.namespace.to_string(),
@@ -128,11 +128,11 @@ fn described_object(item: &Item<'_>) -> ObjectReference {
     }
 }
 
-fn quantity(item: &Item<'_>) -> Quantity {
+fn quantity(item: &MetricValue<'_>) -> Quantity {
     Quantity { string: item.value.value.to_string() }
 }
 
-impl Serialize for List<'_> {
+impl Serialize for MetricValueList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (api_version, kind) = self.type_meta();
         match self.version {
@@ -142,7 +142,7 @@ impl Serialize for List<'_> {
     }
 }
 
-impl Object for List<'_> {
+impl Object for MetricValueList<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.version.api_version(), "MetricValueList")
     }
@@ -160,7 +160,7 @@ impl Object for List<'_> {
     }
 }
 
-fn row(item: &Item<'_>, now: Timestamp) -> Row {
+fn row(item: &MetricValue<'_>, now: Timestamp) -> Row {
     let value = &item.value;
     let cells = vec![
         item.name.clone(),

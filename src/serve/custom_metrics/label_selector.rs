@@ -6,12 +6,12 @@ use prost::Message;
 use serde::Serialize;
 
 use crate::serve::encoding::protobuf::{Entry, serialize_map};
-use crate::serve::external_metrics::selector::{RequirementRef, Rule, Selector};
+use crate::serve::external_metrics::selector::{LabelSelector, Operator, RequirementRef};
 
 /// `k8s.io.apimachinery.pkg.apis.meta.v1.LabelSelector`
 #[derive(Clone, PartialEq, Message, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LabelSelector {
+pub(super) struct LabelSelectorMessage {
     #[prost(message, repeated, tag = "1")]
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "serialize_map")]
     match_labels: Vec<Entry>,
@@ -33,26 +33,26 @@ struct Requirement {
 }
 
 /// The selector as an object; `None` when it compares integers, for which the object has no operator.
-pub(super) fn label_selector(selector: &Selector) -> Option<LabelSelector> {
+pub(super) fn label_selector(selector: &LabelSelector) -> Option<LabelSelectorMessage> {
     let mut labels = BTreeMap::new();
     let mut match_expressions = Vec::new();
-    for RequirementRef { key, rule } in selector.requirements() {
-        let (operator, values) = match rule {
-            Rule::Equals(value) => {
+    for RequirementRef { key, operator } in selector.requirements() {
+        let (operator, values) = match operator {
+            Operator::Equals(value) => {
                 labels.insert(key.to_owned(), value.clone());
                 continue;
             }
-            Rule::Differs(value) => ("NotIn", vec![value.clone()]),
-            Rule::In(values) => ("In", values.iter().cloned().collect()),
-            Rule::NotIn(values) => ("NotIn", values.iter().cloned().collect()),
-            Rule::Exists => ("Exists", Vec::new()),
-            Rule::Absent => ("DoesNotExist", Vec::new()),
-            Rule::Above(_) | Rule::Below(_) => return None,
+            Operator::NotEquals(value) => ("NotIn", vec![value.clone()]),
+            Operator::In(values) => ("In", values.iter().cloned().collect()),
+            Operator::NotIn(values) => ("NotIn", values.iter().cloned().collect()),
+            Operator::Exists => ("Exists", Vec::new()),
+            Operator::DoesNotExist => ("DoesNotExist", Vec::new()),
+            Operator::GreaterThan(_) | Operator::LessThan(_) => return None,
         };
         match_expressions.push(Requirement { key: key.to_owned(), operator: operator.to_owned(), values });
     }
     let match_labels = labels.into_iter().map(|(key, value)| Entry { key, value }).collect();
-    Some(LabelSelector { match_labels, match_expressions })
+    Some(LabelSelectorMessage { match_labels, match_expressions })
 }
 
 #[cfg(test)]
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn json(text: &str) -> Option<String> {
-        let selector = label_selector(&Selector::parse(text).unwrap());
+        let selector = label_selector(&LabelSelector::parse(text).unwrap());
         selector.map(|selector| serde_json::to_string(&selector).unwrap())
     }
 

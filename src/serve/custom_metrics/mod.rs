@@ -11,17 +11,18 @@ use axum::extract::rejection::PathRejection;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 
-use self::answer::{ObjectQuery, answer, field_rules};
+use self::answer::{ObjectQuery, answer, field_requirements};
 use self::label_selector::label_selector;
 pub(crate) use self::object_path::ObjectPath;
 use self::object_path::{Resource, Version, not_found_message};
-use super::data_read::{ReadState, observe_ages};
+use super::data_read::ReadState;
 use super::encoding::negotiation::Representation;
 use super::encoding::response::{representation, respond};
 use super::encoding::{Reason, Status};
 use super::external_metrics::ReadContext;
 use super::external_metrics::query::{ListOptions, metric_label_selector};
 use super::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, MAX_NAME_BYTES};
+use super::request_metrics::observe_ages;
 use crate::engine::Published;
 
 /// A valid read.
@@ -48,7 +49,7 @@ impl<'a> Read<'a> {
 
     pub(crate) fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
         let context = ReadContext::new(state);
-        let fields = field_rules(&self.query, &context)?;
+        let fields = field_requirements(&self.query, &context)?;
         let list = answer(published, &self.query, &fields, &context)?;
         let response = respond(self.representation, &list)?;
         observe_ages(&state.evidence_age.custom, list.evidence(), list.now);

@@ -19,26 +19,17 @@ pub(super) struct Api {
     pub(super) group: &'static str,
     /// The preferred one first.
     pub(super) versions: &'static [&'static str],
-    pub(super) preferred: &'static str,
     /// The kind of the list that every read returns.
     pub(super) list_kind: &'static str,
 }
 
 /// `external.metrics.k8s.io`
-pub(super) const EXTERNAL: Api = Api {
-    group: EXTERNAL_GROUP,
-    versions: &[EXTERNAL_VERSION],
-    preferred: EXTERNAL_VERSION,
-    list_kind: "ExternalMetricValueList",
-};
+pub(super) const EXTERNAL: Api =
+    Api { group: EXTERNAL_GROUP, versions: &[EXTERNAL_VERSION], list_kind: "ExternalMetricValueList" };
 
 /// `custom.metrics.k8s.io`
-pub(super) const CUSTOM: Api = Api {
-    group: CUSTOM_GROUP,
-    versions: &CUSTOM_VERSIONS,
-    preferred: CUSTOM_VERSIONS[0],
-    list_kind: "MetricValueList",
-};
+pub(super) const CUSTOM: Api =
+    Api { group: CUSTOM_GROUP, versions: &CUSTOM_VERSIONS, list_kind: "MetricValueList" };
 
 #[derive(Clone, PartialEq, Message, Serialize)]
 struct APIGroupList {
@@ -112,7 +103,7 @@ fn group_message(api: Api) -> APIGroup {
     APIGroup {
         name: api.group.to_owned(),
         versions: api.versions.iter().copied().map(version).collect(),
-        preferred_version: Some(version(api.preferred)),
+        preferred_version: Some(version(api.versions[0])),
     }
 }
 

@@ -140,9 +140,6 @@ pub(crate) async fn unknown_path(uri: Uri) -> Response {
     (StatusCode::NOT_FOUND, [(CONTENT_TYPE, HeaderValue::from_static(JSON))], body).into_response()
 }
 
-#[cfg(test)]
-mod tests;
-
 /// A static answer in one encoding.
 #[derive(Debug, Clone)]
 struct Document {
@@ -242,3 +239,6 @@ impl Resource {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,19 +18,26 @@ fn info() -> Value {
     json!({"title": "wva", "version": concat!("v", env!("CARGO_PKG_VERSION"))})
 }
 
-/// Swagger 2.0: both groups in one document.
-pub(super) fn v2() -> Value {
-    let mut all_paths = Map::new();
-    let mut definitions = Map::new();
-    for (api, version) in [EXTERNAL, CUSTOM].into_iter().flat_map(with_versions) {
-        all_paths.extend(paths(Dialect::V2, api, version));
-        definitions.extend(schemas(Dialect::V2, api, version));
-    }
-    json!({"swagger": "2.0", "info": info(), "paths": all_paths, "definitions": definitions})
+/// What one document says about one version of one group.
+#[derive(Clone, Copy)]
+struct Section<'a> {
+    dialect: Dialect,
+    api: Api,
+    version: &'a str,
 }
 
-fn with_versions(api: Api) -> impl Iterator<Item = (Api, &'static str)> {
-    api.versions.iter().map(move |version| (api, *version))
+/// Swagger 2.0: both groups in one document.
+pub(super) fn v2() -> Value {
+    let mut paths = Map::new();
+    let mut definitions = Map::new();
+    for api in [EXTERNAL, CUSTOM] {
+        for version in api.versions {
+            let section = Section { dialect: Dialect::V2, api, version };
+            paths.extend(section.paths());
+            definitions.extend(section.schemas());
+        }
+    }
+    json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions})
 }
 
 /// The index of all documents, with their digests so that clients may cache them.
@@ -45,118 +52,110 @@ pub(super) fn v3_index(documents: &[(Api, &str, &str)]) -> Value {
 
 /// The document of one group and version.
 pub(super) fn v3(api: Api, version: &str) -> Value {
+    let section = Section { dialect: Dialect::V3, api, version };
     json!({
-        "openapi": "3.0.0", "info": info(), "paths": paths(Dialect::V3, api, version),
-        "components": {"schemas": schemas(Dialect::V3, api, version)}
+        "openapi": "3.0.0", "info": info(), "paths": section.paths(), "components": {"schemas": section.schemas()}
     })
 }
 
-/// The name of a definition, as in `k8s.io/metrics`.
-fn definition(api: Api, version: &str, kind: &str) -> String {
-    let package = if api.group == CUSTOM_GROUP { "custom_metrics" } else { "external_metrics" };
-    format!("io.k8s.metrics.pkg.apis.{package}.{version}.{kind}")
-}
+impl Section<'_> {
+    /// The name of a definition, as in `k8s.io/metrics`.
+    fn definition(self, kind: &str) -> String {
+        let package = if self.api.group == CUSTOM_GROUP { "custom_metrics" } else { "external_metrics" };
+        format!("io.k8s.metrics.pkg.apis.{package}.{}.{kind}", self.version)
+    }
 
-fn reference(dialect: Dialect, api: Api, version: &str, kind: &str) -> Value {
-    let place = match dialect {
-        Dialect::V2 => "#/definitions",
-        Dialect::V3 => "#/components/schemas",
-    };
-    json!({"$ref": format!("{place}/{}", definition(api, version, kind))})
-}
-
-fn kind(api: Api, version: &str) -> Value {
-    json!({"group": api.group, "version": version, "kind": api.list_kind})
-}
-
-/// One path for each metric, and in `custom.metrics.k8s.io` one for each metric of each kind of object.
-fn paths(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
-    let root = format!("/apis/{}/{version}/namespaces/{{namespace}}", api.group);
-    let entry = |resource: Option<&str>, metric: &str| {
-        let (place, name) = match resource {
-            Some(resource) => (format!("{root}/{resource}/{{name}}/{metric}"), true),
-            None => (format!("{root}/{metric}"), false),
+    fn reference(self, kind: &str) -> Value {
+        let place = match self.dialect {
+            Dialect::V2 => "#/definitions",
+            Dialect::V3 => "#/components/schemas",
         };
-        let operation = operation_id(api, version, resource, metric);
-        (place, path(dialect, api, version, &operation, name))
-    };
-    if api.group == CUSTOM_GROUP {
-        let objects = DESCRIBED_OBJECTS.iter();
-        let metrics = objects.flat_map(|object| metric_names().map(move |metric| (Some(*object), metric)));
-        metrics.map(|(object, metric)| entry(object, metric)).collect()
-    } else {
-        metric_names().map(|metric| entry(None, metric)).collect()
+        json!({"$ref": format!("{place}/{}", self.definition(kind))})
     }
-}
 
-/// Unique in the whole cluster.
-fn operation_id(api: Api, version: &str, resource: Option<&str>, metric: &str) -> String {
-    let words = [api.group, version, resource.unwrap_or_default(), metric];
-    let words = words.iter().flat_map(|text| text.split(['.', '_'])).filter(|word| !word.is_empty());
-    let capital = |word: &str| {
-        let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
-        first.to_ascii_uppercase() + rest
-    };
-    words.fold("read".to_owned(), |id, word| id + &capital(word))
-}
-
-fn path(dialect: Dialect, api: Api, version: &str, operation: &str, named: bool) -> Value {
-    let parameter = |name, place, required, description| match dialect {
-        Dialect::V2 => {
-            json!({"name": name, "in": place, "required": required, "description": description, "type": "string"})
-        }
-        Dialect::V3 => json!({
-            "name": name, "in": place, "required": required, "description": description, "schema": {"type": "string"}
-        }),
-    };
-    let mut parameters = vec![
-        parameter("namespace", "path", true, "The namespace of the variants."),
-        parameter("labelSelector", "query", false, "Which of them; all when it is empty."),
-    ];
-    if named {
-        let object = "The object that the number describes; `*` for all.";
-        let series = "Which series of it; all when it is empty.";
-        parameters.push(parameter("name", "path", true, object));
-        parameters.push(parameter("metricLabelSelector", "query", false, series));
+    fn list_kind(self) -> Value {
+        json!({"group": self.api.group, "version": self.version, "kind": self.api.list_kind})
     }
-    let mut get = json!({
-        "operationId": operation,
-        "description": "The number for each variant that is selected.",
-        "responses": {"200": response(dialect, &reference(dialect, api, version, api.list_kind))},
-        "x-kubernetes-action": if named { "get" } else { "list" },
-        "x-kubernetes-group-version-kind": kind(api, version)
-    });
-    if dialect == Dialect::V2 {
-        get["produces"] = Encoding::ALL.map(Encoding::media_type).into_iter().collect();
-        get["schemes"] = json!(["https"]);
-    }
-    json!({ "parameters": parameters, "get": get })
-}
 
-fn response(dialect: Dialect, schema: &Value) -> Value {
-    match dialect {
-        Dialect::V2 => json!({ "description": "OK", "schema": schema }),
-        Dialect::V3 => {
-            let content: Map<_, _> = Encoding::ALL
-                .iter()
-                .map(|encoding| (encoding.media_type().to_owned(), json!({ "schema": schema })))
+    /// One path for each metric, and in `custom.metrics.k8s.io` one for each metric of each kind of object.
+    fn paths(self) -> Map<String, Value> {
+        let root = format!("/apis/{}/{}/namespaces/{{namespace}}", self.api.group, self.version);
+        if self.api.group != CUSTOM_GROUP {
+            return metric_names()
+                .map(|metric| (format!("{root}/{metric}"), self.path("", metric)))
                 .collect();
-            json!({ "description": "OK", "content": content })
         }
+        let paths_of = |object: &'static str| {
+            let root = format!("{root}/{object}/{{name}}");
+            metric_names().map(move |metric| (format!("{root}/{metric}"), self.path(object, metric)))
+        };
+        DESCRIBED_OBJECTS.into_iter().flat_map(paths_of).collect()
+    }
+
+    /// Unique in the whole cluster.
+    fn operation_id(self, object: &str, metric: &str) -> String {
+        let words = [self.api.group, self.version, object, metric];
+        let words = words.iter().flat_map(|text| text.split(['.', '_'])).filter(|word| !word.is_empty());
+        let capital = |word: &str| {
+            let (first, rest) = word.split_at_checked(1).unwrap_or((word, ""));
+            first.to_ascii_uppercase() + rest
+        };
+        words.fold("read".to_owned(), |id, word| id + &capital(word))
+    }
+
+    /// The path of a metric; `object` is the resource that it describes, empty for an external metric.
+    fn path(self, object: &str, metric: &str) -> Value {
+        let parameter = |name, place, required, description| match self.dialect {
+            Dialect::V2 => {
+                json!({"name": name, "in": place, "required": required, "description": description, "type": "string"})
+            }
+            Dialect::V3 => json!({
+                "name": name, "in": place, "required": required, "description": description, "schema": {"type": "string"}
+            }),
+        };
+        let mut parameters = vec![
+            parameter("namespace", "path", true, "The namespace of the variants."),
+            parameter("labelSelector", "query", false, "Which of them; all when it is empty."),
+        ];
+        if !object.is_empty() {
+            let name = "The object that the number describes; `*` for all.";
+            let series = "Which series of it; all when it is empty.";
+            parameters.push(parameter("name", "path", true, name));
+            parameters.push(parameter("metricLabelSelector", "query", false, series));
+        }
+        let mut get = json!({
+            "operationId": self.operation_id(object, metric),
+            "description": "The number for each variant that is selected.",
+            "responses": {"200": self.response()},
+            "x-kubernetes-action": if object.is_empty() { "list" } else { "get" },
+            "x-kubernetes-group-version-kind": self.list_kind()
+        });
+        if self.dialect == Dialect::V2 {
+            get["produces"] = Encoding::ALL.map(Encoding::media_type).into_iter().collect();
+            get["schemes"] = json!(["https"]);
+        }
+        json!({ "parameters": parameters, "get": get })
+    }
+
+    fn response(self) -> Value {
+        let schema = self.reference(self.api.list_kind);
+        if self.dialect == Dialect::V2 {
+            return json!({ "description": "OK", "schema": schema });
+        }
+        let content =
+            Encoding::ALL.map(|encoding| (encoding.media_type().to_owned(), json!({ "schema": schema })));
+        json!({ "description": "OK", "content": Map::from_iter(content) })
+    }
+
+    fn schemas(self) -> Map<String, Value> {
+        let item_kind = self.api.list_kind.trim_end_matches("List");
+        let item = if self.api.group == CUSTOM_GROUP { custom_item(self.version) } else { external_item() };
+        let list = list(&self.list_kind(), &self.reference(item_kind));
+        Map::from_iter([(self.definition(self.api.list_kind), list), (self.definition(item_kind), item)])
     }
 }
 
-fn schemas(dialect: Dialect, api: Api, version: &str) -> Map<String, Value> {
-    let item_kind = api.list_kind.trim_end_matches("List");
-    let item = if api.group == CUSTOM_GROUP { custom_item(version) } else { external_item() };
-    let list = list(api, version, &reference(dialect, api, version, item_kind));
-    Map::from_iter([
-        (definition(api, version, api.list_kind), list),
-        (definition(api, version, item_kind), item),
-    ])
-}
-
-fn list(api: Api, version: &str, item: &Value) -> Value {
+fn list(kind: &Value, item: &Value) -> Value {
     json!({
         "description": "The numbers of the selected variants, exactly one each.",
         "type": "object", "required": ["items"],
@@ -166,7 +165,7 @@ fn list(api: Api, version: &str, item: &Value) -> Value {
             "metadata": {"type": "object", "description": "Always empty."},
             "items": {"type": "array", "description": "One item a variant.", "items": item}
         },
-        "x-kubernetes-group-version-kind": [kind(api, version)]
+        "x-kubernetes-group-version-kind": [kind]
     })
 }
 

@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// Every value under `key`, at any depth.
-fn all<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
-    let below = |inner: &'a Value| all(key, inner);
+fn values_of<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
+    let nested = |inner: &'a Value| values_of(key, inner);
     match value {
-        Value::Array(items) => items.iter().flat_map(below).collect(),
-        Value::Object(map) => {
-            let own = map.get(key).into_iter();
-            own.chain(map.values().flat_map(below)).collect()
-        }
+        Value::Array(items) => items.iter().flat_map(nested).collect(),
+        Value::Object(map) => map.get(key).into_iter().chain(map.values().flat_map(nested)).collect(),
         _ => Vec::new(),
     }
 }
@@ -36,7 +33,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
         assert_eq!(json, yaml);
         assert!(protobuf.starts_with(b"k8s\0"));
         let text = String::from_utf8_lossy(protobuf);
-        for name in all("name", &json).into_iter().chain(all("groupVersion", &json)) {
+        for name in values_of("name", &json).into_iter().chain(values_of("groupVersion", &json)) {
             assert!(text.contains(name.as_str().unwrap()), "{name}");
         }
     }
@@ -46,7 +43,8 @@ fn every_encoding_of_a_static_object_says_the_same() {
 fn every_metric_is_listed_once_and_nothing_but_get_is_offered() {
     for (api, version) in with_versions() {
         let legacy = serde_json::to_value(groups::resources(api, version)).unwrap();
-        let names: Vec<_> = all("name", &legacy).into_iter().map(|name| name.as_str().unwrap()).collect();
+        let names: Vec<_> =
+            values_of("name", &legacy).into_iter().map(|name| name.as_str().unwrap()).collect();
         let metrics = groups::metric_names().count() * if api.group == CUSTOM.group { 2 } else { 1 };
         assert_eq!(names.len(), metrics);
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), metrics, "each once");
@@ -55,7 +53,7 @@ fn every_metric_is_listed_once_and_nothing_but_get_is_offered() {
     for verbs in
         [groups::aggregated("x"), serde_json::to_value(groups::resources(CUSTOM, "v1beta1")).unwrap()]
             .iter()
-            .flat_map(|document| all("verbs", document))
+            .flat_map(|document| values_of("verbs", document))
     {
         assert!(*verbs == json!(["get"]) || *verbs == json!([]), "{verbs}");
     }
@@ -66,7 +64,7 @@ fn everything_in_the_aggregated_document_has_a_kind() {
     let document = groups::aggregated("apidiscovery.k8s.io/v2");
     let resources: Vec<_> = ["resources", "subresources"]
         .iter()
-        .flat_map(|key| all(key, &document))
+        .flat_map(|key| values_of(key, &document))
         .flat_map(|list| list.as_array().unwrap())
         .collect();
     assert_eq!(resources.len(), 4 + 2 * (2 + 2 * 4));
@@ -75,7 +73,7 @@ fn everything_in_the_aggregated_document_has_a_kind() {
         assert!(
             ["group", "version", "kind"]
                 .iter()
-                .all(|key| kind[key].as_str().is_some_and(|own| !own.is_empty()))
+                .all(|key| kind[key].as_str().is_some_and(|text| !text.is_empty()))
         );
     }
 }
@@ -85,23 +83,23 @@ fn every_definition_is_there_for_a_path_and_every_reference_leads_somewhere() {
     let documents = with_versions().map(|(api, version)| openapi::v3(api, version));
     let v2 = openapi::v2();
     for (document, place) in
-        documents.iter().map(|own| (own, "/components/schemas")).chain([(&v2, "/definitions")])
+        documents.iter().map(|document| (document, "/components/schemas")).chain([(&v2, "/definitions")])
     {
         let references = |value| -> BTreeSet<String> {
-            all("$ref", value)
+            values_of("$ref", value)
                 .iter()
-                .map(|own| own.as_str().unwrap().trim_start_matches('#').to_owned())
+                .map(|reference| reference.as_str().unwrap().trim_start_matches('#').to_owned())
                 .collect()
         };
         let mut reached = references(&document["paths"]);
         for reference in reached.clone() {
             reached.extend(references(document.pointer(&reference).expect(&reference)));
         }
-        let there = document.pointer(place).unwrap().as_object().unwrap();
-        let there: BTreeSet<_> = there.keys().map(|name| format!("{place}/{name}")).collect();
-        assert_eq!(reached, there);
+        let defined = document.pointer(place).unwrap().as_object().unwrap();
+        let defined: BTreeSet<_> = defined.keys().map(|name| format!("{place}/{name}")).collect();
+        assert_eq!(reached, defined);
     }
-    let ids: Vec<_> = all("operationId", &v2).into_iter().map(Value::to_string).collect();
+    let ids: Vec<_> = values_of("operationId", &v2).into_iter().map(Value::to_string).collect();
     assert_eq!((ids.len(), ids.iter().collect::<BTreeSet<_>>().len()), (4 + 2 * 2 * 4, ids.len()));
 }
 

@@ -272,5 +272,4 @@ pub(crate) fn discovery(headers: &HeaderMap) -> Discovery {
 }
 
 #[cfg(test)]
-#[path = "negotiation_tests.rs"]
 mod tests;

@@ -2,6 +2,8 @@
 //! of `k8s.io/apimachinery`. What also serializes to JSON and YAML derives `Serialize`. External metrics, the hot path, are
 //! appended field by field, which saves the owned strings of a message.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
@@ -65,7 +67,8 @@ pub(crate) fn append_message(tag: u32, to: &mut Vec<u8>, write: impl FnOnce(&mut
 #[derive(Clone, PartialEq, Eq, Message, Serialize)]
 pub(crate) struct ListMeta {}
 
-/// `k8s.io.apimachinery.pkg.apis.meta.v1.Time`
+/// `k8s.io.apimachinery.pkg.apis.meta.v1.Time`, which has no fraction: whole seconds, rounded down so that evidence never looks
+/// younger than it is.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Time {
     #[prost(int64, tag = "1")]
@@ -73,17 +76,27 @@ pub(crate) struct Time {
 }
 
 impl Time {
-    /// Whole seconds, rounded down: `metav1.Time` has no fraction.
     pub(crate) fn from_timestamp(time: Timestamp) -> Self {
         Self { seconds: time.as_second() }
     }
 }
 
 /// RFC 3339 in UTC.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Timestamp::from_second(self.seconds).unwrap_or_default().fmt(f)
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&Timestamp::from_second(self.seconds).unwrap_or_default())
+        serializer.collect_str(self)
     }
+}
+
+/// Serializes a time as [`Time`].
+pub(crate) fn serialize_time<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    Time::from_timestamp(*time).serialize(serializer)
 }
 
 /// `k8s.io.apimachinery.pkg.api.resource.Quantity`

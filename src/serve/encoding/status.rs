@@ -68,7 +68,7 @@ pub(crate) enum Reason {
     MethodNotAllowed,
     NotAcceptable,
     /// Only between instances. Kubernetes has no reason for it.
-    NotTheHolder,
+    NotLeader,
     Invalid,
     TooManyRequests,
     InternalError,
@@ -93,7 +93,7 @@ impl Reason {
             Self::NotFound => ("NotFound", StatusCode::NOT_FOUND),
             Self::MethodNotAllowed => ("MethodNotAllowed", StatusCode::METHOD_NOT_ALLOWED),
             Self::NotAcceptable => ("NotAcceptable", StatusCode::NOT_ACCEPTABLE),
-            Self::NotTheHolder => ("NotTheHolder", StatusCode::MISDIRECTED_REQUEST),
+            Self::NotLeader => ("NotTheHolder", StatusCode::MISDIRECTED_REQUEST),
             Self::Invalid => ("Invalid", StatusCode::UNPROCESSABLE_ENTITY),
             Self::TooManyRequests => ("TooManyRequests", StatusCode::TOO_MANY_REQUESTS),
             Self::InternalError => ("InternalError", StatusCode::INTERNAL_SERVER_ERROR),

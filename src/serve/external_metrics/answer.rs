@@ -7,35 +7,35 @@ use wva_core::decision::{NoTarget, Target};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
 
-use super::context::{MetricQuery, candidates, labels, whole_seconds};
+use super::context::{MetricQuery, candidates, labels};
 use super::errors::{
     evidence_too_old, invalid_quantity, no_current_count, no_match, no_result, no_target, unknown_metric,
 };
 use super::metric::{Labels, Metric, Quantity};
 use crate::engine::{Origin, Published};
 use crate::serve::encoding::object::{Column, Metadata, Row, Table};
-use crate::serve::encoding::protobuf::{Time, append_bytes, append_message};
+use crate::serve::encoding::protobuf::{Time, append_bytes, append_message, serialize_time};
 use crate::serve::encoding::{Empty, Object, Status};
 
-/// An `ExternalMetricValueList`.
+/// The answer to a read of an external metric.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Answer<'a> {
+pub(crate) struct ExternalMetricValueList<'a> {
     pub(super) kind: &'static str,
     #[serde(rename = "apiVersion")]
     pub(super) api_version: &'static str,
     metadata: Empty,
-    pub(super) items: Vec<Item<'a>>,
+    pub(super) items: Vec<ExternalMetricValue<'a>>,
     #[serde(skip)]
     pub(super) now: Timestamp,
 }
 
-/// The value of one variant, an `ExternalMetricValue`.
+/// The value of one variant.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Item<'a> {
+pub(crate) struct ExternalMetricValue<'a> {
     pub(crate) metric_name: &'static str,
     pub(crate) metric_labels: Labels<'a>,
-    #[serde(serialize_with = "whole_seconds")]
+    #[serde(serialize_with = "serialize_time")]
     pub(crate) timestamp: Timestamp,
     pub(crate) value: Quantity,
     #[serde(skip)]
@@ -46,7 +46,7 @@ pub(crate) struct Item<'a> {
     pub(crate) target: &'a Target,
 }
 
-impl Answer<'_> {
+impl ExternalMetricValueList<'_> {
     /// A warning when an HPA would add several items up.
     pub(super) fn warning(&self) -> Option<String> {
         let count = self.items.len();
@@ -67,8 +67,11 @@ impl Answer<'_> {
 }
 
 /// Answers `query` from `published`.
-pub(super) fn answer<'a>(published: &'a Published, query: &MetricQuery<'a>) -> Result<Answer<'a>, Status> {
-    Ok(Answer {
+pub(super) fn answer<'a>(
+    published: &'a Published,
+    query: &MetricQuery<'a>,
+) -> Result<ExternalMetricValueList<'a>, Status> {
+    Ok(ExternalMetricValueList {
         kind: "ExternalMetricValueList",
         api_version: "external.metrics.k8s.io/v1beta1",
         metadata: Empty {},
@@ -81,7 +84,10 @@ pub(super) fn answer<'a>(published: &'a Published, query: &MetricQuery<'a>) -> R
 ///
 /// # Errors
 /// When the metric is unknown, no variant matches, or a selected variant has no number: a sum without it would be wrong.
-pub(crate) fn items<'a>(published: &'a Published, query: &MetricQuery<'a>) -> Result<Vec<Item<'a>>, Status> {
+pub(crate) fn items<'a>(
+    published: &'a Published,
+    query: &MetricQuery<'a>,
+) -> Result<Vec<ExternalMetricValue<'a>>, Status> {
     items_with(published, query, Metric::thousandths)
 }
 
@@ -90,7 +96,7 @@ fn items_with<'a>(
     published: &'a Published,
     query: &MetricQuery<'a>,
     value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
-) -> Result<Vec<Item<'a>>, Status> {
+) -> Result<Vec<ExternalMetricValue<'a>>, Status> {
     let (metric_name, metric) =
         Metric::find(query.metric).ok_or_else(|| unknown_metric(query.group, query.metric))?;
     if published.origin == Origin::Empty {
@@ -112,7 +118,15 @@ fn items_with<'a>(
             let value = Quantity::from_thousandths(thousandths)
                 .map_err(|error| invalid_quantity(id, target, error, query))?;
             let metric_labels = labels(id, decision, query);
-            Ok(Item { metric_name, metric_labels, timestamp: target.evidence, value, id, decision, target })
+            Ok(ExternalMetricValue {
+                metric_name,
+                metric_labels,
+                timestamp: target.evidence,
+                value,
+                id,
+                decision,
+                target,
+            })
         })
         .collect()
 }
@@ -130,7 +144,6 @@ fn fresh_target<'a>(
 }
 
 #[cfg(test)]
-#[path = "answer_tests.rs"]
 mod tests;
 
 /// The columns that `kubectl get` prints.
@@ -147,7 +160,7 @@ const COLUMNS: &[Column] = &[
 /// Capacity for an item in protobuf, which has about 200 bytes.
 const ITEM_BYTES: usize = 256;
 
-impl Object for Answer<'_> {
+impl Object for ExternalMetricValueList<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
@@ -167,7 +180,7 @@ impl Object for Answer<'_> {
 }
 
 /// Appends an `ExternalMetricValue`, without `window`: the value is not an average over a window.
-fn append_item(item: &Item<'_>, to: &mut Vec<u8>) {
+fn append_item(item: &ExternalMetricValue<'_>, to: &mut Vec<u8>) {
     append_bytes(1, item.metric_name.as_bytes(), to);
     for (key, value) in item.metric_labels.iter() {
         append_message(2, to, |entry| {
@@ -179,7 +192,7 @@ fn append_item(item: &Item<'_>, to: &mut Vec<u8>) {
     append_message(5, to, |quantity| append_bytes(1, item.value.to_string().as_bytes(), quantity));
 }
 
-fn row(item: &Item<'_>, now: Timestamp) -> Row {
+fn row(item: &ExternalMetricValue<'_>, now: Timestamp) -> Row {
     let target = item.target;
     let cells = vec![
         item.id.name.to_string(),

@@ -1,11 +1,9 @@
-//! A read and its circumstances: what it may select from the published result, what else its answer depends on, and times as
-//! answers print them.
+//! A read and its circumstances: what it may select from the published result, what else its answer depends on.
 
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde::Serializer;
 use wva_core::units::Seconds;
 use wva_core::{Decision, VariantId};
 
@@ -59,8 +57,8 @@ pub(crate) enum WaitingFor {
     /// The first listing of its watches.
     Watches,
     /// An instance that holds the lease.
-    Holder,
-    /// The state objects of this lease holder.
+    Leader,
+    /// The state objects of this leader.
     State(String),
     /// Its own first evaluation.
     Evaluation,
@@ -70,10 +68,10 @@ impl WaitingFor {
     fn new(state: &ReadState) -> Self {
         let leadership = state.leadership.borrow();
         match leadership.other_holder() {
-            Some(holder) => Self::State(holder.identity.clone()),
+            Some(leader) => Self::State(leader.identity.clone()),
             None if !state.synced.get() => Self::Watches,
             None if leadership.is_mine() => Self::Evaluation,
-            None => Self::Holder,
+            None => Self::Leader,
         }
     }
 }
@@ -86,13 +84,13 @@ impl fmt::Display for WaitingFor {
                  VariantAutoscaling is installed and that this server may list and watch what it needs: its log names \
                  what is missing",
             ),
-            Self::Holder => f.write_str(
+            Self::Leader => f.write_str(
                 "no instance of wva holds the lease; check that this server reaches the API server and may get, create \
                  and update its Lease",
             ),
-            Self::State(holder) => write!(
+            Self::State(leader) => write!(
                 f,
-                "instance {holder} holds the lease, and its results have not been read; check that {holder} runs and \
+                "instance {leader} holds the lease, and its results have not been read; check that {leader} runs and \
                  evaluates, and that this server may read its state objects"
             ),
             Self::Evaluation => f.write_str(
@@ -101,21 +99,6 @@ impl fmt::Display for WaitingFor {
             ),
         }
     }
-}
-
-/// RFC 3339 in UTC with whole seconds, rounded down so that evidence never looks younger than it is.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct WholeSeconds(pub(crate) Timestamp);
-
-impl fmt::Display for WholeSeconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Timestamp::from_second(self.0.as_second()).unwrap_or(self.0).fmt(f)
-    }
-}
-
-/// Serializes a time as [`WholeSeconds`].
-pub(crate) fn whole_seconds<S: Serializer>(time: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&WholeSeconds(*time))
 }
 
 /// The decisions about the variants that the selector names, as that of an HPA does, else about all of the namespace. A read of

@@ -6,10 +6,11 @@ use wva_core::VariantId;
 use wva_core::decision::{Cause, Target, Unknown};
 use wva_core::units::Seconds;
 
-use super::context::{MetricQuery, WholeSeconds, candidates, in_namespace, labels};
+use super::context::{MetricQuery, candidates, in_namespace, labels};
 use super::metric::{InvalidQuantity, Labels, Metric};
 use super::query::VariantSelector;
 use crate::engine::Published;
+use crate::serve::encoding::protobuf::Time;
 use crate::serve::encoding::{Reason, Status};
 
 fn about(id: &VariantId, reason: Reason, message: String, query: &MetricQuery<'_>) -> Status {
@@ -37,7 +38,7 @@ pub(super) fn no_result(query: &MetricQuery<'_>) -> Status {
         "{metric} {of} is not known yet: this server has neither evaluated nor restored anything since it started (for \
          {}, since {}): {}",
         Seconds::between(context.started, context.now),
-        WholeSeconds(context.started),
+        Time::from_timestamp(context.started),
         context.waiting_for
     );
     let name = if let [name] = names.as_slice() { *name } else { "" };
@@ -85,7 +86,7 @@ fn not_evaluated(id: &VariantId, published: &Published, query: &MetricQuery<'_>)
          here was {} ago (at {}), and the next one comes within seconds: retry, and see this server's log if it stays so",
         query.metric,
         Seconds::between(published.at, query.context.now),
-        WholeSeconds(published.at)
+        Time::from_timestamp(published.at)
     );
     about(id, Reason::ServiceUnavailable, message, query)
 }
@@ -123,11 +124,11 @@ fn mismatch(published: &Published, query: &MetricQuery<'_>) -> String {
 fn unmet(selector: &VariantSelector<'_>, variants: &[Labels<'_>]) -> String {
     let requirements = selector.requirements().into_iter();
     let unmet = requirements.filter(|requirement| {
-        !variants.iter().any(|labels| requirement.rule.holds(labels.get(requirement.key)))
+        !variants.iter().any(|labels| requirement.operator.holds(labels.get(requirement.key)))
     });
     let is_missing = |key: &str| variants.iter().all(|labels| labels.get(key).is_none());
     let (missing, failed): (Vec<_>, Vec<_>) =
-        unmet.partition(|requirement| requirement.rule.needs_label() && is_missing(requirement.key));
+        unmet.partition(|requirement| requirement.operator.needs_label() && is_missing(requirement.key));
     let mut causes = Vec::new();
     if !missing.is_empty() {
         let missing: BTreeSet<_> = missing.iter().map(|requirement| requirement.key).collect();
@@ -161,7 +162,7 @@ pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'
         query.metric,
         unknown.explanation,
         Seconds::between(unknown.since, query.context.now),
-        WholeSeconds(unknown.since)
+        Time::from_timestamp(unknown.since)
     );
     about(id, reason, message, query)
 }
@@ -212,7 +213,7 @@ pub(super) fn invalid_quantity(
 
 fn evidence_age(target: &Target, query: &MetricQuery<'_>) -> String {
     let age = Seconds::between(target.evidence, query.context.now);
-    format!("{age} old (from {})", WholeSeconds(target.evidence))
+    format!("{age} old (from {})", Time::from_timestamp(target.evidence))
 }
 
 fn kubectl_get(id: &VariantId) -> String {

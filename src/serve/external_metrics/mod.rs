@@ -14,19 +14,20 @@ use http::request::Parts;
 use serde::Deserialize;
 
 use self::answer::answer;
-pub(crate) use self::answer::{Item, items};
-pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor, WholeSeconds};
+pub(crate) use self::answer::{ExternalMetricValue, items};
+pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
 pub(crate) use self::metric::Metric;
 pub(crate) use self::query::VariantSelector;
 use self::query::{ListOptions, is_watch};
 use super::auth::{Attributes, attributes_verb};
-use super::data_read::{ReadState, add_warning, observe_ages};
+use super::data_read::{ReadState, add_warning};
 use super::encoding::Status;
 use super::encoding::negotiation::Representation;
 use super::encoding::response::{representation, respond};
 use super::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION};
 use super::ports::AmbiguousSelector;
+use super::request_metrics::observe_ages;
 use crate::engine::Published;
 
 /// The path parameters of a read.

@@ -1,6 +1,6 @@
 //! The query of a read: Kubernetes' list options, of which `labelSelector` and `fieldSelector` select variants. Pure.
 //!
-//! Field selectors are rules for the two fields that every kind of Kubernetes object has:
+//! Field selectors are requirements of the two fields that every kind of Kubernetes object has:
 //! ```text
 //! selector = [ term { "," term } ]        (all must hold; an empty term is ignored)
 //! term     = field ("=" | "==" | "!=") value        (in a value, a backslash escapes itself, "," and "=")
@@ -13,14 +13,14 @@ use http::Uri;
 use wva_core::VariantId;
 
 use super::metric::Labels;
-use super::selector::{MAX_REQUIREMENTS, RequirementRef, Rule, Selector, SelectorError};
+use super::selector::{LabelSelector, MAX_REQUIREMENTS, Operator, RequirementRef, SelectorError};
 use crate::serve::encoding::{Reason, Status};
 
 /// The selectors of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListOptions {
-    pub(crate) labels: Selector,
-    pub(crate) fields: Vec<FieldRule>,
+    pub(crate) labels: LabelSelector,
+    pub(crate) fields: Vec<FieldRequirement>,
 }
 
 impl ListOptions {
@@ -40,17 +40,17 @@ impl ListOptions {
         }
         let fields = parse_field_selector(&first(uri, "fieldSelector"));
         let fields = fields.map_err(|error| bad_request(error.to_string()))?;
-        let labels = Selector::parse(&first(uri, "labelSelector"));
+        let labels = LabelSelector::parse(&first(uri, "labelSelector"));
         let labels = labels.map_err(|error| bad_request(error.to_string()))?;
         Ok(Self { labels, fields })
     }
 }
 
 /// The selector of series in a read of the metrics of objects; 400 for an invalid one.
-pub(crate) fn metric_label_selector(uri: &Uri) -> Result<Selector, Status> {
+pub(crate) fn metric_label_selector(uri: &Uri) -> Result<LabelSelector, Status> {
     let bad_request =
         |error: SelectorError| Status::new(Reason::BadRequest, format!("metricLabelSelector: {error}"));
-    Selector::parse(&first(uri, "metricLabelSelector")).map_err(bad_request)
+    LabelSelector::parse(&first(uri, "metricLabelSelector")).map_err(bad_request)
 }
 
 /// True for `?watch=1` and its other spellings.
@@ -82,9 +82,9 @@ pub(crate) enum Field {
 
 /// A condition on one field of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FieldRule {
+pub(crate) struct FieldRequirement {
     pub(crate) field: Field,
-    pub(crate) rule: Rule,
+    pub(crate) operator: Operator,
 }
 
 /// An invalid field selector; the messages are those of other API servers.
@@ -112,13 +112,13 @@ impl Field {
     }
 }
 
-impl FieldRule {
+impl FieldRequirement {
     pub(super) fn matches(&self, id: &VariantId) -> bool {
         let value = match self.field {
             Field::Name => &id.name,
             Field::Namespace => &id.namespace,
         };
-        self.rule.holds(Some(value))
+        self.operator.holds(Some(value))
     }
 
     /// The same condition on a label of the variant.
@@ -127,12 +127,12 @@ impl FieldRule {
             Field::Name => "variant_name",
             Field::Namespace => "namespace",
         };
-        RequirementRef { key, rule: &self.rule }
+        RequirementRef { key, operator: &self.operator }
     }
 }
 
 /// Parses a field selector. Syntax errors come before unknown fields, as in Kubernetes.
-fn parse_field_selector(text: &str) -> Result<Vec<FieldRule>, FieldError> {
+fn parse_field_selector(text: &str) -> Result<Vec<FieldRequirement>, FieldError> {
     let mut is_escaped = false;
     let terms = text.split(|letter: char| {
         let ends_term = letter == ',' && !is_escaped;
@@ -145,16 +145,19 @@ fn parse_field_selector(text: &str) -> Result<Vec<FieldRule>, FieldError> {
     }
     let terms = terms.into_iter().map(|term| split(term, text));
     let terms = terms.collect::<Result<Vec<_>, FieldError>>()?;
-    terms.into_iter().map(|(field, rule)| Ok(FieldRule { field: Field::parse(field)?, rule })).collect()
+    terms
+        .into_iter()
+        .map(|(field, operator)| Ok(FieldRequirement { field: Field::parse(field)?, operator }))
+        .collect()
 }
 
-/// The field and the rule of a term.
-fn split<'a>(term: &'a str, selector: &str) -> Result<(&'a str, Rule), FieldError> {
+/// The field and the operator of a term.
+fn split<'a>(term: &'a str, selector: &str) -> Result<(&'a str, Operator), FieldError> {
     let no_operator = || FieldError::NoOperator { selector: selector.into(), term: term.into() };
     let (left, right) = term.split_once('=').ok_or_else(no_operator)?;
     Ok(match left.strip_suffix('!') {
-        Some(field) => (field, Rule::Differs(unescape(right)?)),
-        None => (left, Rule::Equals(unescape(right.strip_prefix('=').unwrap_or(right))?)),
+        Some(field) => (field, Operator::NotEquals(unescape(right)?)),
+        None => (left, Operator::Equals(unescape(right.strip_prefix('=').unwrap_or(right))?)),
     })
 }
 
@@ -177,42 +180,43 @@ fn unescape(value: &str) -> Result<String, FieldError> {
 /// The labels that name a variant.
 const NAME_LABELS: [&str; 2] = ["variant_name", "variant"];
 
-/// Selects the variants for which every label selector and every field rule holds.
+/// Selects the variants for which every label selector and every field requirement holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VariantSelector<'a> {
-    pub(crate) labels: &'a [Selector],
-    pub(crate) fields: &'a [FieldRule],
+    pub(crate) labels: &'a [LabelSelector],
+    pub(crate) fields: &'a [FieldRequirement],
 }
 
 impl<'a> VariantSelector<'a> {
     /// True when the variant with these labels is selected.
     pub(super) fn matches(&self, id: &VariantId, labels: Labels<'_>) -> bool {
-        self.fields.iter().all(|rule| rule.matches(id))
+        self.fields.iter().all(|requirement| requirement.matches(id))
             && self.labels.iter().all(|selector| selector.matches(|key| labels.get(key)))
     }
 
     /// True when every variant is selected.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fields.is_empty() && self.labels.iter().all(Selector::is_empty)
+        self.fields.is_empty() && self.labels.iter().all(LabelSelector::is_empty)
     }
 
-    /// All requirements, sorted by key; a rule for a field has the key of the label with the same value.
+    /// All requirements, sorted by key; that of a field has the key of the label with the same value.
     pub(super) fn requirements(&self) -> Vec<RequirementRef<'a>> {
-        let labels = self.labels.iter().flat_map(Selector::requirements);
-        let mut requirements: Vec<_> = labels.chain(self.fields.iter().map(FieldRule::requirement)).collect();
+        let labels = self.labels.iter().flat_map(LabelSelector::requirements);
+        let mut requirements: Vec<_> =
+            labels.chain(self.fields.iter().map(FieldRequirement::requirement)).collect();
         requirements.sort_by_key(|requirement| requirement.key);
         requirements
     }
 
     /// The variants that the requirements name, sorted, each once; empty when they name none.
     pub(super) fn names(&self) -> Vec<&'a str> {
-        let labels = self.labels.iter().flat_map(Selector::requirements);
-        let requirements = labels.chain(self.fields.iter().map(FieldRule::requirement));
+        let labels = self.labels.iter().flat_map(LabelSelector::requirements);
+        let requirements = labels.chain(self.fields.iter().map(FieldRequirement::requirement));
         let mut names = Vec::new();
         for requirement in requirements.filter(|requirement| NAME_LABELS.contains(&requirement.key)) {
-            match requirement.rule {
-                Rule::Equals(value) => names.push(value.as_str()),
-                Rule::In(values) => names.extend(values.iter().map(String::as_str)),
+            match requirement.operator {
+                Operator::Equals(value) => names.push(value.as_str()),
+                Operator::In(values) => names.extend(values.iter().map(String::as_str)),
                 _ => {}
             }
         }
@@ -356,8 +360,8 @@ mod tests {
                 .flat_map(|letter| ['\\'].into_iter().filter(move |_| "\\,=".contains(letter)).chain([letter]))
                 .collect();
             let text = format!("metadata.name{}{escaped}", if has { "==" } else { "!=" });
-            let rule = if has { Rule::Equals(value) } else { Rule::Differs(value) };
-            prop_assert_eq!(parse_field_selector(&text), Ok(vec![FieldRule { field: Field::Name, rule }]));
+            let operator = if has { Operator::Equals(value) } else { Operator::NotEquals(value) };
+            prop_assert_eq!(parse_field_selector(&text), Ok(vec![FieldRequirement { field: Field::Name, operator }]));
         }
     }
 }

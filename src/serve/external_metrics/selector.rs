@@ -49,7 +49,7 @@ pub(crate) enum SelectorError {
 
 /// A predicate over labels: every requirement must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Selector {
+pub(crate) struct LabelSelector {
     requirements: Vec<Requirement>,
 }
 
@@ -57,30 +57,30 @@ pub(crate) struct Selector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    rule: Rule,
+    operator: Operator,
 }
 
 /// A borrowed requirement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequirementRef<'a> {
     pub(crate) key: &'a str,
-    pub(crate) rule: &'a Rule,
+    pub(crate) operator: &'a Operator,
 }
 
 /// The condition on the value of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum Operator {
     Exists,
-    Absent,
+    DoesNotExist,
     Equals(String),
-    Differs(String),
+    NotEquals(String),
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
-    Above(i64),
-    Below(i64),
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
-impl Selector {
+impl LabelSelector {
     /// Parses a selector.
     pub(crate) fn parse(text: &str) -> Result<Self, SelectorError> {
         if text.len() > MAX_SELECTOR_BYTES {
@@ -109,7 +109,7 @@ impl Selector {
 
     /// The requirements, sorted by key.
     pub(crate) fn requirements(&self) -> impl Iterator<Item = RequirementRef<'_>> {
-        self.requirements.iter().map(|Requirement { key, rule }| RequirementRef { key, rule })
+        self.requirements.iter().map(|Requirement { key, operator }| RequirementRef { key, operator })
     }
 
     /// True when every requirement holds for the labels that `get` looks up.
@@ -117,7 +117,7 @@ impl Selector {
         // Sorted by key, so that each label is looked up once.
         self.requirements.chunk_by(|left, right| left.key == right.key).all(|same_key| {
             let label = same_key.first().and_then(|requirement| get(&requirement.key));
-            same_key.iter().all(|requirement| requirement.rule.holds(label))
+            same_key.iter().all(|requirement| requirement.operator.holds(label))
         })
     }
 
@@ -127,10 +127,10 @@ impl Selector {
     }
 }
 
-impl Rule {
+impl Operator {
     /// True when an object without the label cannot match.
     pub(crate) fn needs_label(&self) -> bool {
-        !matches!(self, Self::Absent | Self::Differs(_) | Self::NotIn(_))
+        !matches!(self, Self::DoesNotExist | Self::NotEquals(_) | Self::NotIn(_))
     }
 
     /// `!=` and `notin` hold for objects without the label, as everywhere in Kubernetes.
@@ -138,13 +138,13 @@ impl Rule {
         let integer = || label.and_then(|label| label.parse::<i64>().ok());
         match self {
             Self::Exists => label.is_some(),
-            Self::Absent => label.is_none(),
+            Self::DoesNotExist => label.is_none(),
             Self::Equals(value) => label == Some(value),
-            Self::Differs(value) => label != Some(value),
+            Self::NotEquals(value) => label != Some(value),
             Self::In(values) => label.is_some_and(|label| values.contains(label)),
             Self::NotIn(values) => label.is_none_or(|label| !values.contains(label)),
-            Self::Above(bound) => integer().is_some_and(|label| label > *bound),
-            Self::Below(bound) => integer().is_some_and(|label| label < *bound),
+            Self::GreaterThan(bound) => integer().is_some_and(|label| label > *bound),
+            Self::LessThan(bound) => integer().is_some_and(|label| label < *bound),
         }
     }
 }
@@ -164,22 +164,22 @@ fn parse_requirement(lexer: &mut Lexer<'_>) -> Result<Requirement, SelectorError
     if !is_key(key) {
         return Err(SelectorError::Key(key.into()));
     }
-    let rule = match lexer.peek() {
-        _ if is_negated => Rule::Absent,
-        Token::End | Token::Comma => Rule::Exists,
-        _ => parse_rule(lexer, key)?,
+    let operator = match lexer.peek() {
+        _ if is_negated => Operator::DoesNotExist,
+        Token::End | Token::Comma => Operator::Exists,
+        _ => parse_operator(lexer, key)?,
     };
-    Ok(Requirement { key: key.into(), rule })
+    Ok(Requirement { key: key.into(), operator })
 }
 
-fn parse_rule(lexer: &mut Lexer<'_>, key: &str) -> Result<Rule, SelectorError> {
+fn parse_operator(lexer: &mut Lexer<'_>, key: &str) -> Result<Operator, SelectorError> {
     match lexer.take() {
-        Token::Equal | Token::DoubleEqual => Ok(Rule::Equals(parse_value(lexer, key)?)),
-        Token::NotEqual => Ok(Rule::Differs(parse_value(lexer, key)?)),
-        Token::Word("in") => Ok(Rule::In(parse_values(lexer, key)?)),
-        Token::Word("notin") => Ok(Rule::NotIn(parse_values(lexer, key)?)),
-        Token::Greater => Ok(Rule::Above(parse_integer(lexer, key)?)),
-        Token::Less => Ok(Rule::Below(parse_integer(lexer, key)?)),
+        Token::Equal | Token::DoubleEqual => Ok(Operator::Equals(parse_value(lexer, key)?)),
+        Token::NotEqual => Ok(Operator::NotEquals(parse_value(lexer, key)?)),
+        Token::Word("in") => Ok(Operator::In(parse_values(lexer, key)?)),
+        Token::Word("notin") => Ok(Operator::NotIn(parse_values(lexer, key)?)),
+        Token::Greater => Ok(Operator::GreaterThan(parse_integer(lexer, key)?)),
+        Token::Less => Ok(Operator::LessThan(parse_integer(lexer, key)?)),
         token => Err(unexpected(token, "in, notin, =, ==, !=, >, <")),
     }
 }
@@ -259,7 +259,7 @@ fn is_subdomain(text: &str) -> bool {
 }
 
 /// As Kubernetes prints it: sorted by key, no spaces after commas.
-impl fmt::Display for Selector {
+impl fmt::Display for LabelSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, requirement) in self.requirements().enumerate() {
             f.write_str(if index == 0 { "" } else { "," })?;
@@ -271,16 +271,16 @@ impl fmt::Display for Selector {
 
 impl fmt::Display for RequirementRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key, rule } = self;
-        match rule {
-            Rule::Exists => write!(f, "{key}"),
-            Rule::Absent => write!(f, "!{key}"),
-            Rule::Equals(value) => write!(f, "{key}={value}"),
-            Rule::Differs(value) => write!(f, "{key}!={value}"),
-            Rule::In(values) => write!(f, "{key} in ({})", joined(values)),
-            Rule::NotIn(values) => write!(f, "{key} notin ({})", joined(values)),
-            Rule::Above(bound) => write!(f, "{key}>{bound}"),
-            Rule::Below(bound) => write!(f, "{key}<{bound}"),
+        let Self { key, operator } = self;
+        match operator {
+            Operator::Exists => write!(f, "{key}"),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+            Operator::Equals(value) => write!(f, "{key}={value}"),
+            Operator::NotEquals(value) => write!(f, "{key}!={value}"),
+            Operator::In(values) => write!(f, "{key} in ({})", joined(values)),
+            Operator::NotIn(values) => write!(f, "{key} notin ({})", joined(values)),
+            Operator::GreaterThan(bound) => write!(f, "{key}>{bound}"),
+            Operator::LessThan(bound) => write!(f, "{key}<{bound}"),
         }
     }
 }
@@ -290,7 +290,6 @@ fn joined(values: &BTreeSet<String>) -> String {
 }
 
 #[cfg(test)]
-#[path = "selector_tests.rs"]
 mod tests;
 
 /// A token of a label selector.

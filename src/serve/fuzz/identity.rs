@@ -67,12 +67,12 @@ fn map(pairs: &[(HeaderName, HeaderValue)]) -> HeaderMap {
 /// An independent definition of identity headers.
 fn is_identity(name: &str, configured: bool) -> bool {
     let exact = ["x-remote-user", "x-other-user", "x-remote-uid", "x-remote-group", "x-team"];
-    let ours = exact.contains(&name) || name.starts_with("x-more-");
-    name == "authorization" || name.starts_with("x-remote-") || (configured && ours)
+    let is_named = exact.contains(&name) || name.starts_with("x-more-");
+    name == "authorization" || name.starts_with("x-remote-") || (configured && is_named)
 }
 
 #[test]
-fn nothing_of_an_identity_is_left_after_the_gate() {
+fn no_identity_header_is_left_after_strip() {
     fuzz("strip", (vec((header(), value()), 0..12), any::<bool>()), |(pairs, configured)| {
         let mut headers = map(&pairs);
         let names = names();
@@ -87,41 +87,41 @@ fn nothing_of_an_identity_is_left_after_the_gate() {
 }
 
 #[test]
-fn a_user_is_only_made_of_what_the_headers_say() {
+fn a_user_has_only_what_the_headers_contain() {
     fuzz("remote user", vec((header(), value()), 0..12), |pairs| {
         let headers = map(&pairs);
         let Some(user) = remote_user(&headers, &names()) else { return Ok(()) };
-        let said = |names: &[&str], text: &str| {
+        let is_in_headers = |names: &[&str], text: &str| {
             pairs
                 .iter()
                 .any(|(name, value)| names.contains(&name.as_str()) && value.as_bytes() == text.as_bytes())
         };
-        prop_assert!(!user.name.is_empty() && said(&["x-remote-user", "x-other-user"], &user.name));
-        prop_assert!(user.groups.iter().all(|group| said(&["x-remote-group", "x-team"], group)));
-        prop_assert!(user.uid.iter().all(|uid| said(&["x-remote-uid"], uid)));
+        prop_assert!(!user.name.is_empty() && is_in_headers(&["x-remote-user", "x-other-user"], &user.name));
+        prop_assert!(user.groups.iter().all(|group| is_in_headers(&["x-remote-group", "x-team"], group)));
+        prop_assert!(user.uid.iter().all(|uid| is_in_headers(&["x-remote-uid"], uid)));
         prop_assert!(user.extra.keys().all(|key| *key == key.to_lowercase()));
         Ok(())
     });
 }
 
 #[test]
-fn what_the_proxy_says_of_a_user_arrives() {
+fn every_attribute_that_the_proxy_sends_arrives() {
     let plain = || text("[ -~é☃]{0,12}").prop_map(|text| text.trim().to_owned());
     let name = plain().prop_filter("a name", |name| !name.is_empty());
     let extra = btree_map(text("[!-@\\[-~é☃]{1,12}"), vec(plain(), 1..3), 0..3);
     let uid = option::of(plain().prop_filter("an id", |id| !id.is_empty()));
     fuzz("proxied user", (name, uid, vec(plain(), 0..4), extra), |(name, uid, groups, extra)| {
         let mut headers = HeaderMap::new();
-        let mut say = |name: &str, text: &str| {
+        let mut append = |name: &str, text: &str| {
             let name = HeaderName::try_from(name).unwrap();
             headers.append(name, HeaderValue::from_bytes(text.as_bytes()).unwrap());
         };
-        say("X-Remote-User", &name);
-        uid.iter().for_each(|uid| say("X-Remote-Uid", uid));
-        groups.iter().for_each(|group| say("X-Remote-Group", group));
+        append("X-Remote-User", &name);
+        uid.iter().for_each(|uid| append("X-Remote-Uid", uid));
+        groups.iter().for_each(|group| append("X-Remote-Group", group));
         for (key, values) in &extra {
             let key = format!("X-Remote-Extra-{}", utf8_percent_encode(key, NON_ALPHANUMERIC));
-            values.iter().for_each(|value| say(&key, value));
+            values.iter().for_each(|value| append(&key, value));
         }
         let sent = User { name, uid, groups, extra };
         prop_assert_eq!(remote_user(&headers, &names()), Some(sent));
@@ -131,14 +131,14 @@ fn what_the_proxy_says_of_a_user_arrives() {
 
 #[test]
 fn a_token_is_what_follows_the_scheme() {
-    let given = prop_oneof![
+    let header = prop_oneof![
         damaged(&["Bearer abc.def-ghi", "bearer  x ", "Basic dTpw", "Bearer"]),
         vec(any::<u8>(), 0..20)
     ];
-    fuzz("bearer", given, |given| {
-        let Ok(value) = HeaderValue::from_bytes(&given) else { return Ok(()) };
+    fuzz("bearer", header, |header| {
+        let Ok(value) = HeaderValue::from_bytes(&header) else { return Ok(()) };
         let Some(token) = bearer(&HeaderMap::from_iter([(AUTHORIZATION, value)])) else { return Ok(()) };
-        let text = String::from_utf8(given).unwrap();
+        let text = String::from_utf8(header).unwrap();
         prop_assert!(text.to_ascii_lowercase().starts_with("bearer "), "{:?}", text);
         prop_assert!(!token.secret().is_empty() && text.trim_end().ends_with(token.secret()), "{:?}", text);
         let printed = format!("{token:?}");
@@ -150,11 +150,11 @@ fn a_token_is_what_follows_the_scheme() {
 /// A CA and its key, in PEM; the CA in DER.
 static CA: LazyLock<(String, String, Vec<u8>)> = LazyLock::new(|| {
     let key = rcgen::KeyPair::generate().unwrap();
-    let mut wanted = rcgen::CertificateParams::new(vec!["wva.example".into()]).unwrap();
-    wanted.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    wanted.distinguished_name.push(rcgen::DnType::CommonName, "front-proxy");
-    wanted.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
-    let certificate = wanted.self_signed(&key).unwrap();
+    let mut params = rcgen::CertificateParams::new(vec!["wva.example".into()]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(rcgen::DnType::CommonName, "front-proxy");
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
+    let certificate = params.self_signed(&key).unwrap();
     (certificate.pem(), key.serialize_pem(), certificate.der().to_vec())
 });
 

@@ -69,11 +69,12 @@ fn headers(name: http::HeaderName, values: &[Vec<u8>]) -> HeaderMap {
 }
 
 /// The elements of the header in lower case, without those that are not ASCII.
-fn said(headers: &HeaderMap, name: http::HeaderName) -> Vec<String> {
+fn ranges(headers: &HeaderMap, name: http::HeaderName) -> Vec<String> {
     let values: Vec<_> = headers.get_all(name).into_iter().map(|value| value.as_bytes().to_vec()).collect();
     let joined = values.join(&b',');
-    let all = String::from_utf8_lossy(&joined);
-    let ranges = all.split(',').filter(|text| text.is_ascii()).map(|text| text.trim().to_ascii_lowercase());
+    let text = String::from_utf8_lossy(&joined);
+    let ranges =
+        text.split(',').filter(|range| range.is_ascii()).map(|range| range.trim().to_ascii_lowercase());
     ranges.filter(|range| !range.is_empty()).collect()
 }
 
@@ -91,32 +92,33 @@ fn offers(range: &str, encoding: Encoding) -> bool {
 fn nothing_is_chosen_that_was_not_offered() {
     fuzz("accept", values(), |values| {
         let headers = headers(ACCEPT, &values);
-        let said = said(&headers, ACCEPT);
+        let ranges = ranges(&headers, ACCEPT);
         let offered = |encoding| {
-            said.is_empty() && encoding == Encoding::Json || said.iter().any(|range| offers(range, encoding))
+            ranges.is_empty() && encoding == Encoding::Json
+                || ranges.iter().any(|range| offers(range, encoding))
         };
         if let Some(chosen) = negotiation::representation(&headers) {
-            prop_assert!(offered(chosen.encoding), "{:?} of {:?}", chosen, said);
+            prop_assert!(offered(chosen.encoding), "{:?} of {:?}", chosen, ranges);
             prop_assert!(
                 chosen.table.is_none()
-                    || said
+                    || ranges
                         .iter()
                         .map(|range| range.replace([' ', '\t'], ""))
                         .any(|range| { range.contains("as=table") || range.contains("as=\"table") }),
                 "{:?}",
-                said
+                ranges
             );
             prop_assert!(chosen.table.is_none() || chosen.encoding != Encoding::Protobuf);
         }
         if let Some(encoding) = negotiation::encoding(&headers) {
-            prop_assert!(offered(encoding), "{:?} of {:?}", encoding, said);
+            prop_assert!(offered(encoding), "{:?} of {:?}", encoding, ranges);
         }
         if let Discovery::Legacy(encoding) = negotiation::discovery(&headers) {
-            prop_assert!(offered(encoding), "{:?} of {:?}", encoding, said);
+            prop_assert!(offered(encoding), "{:?} of {:?}", encoding, ranges);
         }
         let error = negotiation::error_encoding(&headers);
-        prop_assert!(offered(error) || error == Encoding::Json, "{:?} of {:?}", error, said);
-        prop_assert!(!negotiation::accepts_json(&headers) || offered(Encoding::Json), "{:?}", said);
+        prop_assert!(offered(error) || error == Encoding::Json, "{:?} of {:?}", error, ranges);
+        prop_assert!(!negotiation::accepts_json(&headers) || offered(Encoding::Json), "{:?}", ranges);
         prop_assert_eq!(
             negotiation::encoding(&headers).is_none() && negotiation::accepts_json(&headers),
             false
@@ -137,9 +139,9 @@ fn nothing_is_compressed_unasked() {
     let values = vec(prop_oneof![whole, damaged(&["gzip;q=1.0, identity; q=0.5, *;q=0"])], 0..3);
     fuzz("accept-encoding", values, |values| {
         let headers = headers(ACCEPT_ENCODING, &values);
-        let said = said(&headers, ACCEPT_ENCODING);
-        let asked = said.iter().any(|range| ["gzip", "*"].contains(&media(range)));
-        prop_assert!(!negotiation::accepts_gzip(&headers) || asked, "{:?}", said);
+        let ranges = ranges(&headers, ACCEPT_ENCODING);
+        let is_accepted = ranges.iter().any(|range| ["gzip", "*"].contains(&media(range)));
+        prop_assert!(!negotiation::accepts_gzip(&headers) || is_accepted, "{:?}", ranges);
         Ok(())
     });
 }
@@ -152,8 +154,9 @@ fn an_audit_id_is_always_fit_for_a_log() {
     ];
     fuzz("audit-id", value, |value| {
         let mut headers = HeaderMap::new();
-        let given = HeaderValue::from_bytes(&value).ok();
-        given.into_iter().for_each(|given| drop(headers.insert(AUDIT_ID, given)));
+        if let Ok(value) = HeaderValue::from_bytes(&value) {
+            headers.insert(AUDIT_ID, value);
+        }
         let id = AuditId::from_headers(&headers).header().clone();
         prop_assert!(
             (1..=64).contains(&id.len()) && id.as_bytes().iter().all(|byte| (b'!'..=b'~').contains(byte)),

@@ -8,7 +8,7 @@ use proptest::sample::select;
 use super::{damaged, fuzz, text};
 use crate::serve::external_metrics::VariantSelector;
 use crate::serve::external_metrics::query::{ListOptions, is_watch};
-use crate::serve::external_metrics::selector::Selector;
+use crate::serve::external_metrics::selector::LabelSelector;
 use crate::serve::paths::EXTERNAL_GROUP;
 
 /// Few keys, so that requirements and labels often have the same.
@@ -59,8 +59,8 @@ fn written() -> impl Strategy<Value = (Vec<Clause>, String)> {
         .prop_map(|(clauses, gap, equals)| (clauses.clone(), text_of(&clauses, gap, equals)))
 }
 
-fn reads_back(selector: &Selector) -> Result<(), TestCaseError> {
-    prop_assert_eq!(&Selector::parse(&selector.to_string()), &Ok(selector.clone()));
+fn reads_back(selector: &LabelSelector) -> Result<(), TestCaseError> {
+    prop_assert_eq!(&LabelSelector::parse(&selector.to_string()), &Ok(selector.clone()));
     Ok(())
 }
 
@@ -68,8 +68,8 @@ fn reads_back(selector: &Selector) -> Result<(), TestCaseError> {
 fn selectors_mean_what_their_requirements_mean() {
     fuzz("selector", (written(), vec((key(), value()), 0..5)), |((clauses, text), labels)| {
         let selector =
-            Selector::parse(&text).map_err(|error| TestCaseError::fail(format!("{text:?}: {error}")))?;
-        let get = |key: &str| labels.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str());
+            LabelSelector::parse(&text).map_err(|error| TestCaseError::fail(format!("{text:?}: {error}")))?;
+        let get = |key: &str| labels.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str());
         prop_assert_eq!(
             selector.matches(get),
             clauses.iter().all(|clause| clause.holds(&labels)),
@@ -81,7 +81,7 @@ fn selectors_mean_what_their_requirements_mean() {
 }
 
 #[test]
-fn selectors_are_taken_and_refused_as_kubernetes_does() {
+fn selectors_are_accepted_and_rejected_as_by_kubernetes() {
     let tokens = select(
         &[
             "a", "b/c", "in", "notin", "x.y", "7", "-", "/", "=", "==", "!=", "!", ">", "<", "(", ")", ",",
@@ -93,8 +93,8 @@ fn selectors_are_taken_and_refused_as_kubernetes_does() {
         damaged(&["a=1,b in (x,y),!c,d notin (,z),e>7,f<9,p.q/r==s,g", "a in (,,x)", "A/b=c", "in in (in)"]);
     let broken = broken.prop_map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', ""));
     fuzz("selector text", prop_oneof![mixed, broken], |text| {
-        let ours = Selector::parse(&text);
-        prop_assert_eq!(ours.is_ok(), takes(&text), "{:?}: {:?}", text, ours);
+        let ours = LabelSelector::parse(&text);
+        prop_assert_eq!(ours.is_ok(), is_accepted(&text), "{:?}: {:?}", text, ours);
         ours.map_or(Ok(()), |selector| reads_back(&selector))
     });
 }
@@ -127,7 +127,7 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
             .map_err(|status| TestCaseError::fail(status.message().to_owned()))?;
         let selector = VariantSelector { labels: std::slice::from_ref(&read.labels), fields: &read.fields };
         prop_assert_eq!(selector.to_string(), read.labels.to_string());
-        prop_assert_eq!(Ok(read.labels), Selector::parse(&text), "{}", uri);
+        prop_assert_eq!(Ok(read.labels), LabelSelector::parse(&text), "{}", uri);
         prop_assert!(!is_watch(&uri));
         Ok(())
     });
@@ -178,17 +178,17 @@ impl Clause {
     }
 
     fn holds(&self, labels: &[(String, String)]) -> bool {
-        let get = |key: &String| labels.iter().find(|(own, _)| own == key).map(|(_, value)| value);
+        let get = |key: &String| labels.iter().find(|(name, _)| name == key).map(|(_, value)| value);
         let number = |key: &String| get(key).and_then(|value| value.parse::<i64>().ok());
         match self {
             Self::Exists(key) => get(key).is_some(),
             Self::Absent(key) => get(key).is_none(),
             Self::Equals(key, value) => get(key) == Some(value),
             Self::Differs(key, value) => get(key) != Some(value),
-            Self::In(key, values) => get(key).is_some_and(|own| values.iter().any(|value| value == own)),
-            Self::NotIn(key, values) => !get(key).is_some_and(|own| values.iter().any(|value| value == own)),
-            Self::Above(key, bound) => number(key).is_some_and(|own| own > *bound),
-            Self::Below(key, bound) => number(key).is_some_and(|own| own < *bound),
+            Self::In(key, values) => get(key).is_some_and(|label| values.contains(label)),
+            Self::NotIn(key, values) => !get(key).is_some_and(|label| values.contains(label)),
+            Self::Above(key, bound) => number(key).is_some_and(|label| label > *bound),
+            Self::Below(key, bound) => number(key).is_some_and(|label| label < *bound),
         }
     }
 }
@@ -196,7 +196,7 @@ impl Clause {
 const SPECIAL: &str = "=!(),><";
 
 /// Whether `labels.Parse` accepts `text`, which must not contain NUL.
-fn takes(text: &str) -> bool {
+fn is_accepted(text: &str) -> bool {
     let tokens = tokens(text);
     let words: Vec<&str> = tokens.iter().map(String::as_str).collect();
     words.is_empty() || are_requirements(&words)
@@ -204,24 +204,24 @@ fn takes(text: &str) -> bool {
 
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
-    let mut glued = false;
+    let mut is_adjacent = false;
     for c in text.chars() {
-        let space = " \t\r\n".contains(c);
-        if !space {
+        let is_space = " \t\r\n".contains(c);
+        if !is_space {
             match tokens.last_mut() {
-                Some(last) if glued && joins(last, c) => last.push(c),
+                Some(last) if is_adjacent && is_one_token(last, c) => last.push(c),
                 _ => tokens.push(c.into()),
             }
         }
-        glued = !space;
+        is_adjacent = !is_space;
     }
     tokens
 }
 
-fn joins(last: &str, c: char) -> bool {
+fn is_one_token(last: &str, c: char) -> bool {
     match last {
         "=" | "!" => c == '=',
-        _ => !last.contains(|own| SPECIAL.contains(own)) && !SPECIAL.contains(c),
+        _ => !last.contains(|c| SPECIAL.contains(c)) && !SPECIAL.contains(c),
     }
 }
 

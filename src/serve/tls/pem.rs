@@ -17,19 +17,14 @@ const MAX_BUNDLE_LENGTH: usize = 256;
 /// PEM that cannot be used. The message never quotes the text, which may be a key.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
-    /// Not PEM.
     #[error("the PEM text cannot be parsed: {0}")]
     Malformed(String),
-    /// No certificate.
     #[error("the PEM text contains no certificate; add at least one CERTIFICATE block")]
     NoCertificate,
-    /// Too many certificates.
     #[error("the PEM bundle has more than {MAX_BUNDLE_LENGTH} certificates")]
     TooMany,
-    /// Certificate and key do not belong together, or are of an unsupported kind.
     #[error("the certificate and the key cannot be used together: {0}")]
     Mismatch(rustls::Error),
-    /// No certificate can be used as a CA.
     #[error("no certificate in the bundle can be used as a CA: none could be parsed")]
     NoCa,
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use http_body_util::Empty;
 use hyper::body::Bytes;
@@ -14,6 +15,7 @@ use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tracing::Dispatch;
@@ -43,6 +45,11 @@ impl Answer {
     pub(crate) fn all(&self, name: &str) -> Vec<&str> {
         let name = format!("{name}: ");
         self.head.lines().filter_map(|line| line.strip_prefix(name.as_str())).collect()
+    }
+
+    /// True when the body has exactly this line.
+    pub(crate) fn has_line(&self, line: &str) -> bool {
+        self.body.lines().any(|text| text == line)
     }
 
     /// The message of a `Status`.
@@ -203,6 +210,11 @@ impl H2 {
     }
 }
 
+/// True when the other side closes within 2 s; what it sends before is discarded.
+pub(crate) async fn is_closed(stream: &mut TlsStream<TcpStream>) -> bool {
+    timeout(Duration::from_secs(2), stream.read_to_end(&mut Vec::new())).await.is_ok()
+}
+
 pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, lines: &[&str]) -> Answer {
     let mut text =
         format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAudit-Id: audit-1\r\n");
@@ -222,7 +234,7 @@ pub(crate) async fn exchange(mut stream: TlsStream<TcpStream>, request: &str, li
 }
 
 /// With a single subscriber, tracing caches for good whether the first thread wanted a line.
-static SEVERAL: LazyLock<[Dispatch; 2]> =
+static DISPATCHES: LazyLock<[Dispatch; 2]> =
     LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
 
 /// The log of this thread, on which all of a test runs.
@@ -232,7 +244,7 @@ pub(crate) struct Captured(Arc<Mutex<Vec<u8>>>);
 impl Captured {
     /// Captures until the guard is dropped.
     pub(crate) fn log(level: tracing::Level) -> (Self, DefaultGuard) {
-        LazyLock::force(&SEVERAL);
+        LazyLock::force(&DISPATCHES);
         let captured = Self::default();
         let writer = captured.clone();
         let lines = tracing_subscriber::fmt().with_max_level(level).with_ansi(false);
@@ -242,8 +254,8 @@ impl Captured {
 
     /// The lines with `text`.
     pub(crate) fn lines(&self, text: &str) -> Vec<String> {
-        let all = String::from_utf8_lossy(&self.0.lock()).into_owned();
-        all.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+        let log = String::from_utf8_lossy(&self.0.lock()).into_owned();
+        log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
     }
 }
 

@@ -23,24 +23,20 @@ async fn from(server: &TestServer, host: u8, identity: Option<&Leaf>) -> TlsStre
 
 /// Sends a request on a connection that stays open; true when it is answered.
 async fn is_served(stream: &mut TlsStream<TcpStream>) -> bool {
-    let asked = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let sent = stream.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await;
     let mut answer = [0; 1024];
     let read = timeout(Duration::from_secs(2), stream.read(&mut answer)).await.expect("an end");
-    asked.is_ok() && read.is_ok_and(|count| count > 0) && answer.starts_with(b"HTTP/1.1 200 OK")
+    sent.is_ok() && read.is_ok_and(|count| count > 0) && answer.starts_with(b"HTTP/1.1 200 OK")
 }
 
-async fn counted(server: &TestServer, line: &str) {
-    let shown = || async {
-        let body = server.metrics().await.body;
-        body.lines().any(|own| own == line)
-    };
-    eventually(shown).await;
+async fn wait_for_metric(server: &TestServer, line: &str) {
+    eventually(async || server.metrics().await.has_line(line)).await;
 }
 
 #[tokio::test]
 async fn many_connections_from_one_address_displace_only_its_own() {
     // The quota for untrusted peers is eight.
-    let server = TestServer::with(|options| options.places = Some(32)).await;
+    let server = TestServer::with(|options| options.max_connections = Some(32)).await;
     let mut crowd = Vec::new();
     for _ in 0..8 {
         let mut stream = from(&server, 2, None).await;
@@ -63,13 +59,13 @@ async fn many_connections_from_one_address_displace_only_its_own() {
     assert_eq!(left, 4);
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     drop((others, fifth));
-    counted(&server, r#"wva_connections_refused_total{kind="crowding"} 5"#).await;
+    wait_for_metric(&server, r#"wva_connections_refused_total{kind="crowding"} 5"#).await;
 }
 
 #[tokio::test]
 async fn idle_connections_of_a_node_do_not_block_its_next_probe() {
     // The quota for untrusted peers is eight.
-    let server = TestServer::with(|options| options.places = Some(32)).await;
+    let server = TestServer::with(|options| options.max_connections = Some(32)).await;
     let mut quiet = Vec::new();
     for _ in 0..8 {
         quiet.push(from(&server, 2, None).await);
@@ -101,22 +97,22 @@ async fn a_chain_of_more_than_five_certificates_is_rejected_unverified() {
         certificate: leaf.certificate.clone() + &junk.repeat(length - 1),
         key: leaf.key.clone(),
     };
-    let looked_at = || log.lines("this CA did not issue the client certificate").len();
+    let verifications = || log.lines("this CA did not issue the client certificate").len();
     assert!(is_served(&mut from(&server, 1, Some(&of_length(5))).await).await, "a probe, whoever it is");
-    let before = looked_at();
+    let before = verifications();
     assert!(before > 0);
     for length in [6, 121] {
         assert!(!is_served(&mut from(&server, 1, Some(&of_length(length))).await).await, "{length}");
     }
-    assert_eq!(looked_at(), before);
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
+    assert_eq!(verifications(), before);
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
 }
 
 #[tokio::test]
 async fn users_and_strangers_leave_room_for_each_other_and_for_infrastructure() {
     let foreign = Authority::new("front-proxy-ca").client("front-proxy-client", &[]);
     for is_user in [true, false] {
-        let server = TestServer::with(|options| options.places = Some(8)).await;
+        let server = TestServer::with(|options| options.max_connections = Some(8)).await;
         let alice = server.users.client("alice", &[]);
         let mut open = Vec::new();
         for n in 0..40 {
@@ -142,7 +138,7 @@ async fn users_and_strangers_leave_room_for_each_other_and_for_infrastructure() 
 #[tokio::test]
 async fn api_servers_behind_one_address_have_no_connection_quota() {
     // A quarter is reserved for infrastructure, which may also use the rest while it is free.
-    let server = TestServer::with(|options| options.places = Some(40)).await;
+    let server = TestServer::with(|options| options.max_connections = Some(40)).await;
     let mut open = Vec::new();
     for _ in 0..30 {
         let mut stream = from(&server, 2, Some(&server.proxy)).await;
@@ -157,7 +153,7 @@ async fn api_servers_behind_one_address_have_no_connection_quota() {
 #[tokio::test]
 async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address() {
     // The quota for handshakes is two.
-    let server = TestServer::with(|options| options.places = Some(8)).await;
+    let server = TestServer::with(|options| options.max_connections = Some(8)).await;
     let slow = tcp_from(3, server.address).await;
     let mut flood = Vec::new();
     for _ in 0..20 {
@@ -169,7 +165,7 @@ async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address
     let config = config(&server.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
     let mut slow = over(slow, SERVICE, config).await.expect("its place was its own");
     assert!(is_served(&mut slow).await);
-    counted(&server, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
+    wait_for_metric(&server, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
 }
 
 #[tokio::test]
@@ -194,7 +190,7 @@ async fn tls_1_2_and_1_3_work_with_http2_and_http1() {
     let config = config(&server.shared_ca.pem(), None, &["spdy/3"], rustls::DEFAULT_VERSIONS);
     let tcp = TcpStream::connect(server.address).await.unwrap();
     assert!(over(tcp, SERVICE, config).await.is_err());
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
 }
 
 #[tokio::test]
@@ -228,7 +224,7 @@ async fn a_handshake_that_times_out_is_closed_and_counted() {
         let mut answer = Vec::new();
         let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed");
     }
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="timeout"} 2"#).await;
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="timeout"} 2"#).await;
 }
 
 #[tokio::test]
@@ -246,15 +242,15 @@ async fn failed_handshakes_are_counted_by_kind_and_logged_once_a_minute() {
         let _ = garbage.read_to_end(&mut Vec::new()).await;
         drop(TcpStream::connect(server.address).await.unwrap());
     }
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="refused_by_peer"} 50"#).await;
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
-    counted(&server, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="refused_by_peer"} 50"#).await;
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
+    wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
     assert_eq!(log.lines("TLS handshakes failed").len(), 2, "one of each kind, none for who only left");
     later(Duration::from_secs(61)).await;
     eventually(|| async { log.lines("TLS handshakes failed").len() == 4 }).await;
-    let all = log.lines("count=49 kind=\"refused_by_peer\"");
-    assert_eq!(all.len(), 1, "the others in one line: {:?}", log.lines("TLS handshakes failed"));
-    assert!(all[0].contains("127.0.0.1:"), "with the newest peer: {all:?}");
+    let summaries = log.lines("count=49 kind=\"refused_by_peer\"");
+    assert_eq!(summaries.len(), 1, "the others in one line: {:?}", log.lines("TLS handshakes failed"));
+    assert!(summaries[0].contains("127.0.0.1:"), "with the newest peer: {summaries:?}");
 }
 
 #[tokio::test]
@@ -288,17 +284,17 @@ async fn a_certificate_is_used_once_its_key_matches_and_a_mismatch_is_logged_onc
         tls(server.address, &server.shared_ca.pem(), INSTANCE, None, "http/1.1").await.is_ok(),
         "the shared leaf"
     );
-    let told = || log.lines("a certificate cannot be used").len();
+    let warnings = || log.lines("a certificate cannot be used").len();
     for (n, first, second) in [(1, &certificate, &key), (2, &key, &certificate)] {
-        let half = |path| if path == &certificate { &leaves[n].certificate } else { &leaves[n].key };
+        let file = |path| if path == &certificate { &leaves[n].certificate } else { &leaves[n].key };
         let mut open =
             tls(server.address, &authorities[n - 1].pem(), SERVICE, None, "http/1.1").await.unwrap();
-        write(first, half(first));
-        eventually(|| async { told() == n }).await;
+        write(first, file(first));
+        eventually(|| async { warnings() == n }).await;
         sleep(recheck_interval * 10).await;
-        assert_eq!(told(), n, "said once, not at every look");
+        assert_eq!(warnings(), n, "logged once, not at every check");
         assert!(shown_by(n - 1).await, "the pair before stays");
-        write(second, half(second));
+        write(second, file(second));
         eventually(|| shown_by(n)).await;
         assert!(!shown_by(n - 1).await);
         assert!(is_served(&mut open).await, "the open connection is not dropped");
@@ -325,7 +321,7 @@ async fn a_peer_that_never_leaves_is_cut_at_the_deadline() {
     let started = Instant::now();
     server.shutdown.cancel();
     server.wait_for_end().await;
-    assert!(started.elapsed() >= Duration::from_millis(250), "it was given its time");
+    assert!(started.elapsed() >= Duration::from_millis(250), "the drain lasts to its end");
 }
 
 #[tokio::test]
@@ -355,13 +351,13 @@ async fn garbage_and_silent_connections_do_not_affect_others() {
 
 #[tokio::test]
 async fn unfinished_handshakes_do_not_block_the_aggregator() {
-    let server = TestServer::with(|options| options.places = Some(8)).await;
+    let server = TestServer::with(|options| options.max_connections = Some(8)).await;
     let mut silent = Vec::new();
     for _ in 0..40 {
         silent.push(TcpStream::connect(server.address).await.unwrap());
     }
     let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
-    assert_eq!(read.expect("not after the patience with a handshake").value(), "5");
+    assert_eq!(read.expect("not after the handshake timeout").value(), "5");
     drop(silent);
 }
 
@@ -410,7 +406,7 @@ async fn certificate_files_from_flags_must_be_valid_at_the_start() {
 
 #[tokio::test]
 async fn nothing_is_served_before_there_is_a_valid_certificate() {
-    let server = TestServer::with(|options| options.certified = false).await;
+    let server = TestServer::with(|options| options.has_certificate = false).await;
     let reach =
         || async { tls(server.address, &server.shared_ca.pem(), SERVICE, None, "http/1.1").await.is_ok() };
     assert!(!reach().await, "no certificate");

@@ -33,7 +33,7 @@ pub(crate) fn deployment(namespace: &str, name: &str) -> String {
 
 /// The targets of the server's variants, a Deployment that two variants claim, and variants without a decision.
 fn view() -> ClusterView {
-    let all = [
+    let variants = [
         ("fresh", "first", "first-decode"),
         ("half", "good", "good-decode"),
         ("half", "new", "new-decode"),
@@ -49,11 +49,11 @@ fn view() -> ClusterView {
         deployment: deployment.into(),
         variant: VariantId::new(namespace, name),
     };
-    let undisputed = all.into_iter().filter(|(namespace, ..)| *namespace != "twice");
+    let undisputed = variants.into_iter().filter(|(namespace, ..)| *namespace != "twice");
     ClusterView {
         synced: true,
         variants: undisputed.map(state).collect(),
-        claims: all.map(claim).to_vec(),
+        claims: variants.map(claim).to_vec(),
         invalid: vec![InvalidVariant {
             id: VariantId::new("llm", "broken"),
             problem: "spec.modelID is empty".into(),
@@ -173,8 +173,8 @@ async fn a_new_variant_is_reported_as_not_evaluated_yet() {
         assert_eq!(answer.status, 503, "{path}: {}", answer.body);
         golden(name, &answer);
     }
-    let elsewhere = path("fresh", DESIRED) + "?labelSelector=pod%3Dx";
-    golden("data-young-no-label", &server.proxied("hpa", &elsewhere).await);
+    let without_label = path("fresh", DESIRED) + "?labelSelector=pod%3Dx";
+    golden("data-young-no-label", &server.proxied("hpa", &without_label).await);
 }
 
 #[tokio::test]
@@ -268,7 +268,7 @@ async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
 
 #[tokio::test]
 async fn before_the_first_result_an_error_names_the_object_and_the_cause() {
-    let server = server_with(|options| options.synced = false).await;
+    let server = server_with(|options| options.has_synced = false).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
     golden("custom-nothing-yet", &server.proxied("hpa", &variant("llm", "llama-a100")).await);
@@ -280,7 +280,7 @@ async fn before_the_first_result_an_error_names_the_object_and_the_cause() {
 #[tokio::test]
 async fn reads_of_objects_share_the_limit_of_reads() {
     let server = server().await;
-    *server.reads.hanging.lock() = true;
+    *server.reads.hangs.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
         connections.push(H2::connect(&server, Some(&server.proxy)).await);

@@ -21,27 +21,27 @@ const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
 const INNER_OBJECT: &str =
     "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
 
-/// The holder, and another instance with older numbers.
+/// The leader, and another instance with older numbers.
 async fn two() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
-    let holder = server_with(|options| options.shared_ca = shared_ca.clone()).await;
+    let leader = server_with(|options| options.shared_ca = shared_ca.clone()).await;
     let other = server_with(|options| options.shared_ca = shared_ca).await;
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
     }
     other.publish(older);
-    other.leadership.send_replace(held_by(Some(format!("https://{}", holder.address))));
-    (holder, other)
+    other.leadership.send_replace(held_by(Some(format!("https://{}", leader.address))));
+    (leader, other)
 }
 
 #[tokio::test]
-async fn every_instance_returns_the_holders_answer_as_its_client_accepts_it() {
-    let (holder, other) = two().await;
+async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
+    let (leader, other) = two().await;
     let mut many = sample();
     let id = |index| VariantId::new("many", format!("variant-{index:04}"));
     many.decisions.extend((0..1000).map(|index| (id(index), target(1, Some(1), "2026-11-21T10:00:05Z"))));
-    holder.publish(many);
+    leader.publish(many);
     let paths = [
         READ.to_owned(),
         path("pair", "wva_desired_replicas"),
@@ -66,12 +66,12 @@ async fn every_instance_returns_the_holders_answer_as_its_client_accepts_it() {
         "Accept-Encoding: gzip",
     ];
     for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
-        let reads = || holder.reads.asked.load(Ordering::SeqCst);
+        let reads = || leader.reads.count.load(Ordering::SeqCst);
         let before = reads();
         let forwarded = other.read_as_hpa(path, &[form]).await;
         let is_valid = !path.contains("a%3Db") && !form.ends_with("xml");
         assert_eq!(reads() > before, is_valid, "{path} {form}");
-        let direct = holder.read_as_hpa(path, &[form]).await;
+        let direct = leader.read_as_hpa(path, &[form]).await;
         assert_eq!(forwarded.status, direct.status, "{path} {form}");
         assert!(forwarded.bytes == direct.bytes, "{path} {form}");
         for name in [
@@ -92,70 +92,70 @@ async fn every_instance_returns_the_holders_answer_as_its_client_accepts_it() {
 
 #[tokio::test]
 async fn the_instance_that_receives_a_read_authorises_it() {
-    let (holder, other) = two().await;
+    let (leader, other) = two().await;
     for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 2)] {
         assert_eq!(other.proxied("mallory", path).await.status, 403);
         assert_eq!(other.reviewer.reviews.lock().len(), reviews);
     }
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
-    assert!(holder.reviewer.reviews.lock().is_empty());
+    assert!(leader.reviewer.reviews.lock().is_empty());
 }
 
 #[tokio::test]
-async fn without_the_holder_reads_get_its_last_state_with_its_true_time() {
-    let (mut holder, other) = two().await;
+async fn without_the_leader_reads_get_its_last_state_with_its_true_time() {
+    let (mut leader, other) = two().await;
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
-    holder.shutdown.cancel();
-    holder.task.join_next().await;
+    leader.shutdown.cancel();
+    leader.task.join_next().await;
     for path in [READ, READ, &deployment("llm", "llama-decode")] {
         let answer = other.proxied("hpa", path).await;
         assert_eq!(answer.value(), "3");
         assert!(answer.body.contains(r#""timestamp":"2026-11-21T09:59:00Z""#));
         let warning = answer.header("warning").unwrap();
-        assert!(warning.starts_with("299 - \"the holder wva-0 "), "{warning}");
+        assert!(warning.starts_with("299 - \"the leader wva-0 "), "{warning}");
         assert!(warning.ends_with("this is the last state it published\""), "{warning}");
     }
 }
 
 #[tokio::test]
 async fn a_number_of_an_expired_lease_is_not_answered() {
-    let (holder, other) = two().await;
-    *holder.reads.lapsed.lock() = true;
+    let (leader, other) = two().await;
+    *leader.reads.has_expired.lock() = true;
     let forwarded = other.proxied("hpa", READ).await;
     assert_eq!(
         forwarded.value(),
         "3",
-        "what the last holder published, for it is no number of an earlier term"
+        "what the last leader published, for it is no number of an earlier term"
     );
     assert!(forwarded.header("warning").unwrap().contains("this is the last state it published"));
-    let regained = holder.proxied("hpa", READ).await;
+    let regained = leader.proxied("hpa", READ).await;
     assert_eq!(regained.status, 503);
     assert!(regained.message().contains("has just acquired the lease"), "{}", regained.message());
-    holder.leadership.send_replace(wva::engine::Leadership::default());
-    let lapsed = holder.proxied("hpa", READ).await;
+    leader.leadership.send_replace(wva::engine::Leadership::default());
+    let lapsed = leader.proxied("hpa", READ).await;
     assert_eq!(lapsed.status, 503);
     assert!(lapsed.message().contains("its lease has expired"), "{}", lapsed.message());
     assert!(lapsed.message().contains("no instance is known to hold the lease"), "{}", lapsed.message());
-    *holder.reads.lapsed.lock() = false;
-    assert_eq!(holder.proxied("hpa", READ).await.value(), "5", "until it is known to be of no earlier term");
+    *leader.reads.has_expired.lock() = false;
+    assert_eq!(leader.proxied("hpa", READ).await.value(), "5", "until it is known to be of no earlier term");
 }
 
 #[tokio::test]
 async fn a_read_right_after_the_lease_is_regained_waits_for_the_first_result() {
-    let (holder, _other) = two().await;
-    *holder.reads.lapsed.lock() = true;
+    let (leader, _other) = two().await;
+    *leader.reads.has_expired.lock() = true;
     let taking_over = async {
         sleep(Duration::from_millis(100)).await;
-        *holder.reads.lapsed.lock() = false;
-        holder.publish(sample());
+        *leader.reads.has_expired.lock() = false;
+        leader.publish(sample());
     };
-    let (answer, ()) = tokio::join!(holder.proxied("hpa", READ), taking_over);
+    let (answer, ()) = tokio::join!(leader.proxied("hpa", READ), taking_over);
     assert_eq!((answer.status, answer.value().as_str()), (200, "5"), "{}", answer.body);
 }
 
 #[tokio::test]
-async fn a_silent_holder_delays_one_read_and_not_each() {
-    let (_holder, other) = two().await;
+async fn a_silent_leader_delays_one_read_and_not_each() {
+    let (_leader, other) = two().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     other.leadership.send_replace(held_by(Some(format!("https://{address}"))));
@@ -172,26 +172,26 @@ async fn a_silent_holder_delays_one_read_and_not_each() {
 
 #[tokio::test]
 async fn a_moved_lease_is_noticed_and_a_read_is_forwarded_once() {
-    let (holder, other) = two().await;
+    let (leader, other) = two().await;
     // Each believes that the other one holds the lease.
-    holder.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
+    leader.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
     let answer = other.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     assert!(answer.header("warning").unwrap().contains("no longer holds the lease"));
     other.leadership.send_replace(mine());
-    assert_eq!(holder.proxied("hpa", READ).await.value(), "3");
-    assert_eq!(holder.proxied("hpa", READ).await.header("warning"), None);
+    assert_eq!(leader.proxied("hpa", READ).await.value(), "3");
+    assert_eq!(leader.proxied("hpa", READ).await.header("warning"), None);
 }
 
 #[tokio::test]
-async fn a_restarted_holder_does_not_hide_the_last_state_of_others() {
-    let (holder, other) = two().await;
-    holder.publish(wva::engine::Published::empty());
+async fn a_restarted_leader_does_not_hide_the_last_state_of_others() {
+    let (leader, other) = two().await;
+    leader.publish(wva::engine::Published::empty());
     let answer = other.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     let warning = answer.header("warning").unwrap();
-    assert!(warning.contains("the holder wva-0 has just started and has no result yet"), "{warning}");
-    holder.publish(sample());
+    assert!(warning.contains("the leader wva-0 has just started and has no result yet"), "{warning}");
+    leader.publish(sample());
     assert_eq!(other.proxied("hpa", READ).await.value(), "5", "it is asked again at once, without a rest");
 }
 
@@ -237,18 +237,22 @@ async fn an_untrusted_instance_certificate_is_verified_once_per_version_of_the_b
     for _ in 0..5 {
         assert_eq!(ask().await.status, 403);
     }
-    let looked_at = log.lines("this CA did not issue the client certificate");
-    assert_eq!(looked_at.len(), 3, "for the proxy's CA, the users' and the shared one: {looked_at:?}");
+    let verifications = log.lines("this CA did not issue the client certificate");
+    assert_eq!(
+        verifications.len(),
+        3,
+        "for the proxy's CA, the users' and the shared one: {verifications:?}"
+    );
     server.shared.send_replace(Some(SharedPki { ca_pem: foreign.pem(), ..server.shared_ca.shared() }));
     assert_eq!(ask().await.value(), "5", "what was no before is asked of the new bundle");
 }
 
 #[tokio::test]
-async fn renewed_shared_certificates_open_a_new_connection_to_the_holder() {
-    let (holder, other) = two().await;
+async fn renewed_shared_certificates_open_a_new_connection_to_the_leader() {
+    let (leader, other) = two().await;
     assert_eq!(other.proxied("hpa", READ).await.value(), "5");
     let next = Authority::new("next").shared();
-    holder.shared.send_replace(Some(next.clone()));
+    leader.shared.send_replace(Some(next.clone()));
     other.shared.send_replace(Some(next.clone()));
     // Both servers show the new leaf to clients that trust the new CA.
     eventually(async || {
@@ -261,8 +265,8 @@ async fn renewed_shared_certificates_open_a_new_connection_to_the_holder() {
 }
 
 #[tokio::test]
-async fn an_error_from_the_last_state_says_that_the_holder_did_not_answer() {
-    let (_holder, other) = two().await;
+async fn an_error_from_the_last_state_says_that_the_leader_did_not_answer() {
+    let (_leader, other) = two().await;
     other.leadership.send_replace(held_by(Some("https://127.0.0.1:1".into())));
     let answer = other.proxied("hpa", &path("llm", "wva_desired_replicas")).await;
     assert_eq!(answer.value(), "3");
@@ -271,7 +275,7 @@ async fn an_error_from_the_last_state_says_that_the_holder_did_not_answer() {
     assert_eq!(answer.status, 503);
     let message = answer.message();
     assert!(
-        message.contains("is withheld") && message.contains("(the holder wva-0 cannot be reached"),
+        message.contains("is withheld") && message.contains("(the leader wva-0 cannot be reached"),
         "{message}"
     );
 }

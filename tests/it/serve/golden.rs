@@ -33,7 +33,7 @@ pub(crate) fn golden(name: &str, answer: &Answer) {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/it/golden/serve/{name}.http"));
     let head: Vec<_> = answer.head.lines().filter(|line| !line.starts_with("date: ")).collect();
     let got = format!("{}\n\n{}\n", head.join("\n"), readable(answer).trim_end_matches('\n'));
-    if updating() {
+    if must_update() {
         std::fs::write(&file, &got).unwrap();
     }
     let want = std::fs::read_to_string(&file).unwrap_or_default();
@@ -57,7 +57,7 @@ fn readable(answer: &Answer) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch for the person who runs the tests")]
-fn updating() -> bool {
+fn must_update() -> bool {
     std::env::var("WVA_UPDATE_GOLDEN").is_ok()
 }
 
@@ -112,11 +112,11 @@ async fn a_representation_is_not_modified_only_for_its_own_etag() {
     let again = get(V2, Some(etag.clone())).await;
     assert_eq!((again.status, again.body.as_str()), (304, ""));
     assert_eq!(again.header("etag"), Some(etag.as_str()));
-    for other in [V2BETA1, JSON, YAML, PROTOBUF] {
-        let answer = get(other, Some(etag.clone())).await;
-        assert_eq!(answer.status, 200, "{other}");
-        let own = answer.header("etag").map(str::to_owned);
-        assert_eq!(get(other, own).await.status, 304, "{other}");
+    for accept in [V2BETA1, JSON, YAML, PROTOBUF] {
+        let answer = get(accept, Some(etag.clone())).await;
+        assert_eq!(answer.status, 200, "{accept}");
+        let own_etag = answer.header("etag").map(str::to_owned);
+        assert_eq!(get(accept, own_etag).await.status, 304, "{accept}");
     }
 }
 
@@ -237,9 +237,9 @@ async fn an_http2_answer_has_a_content_length() {
     let server = TestServer::new().await;
     let mut connection = H2::connect(&server, Some(&server.proxy)).await;
     let answer = connection.read().await.unwrap();
-    let said = answer.headers()["content-length"].to_str().unwrap().to_owned();
+    let length = answer.headers()["content-length"].to_str().unwrap().to_owned();
     let body = answer.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(said, body.len().to_string());
+    assert_eq!(length, body.len().to_string());
 }
 
 #[tokio::test]
@@ -249,27 +249,27 @@ async fn only_an_ambiguous_read_is_reported() {
     for path in [READ, &one_of_two, &path("half", "wva_desired_replicas")] {
         server.proxied("hpa", path).await;
     }
-    assert!(server.notices.0.lock().is_empty());
+    assert!(server.events.0.lock().is_empty());
     server.proxied("hpa", &format!("{}?labelSelector=namespace", path("pair", "wva_desired_ratio"))).await;
-    assert_eq!(*server.notices.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
+    assert_eq!(*server.events.0.lock(), ["pair wva_desired_ratio \"namespace\": pair/one, pair/two"]);
 }
 
 #[tokio::test]
 async fn before_the_first_result_an_error_names_the_variant_and_the_cause() {
-    let server = TestServer::with(|options| options.synced = false).await;
+    let server = TestServer::with(|options| options.has_synced = false).await;
     server.publish(wva::engine::Published::empty());
     *server.reads.now.lock() = "2026-11-21T10:00:25Z".parse().unwrap();
-    let one = format!("{READ}?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm");
-    let two = format!("{READ}?labelSelector=variant+in+(a,b),variant_name!%3Dc");
-    golden("data-nothing-yet-not-listed", &server.proxied("hpa", &one).await);
+    let one_variant = format!("{READ}?labelSelector=variant_name%3Dllama-a100%2Cexported_namespace%3Dllm");
+    let two_variants = format!("{READ}?labelSelector=variant+in+(a,b),variant_name!%3Dc");
+    golden("data-nothing-yet-not-listed", &server.proxied("hpa", &one_variant).await);
     server.synced.send_replace(true);
-    golden("data-nothing-yet", &server.proxied("hpa", &one).await);
-    golden("data-nothing-yet-two", &server.proxied("hpa", &two).await);
+    golden("data-nothing-yet", &server.proxied("hpa", &one_variant).await);
+    golden("data-nothing-yet-two", &server.proxied("hpa", &two_variants).await);
     golden("data-nothing-yet-any", &server.proxied("hpa", READ).await);
     server.leadership.send_replace(held_by(None));
-    golden("data-nothing-yet-not-holder", &server.proxied("hpa", &one).await);
+    golden("data-nothing-yet-not-holder", &server.proxied("hpa", &one_variant).await);
     server.leadership.send_replace(wva::engine::Leadership::default());
-    golden("data-nothing-yet-no-holder", &server.proxied("hpa", &one).await);
+    golden("data-nothing-yet-no-holder", &server.proxied("hpa", &one_variant).await);
 }
 
 #[tokio::test]
@@ -287,15 +287,15 @@ async fn a_number_becomes_an_error_when_its_evidence_grows_too_old() {
 #[tokio::test]
 async fn a_hanging_evaluation_does_not_block_a_read() {
     let server = TestServer::new().await;
-    *server.reads.hanging.lock() = true;
+    *server.reads.hangs.lock() = true;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]
 async fn a_panic_fails_only_its_own_request_with_a_status() {
     let server = TestServer::new().await;
-    *server.reads.broken.lock() = true;
+    *server.reads.panics.lock() = true;
     golden("data-bug", &server.proxied("hpa", READ).await);
-    *server.reads.broken.lock() = false;
+    *server.reads.panics.lock() = false;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }

@@ -97,12 +97,12 @@ async fn authentication_errors_are_these_bytes() {
 #[tokio::test]
 async fn undecided_access_is_denied_with_these_bytes() {
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
-    let server = TestServer::with(|options| options.trusted = false).await;
+    let server = TestServer::with(|options| options.has_trust = false).await;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
         golden(&format!("edge-trust-not-loaded{name}"), &server.proxied("hpa", path).await);
     }
     let server = TestServer::new().await;
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     for (name, path) in [("", READ), ("-custom", &object), ("-metrics", "/metrics")] {
         golden(&format!("edge-review-failed{name}"), &server.proxied("hpa", path).await);
         let token = ["Authorization: Bearer good"];
@@ -135,7 +135,7 @@ async fn invalid_names_and_methods_get_these_bytes() {
 
 #[tokio::test]
 async fn health_says_these_bytes() {
-    let server = TestServer::with(|options| options.synced = false).await;
+    let server = TestServer::with(|options| options.has_synced = false).await;
     for (name, path) in [
         ("live", "/livez"),
         ("live-verbose", "/livez?verbose"),

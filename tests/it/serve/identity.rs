@@ -87,7 +87,7 @@ const PUBLIC: [&str; 7] = [
 #[tokio::test]
 async fn discovery_is_served_to_every_client_with_a_certificate() {
     let server = TestServer::new().await;
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     let rotated = Authority::new("front-proxy-ca-2").client("front-proxy-client", &[]);
     let renamed = server.front_proxy.client("another-name", &[]);
     let user = server.users.client("mallory", &[]);
@@ -112,9 +112,9 @@ async fn without_a_certificate_discovery_needs_a_token() {
         PUBLIC.into_iter().chain(["/nothing", "/apis/nothing", "/apis/custom.metrics.k8s.io/v1beta2/a/b"])
     {
         let get = format!("GET {path}");
-        let nobody = server.send(None, &get, &["X-Remote-User: system:admin"]).await;
-        let words = format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"");
-        assert_eq!((nobody.status, nobody.message()), (403, words));
+        let anonymous = server.send(None, &get, &["X-Remote-User: system:admin"]).await;
+        let message = format!("forbidden: User \"system:anonymous\" cannot get path \"{path}\"");
+        assert_eq!((anonymous.status, anonymous.message()), (403, message));
         let bad = server.send(None, &get, &["Authorization: Bearer bad"]).await;
         assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"), "{path}");
     }
@@ -123,9 +123,9 @@ async fn without_a_certificate_discovery_needs_a_token() {
         assert_eq!(good.status, 200, "{path}");
     }
     assert!(server.reviewer.reviews.lock().is_empty(), "nobody is asked what a known user may discover");
-    *server.reviewer.unreachable.lock() = true;
-    let undecided = server.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
-    assert_eq!(undecided.status, 200);
+    *server.reviewer.is_unreachable.lock() = true;
+    let unreviewed = server.send(None, "GET /apis", &["Authorization: Bearer third"]).await;
+    assert_eq!(unreviewed.status, 200);
     for path in ["/livez", "/readyz", "/healthz"] {
         assert_eq!(server.get(path).await.status, 200, "{path}: a probe shows nothing");
     }
@@ -135,7 +135,7 @@ async fn without_a_certificate_discovery_needs_a_token() {
 async fn before_the_trust_is_loaded_only_discovery_is_answered() {
     let server = TestServer::new().await;
     let data = trust(&server.front_proxy.pem(), &server.users.pem());
-    let fresh = TestServer::with(|options| options.trusted = false).await;
+    let fresh = TestServer::with(|options| options.has_trust = false).await;
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1"] {
         assert_eq!(fresh.send(Some(&server.proxy), &format!("GET {path}"), &[]).await.status, 200);
         for lines in [&[][..], &["Authorization: Bearer bad"]] {
@@ -157,8 +157,8 @@ async fn a_rotated_proxy_ca_applies_at_once_and_an_invalid_one_is_ignored() {
     let next = Authority::new("front-proxy-ca-2");
     let renewed = next.client("front-proxy-client", &[]);
     assert_eq!(asserted(&server, Some(&renewed)).await.0, 403);
-    let both = format!("{}{}", server.front_proxy.pem(), next.pem());
-    server.trust.send_replace(Some(trust(&both, &server.users.pem())));
+    let bundle = format!("{}{}", server.front_proxy.pem(), next.pem());
+    server.trust.send_replace(Some(trust(&bundle, &server.users.pem())));
     eventually(|| async { asserted(&server, Some(&renewed)).await.0 == 200 }).await;
     assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
     let mut damaged = trust(&next.pem(), &server.users.pem());
@@ -216,13 +216,13 @@ async fn one_review_serves_every_credential_of_a_caller() {
     for credential in 0..4 {
         assert_eq!(read(credential).await.status, 200);
     }
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     assert_eq!(read(9).await.status, 200);
     assert_eq!(server.reviewer.reviews.lock().len(), 1);
-    let other = server.proxied("somebody", READ).await;
-    assert_eq!(other.status, 503);
-    assert!(other.message().contains("whether User \"somebody\" may read"), "{}", other.body);
-    assert!(other.message().contains("connection refused"));
+    let new_user = server.proxied("somebody", READ).await;
+    assert_eq!(new_user.status, 503);
+    assert!(new_user.message().contains("whether User \"somebody\" may read"), "{}", new_user.body);
+    assert!(new_user.message().contains("connection refused"));
 }
 
 #[tokio::test]
@@ -267,12 +267,12 @@ async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
         assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"));
     }
     assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 2);
-    *server.reviewer.unreachable.lock() = true;
-    let undecided = server.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
-    assert_eq!(undecided.status, 503);
-    assert!(!undecided.body.contains("third"));
-    let nobody = server.get("/metrics").await;
-    assert_eq!(nobody.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
+    *server.reviewer.is_unreachable.lock() = true;
+    let unreviewed = server.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
+    assert_eq!(unreviewed.status, 503);
+    assert!(!unreviewed.body.contains("third"));
+    let anonymous = server.get("/metrics").await;
+    assert_eq!(anonymous.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
 }
 
 /// Waits until `check` holds.

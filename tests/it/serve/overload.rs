@@ -29,7 +29,7 @@ struct Prometheus {
     clock: Arc<dyn Clock>,
     hangs: AtomicBool,
     open: AtomicUsize,
-    most: AtomicUsize,
+    max_open: AtomicUsize,
 }
 
 struct Open<'a>(&'a AtomicUsize);
@@ -45,7 +45,7 @@ impl MetricSource for Prometheus {
         Box::pin(async move {
             let open = self.open.fetch_add(1, Ordering::SeqCst) + 1;
             let _open = Open(&self.open);
-            self.most.fetch_max(open, Ordering::SeqCst);
+            self.max_open.fetch_max(open, Ordering::SeqCst);
             if self.hangs.load(Ordering::SeqCst) {
                 return futures::future::pending().await;
             }
@@ -55,19 +55,19 @@ impl MetricSource for Prometheus {
 }
 
 /// The server with the real engine, which evaluates in the background as in production.
-struct Whole {
+struct ServerWithEngine {
     server: TestServer,
     prometheus: Arc<Prometheus>,
     _evaluating: JoinSet<()>,
     _leadership: watch::Sender<Leadership>,
 }
 
-async fn whole(hangs: bool) -> Whole {
+async fn server_with_engine(hangs: bool) -> ServerWithEngine {
     let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
     let hangs = AtomicBool::new(hangs);
     let open = AtomicUsize::new(0);
-    let most = AtomicUsize::new(0);
-    let prometheus = Arc::new(Prometheus { clock: clock.clone(), hangs, open, most });
+    let max_open = AtomicUsize::new(0);
+    let prometheus = Arc::new(Prometheus { clock: clock.clone(), hangs, open, max_open });
     let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
     let mine_until = Some(Instant::now() + Duration::from_secs(36_000));
     let leadership = watch::Sender::new(Leadership { holder, mine_until });
@@ -85,7 +85,7 @@ async fn whole(hangs: bool) -> Whole {
     let mut evaluating = JoinSet::new();
     evaluating.spawn(run(reader.clone(), Duration::from_secs(5), CancellationToken::new()));
     let server = TestServer::with(|options| options.reads = Some(Arc::new(reader))).await;
-    Whole { server, prometheus, _evaluating: evaluating, _leadership: leadership }
+    ServerWithEngine { server, prometheus, _evaluating: evaluating, _leadership: leadership }
 }
 
 /// A read and its duration.
@@ -96,7 +96,7 @@ async fn timed(server: &TestServer) -> (Answer, Duration) {
 
 #[tokio::test]
 async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale() {
-    let Whole { server, prometheus, .. } = whole(false).await;
+    let ServerWithEngine { server, prometheus, .. } = server_with_engine(false).await;
     let first = server.proxied("hpa", READ).await;
     assert_eq!(first.value(), "1");
     prometheus.hangs.store(true, Ordering::SeqCst);
@@ -111,7 +111,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
         );
         assert!(took < Duration::from_secs(2), "{took:?}");
     }
-    assert_eq!(prometheus.most.load(Ordering::SeqCst), 1, "all readers wait for one evaluation");
+    assert_eq!(prometheus.max_open.load(Ordering::SeqCst), 1, "all readers wait for one evaluation");
     let open = || prometheus.open.load(Ordering::SeqCst);
     assert_eq!(open(), 1);
     later(Duration::from_secs(20)).await;
@@ -123,7 +123,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     let message = old.message();
     assert!(message.contains("llm/llama") && message.contains("old"), "{message}");
     assert!(took < Duration::from_secs(2), "{took:?}");
-    assert_eq!(prometheus.most.load(Ordering::SeqCst), 1);
+    assert_eq!(prometheus.max_open.load(Ordering::SeqCst), 1);
     prometheus.hangs.store(false, Ordering::SeqCst);
     // The evaluation under way is cut, and the loop pauses three times as long: it evaluates at most a quarter of the time.
     for seconds in [21, 90] {
@@ -135,7 +135,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
 
 #[tokio::test]
 async fn a_first_evaluation_that_hangs_is_an_error_within_a_second() {
-    let Whole { server, .. } = whole(true).await;
+    let ServerWithEngine { server, .. } = server_with_engine(true).await;
     let (answer, took) = timed(&server).await;
     assert_eq!(answer.status, 503);
     assert!(!answer.message().is_empty());
@@ -148,26 +148,26 @@ async fn a_first_evaluation_that_hangs_is_an_error_within_a_second() {
 async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
     let server = TestServer::new().await;
     assert_eq!(server.metrics().await.status, 200);
-    *server.reads.hanging.lock() = true;
+    *server.reads.hangs.lock() = true;
     let mut connections = Vec::new();
     for _ in 0..3 {
         connections.push(H2::connect(&server, Some(&server.proxy)).await);
     }
     let waiting: Vec<_> = (0..512).map(|n| connections[n % 3].read()).collect();
-    eventually(async || server.reads.asked.load(Ordering::SeqCst) == 512).await;
-    let (refused, took) = timed(&server).await;
+    eventually(async || server.reads.count.load(Ordering::SeqCst) == 512).await;
+    let (rejected, took) = timed(&server).await;
     // message() asserts that there is no Retry-After.
     assert_eq!(
-        (refused.status, refused.message().as_str()),
+        (rejected.status, rejected.message().as_str()),
         (
             429,
             "wva_desired_replicas in namespace llm cannot be read now: too many reads are waiting on this server; retry \
              later"
         )
     );
-    golden("edge-too-many-reads", &refused);
+    golden("edge-too-many-reads", &rejected);
     assert!(took < Duration::from_millis(300), "{took:?}");
-    assert!(refused.body.contains(r#""reason":"TooManyRequests""#), "{}", refused.body);
+    assert!(rejected.body.contains(r#""reason":"TooManyRequests""#), "{}", rejected.body);
     for path in
         ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v3", "/livez", "/readyz", "/version"]
     {
@@ -178,8 +178,8 @@ async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
     assert_eq!(server.proxied("mallory", &path("x", "y")).await.status, 429);
     assert_eq!(server.reviewer.reviews.lock().len(), reviews, "a refusal costs no review");
     let answers = join_all(waiting).await;
-    assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(|a| a.status() == 200)));
-    *server.reads.hanging.lock() = false;
+    assert!(answers.iter().all(|result| result.as_ref().is_ok_and(|answer| answer.status() == 200)));
+    *server.reads.hangs.lock() = false;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5", "and then there is room again");
 }
 
@@ -187,24 +187,24 @@ async fn above_the_limit_of_reads_the_answer_is_429_at_once() {
 async fn reads_of_own_metrics_have_their_own_limit() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
-    *server.reviewer.silent.lock() = true;
-    let look = |n: usize| {
+    *server.reviewer.hangs.lock() = true;
+    let scrape = |n: usize| {
         let server = &server;
         async move { server.send(None, "GET /metrics", &[&format!("Authorization: Bearer token-{n}")]).await }
     };
     let others = async {
         sleep(Duration::from_millis(200)).await;
-        let refused = look(99).await;
-        assert_eq!(refused.status, 429);
+        let rejected = scrape(99).await;
+        assert_eq!(rejected.status, 429);
         assert!(
-            refused.message().starts_with("too many clients are reading this server"),
+            rejected.message().starts_with("too many clients are reading this server"),
             "{}",
-            refused.body
+            rejected.body
         );
-        golden("edge-too-many-scrapes", &refused);
+        golden("edge-too-many-scrapes", &rejected);
         assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         later(Duration::from_secs(6)).await;
     };
-    let (looks, ()) = tokio::join!(join_all((0..16).map(look)), others);
-    assert!(looks.iter().all(|look| look.status == 503), "reviewed in vain");
+    let (scrapes, ()) = tokio::join!(join_all((0..16).map(scrape)), others);
+    assert!(scrapes.iter().all(|answer| answer.status == 503), "their reviews time out");
 }

@@ -10,7 +10,7 @@ use super::process::Process;
 
 const CONFIG_MAPS: &str = "/api/v1/configmaps";
 const SATURATION: &str = "wva-saturation-scaling-config";
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config_map(namespace: &str, version: &str, data: Value) -> Value {
     let metadata = json!({
@@ -36,7 +36,7 @@ fn node(name: &str) -> Value {
 async fn until(process: &Process, what: &str, holds: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !holds().await {
-        assert!(began.elapsed() < SOON, "{what}:\n{}", process.log());
+        assert!(began.elapsed() < TIMEOUT, "{what}:\n{}", process.log());
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -60,7 +60,7 @@ async fn started(name: &str) -> Process {
         ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm")),
         ("/api/v1/nodes", node("a")),
     ];
-    Process::start_beside(name, &[], &objects).await
+    Process::start_with_objects(name, &[], &objects).await
 }
 
 #[tokio::test]
@@ -109,7 +109,8 @@ async fn a_forbidden_list_delays_the_start_for_at_most_ten_seconds() {
     let objects = [(CONFIG_MAPS, local), ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm"))];
     let began = Instant::now();
     let process =
-        Process::start_beside("forbidden", &["--queueing-model-config-map", "forbidden"], &objects).await;
+        Process::start_with_objects("forbidden", &["--queueing-model-config-map", "forbidden"], &objects)
+            .await;
     assert!(began.elapsed() >= Duration::from_secs(10), "ready too early");
     logged(
         &process,
@@ -122,7 +123,7 @@ async fn a_forbidden_list_delays_the_start_for_at_most_ten_seconds() {
 #[tokio::test]
 async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
     let process = started("inventory").await;
-    assert!(!process.log().contains("/api/v1/nodes"), "nobody has asked");
+    assert!(!process.log().contains("/api/v1/nodes"), "no limit needs them");
     let limited = config_map("wva", "2", json!({ "default": "enableLimiter: true\n" }));
     process.api.change(CONFIG_MAPS, "MODIFIED", &limited);
     logged(&process, "limits.inventory: false → true").await;

@@ -10,13 +10,14 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
+use super::READ;
 use super::apiserver::{ApiServer, GOOD};
 use super::client::{Answer, config, exchange, over, tls};
 use super::pki::{Authority, Leaf, SERVICE, Subject};
-use super::raw_http2::{END_STREAM, GOAWAY, Raw, read, read_as};
+use super::raw_http2::{GOAWAY, Raw, get, read};
 
 /// Time to start a process on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) struct Process {
     child: Child,
@@ -51,11 +52,15 @@ impl Serving {
 
 impl Process {
     async fn start(name: &str, arguments: &[&str]) -> Self {
-        Self::start_beside(name, arguments, &[]).await
+        Self::start_with_objects(name, arguments, &[]).await
     }
 
     /// With these objects in the cluster, by the path of their list.
-    pub(super) async fn start_beside(name: &str, arguments: &[&str], objects: &[(&str, Value)]) -> Self {
+    pub(super) async fn start_with_objects(
+        name: &str,
+        arguments: &[&str],
+        objects: &[(&str, Value)],
+    ) -> Self {
         let directory = directory(name);
         let ca = Authority::new("serving");
         let leaf = ca.issue(&Subject { names: &[SERVICE], ..Subject::default() });
@@ -101,7 +106,7 @@ impl Process {
         let process = Self { child, address, api, serving, proxy, directory };
         let began = Instant::now();
         while process.get("/readyz", &[]).await.is_none_or(|answer| answer.status != 200) {
-            assert!(began.elapsed() < PATIENCE, "not ready in time:\n{}", process.log());
+            assert!(began.elapsed() < START_TIMEOUT, "not ready in time:\n{}", process.log());
             sleep(Duration::from_millis(50)).await;
         }
         process
@@ -134,7 +139,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "it does not end:\n{}", self.log());
+            assert!(began.elapsed() < START_TIMEOUT, "it does not end:\n{}", self.log());
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -172,12 +177,12 @@ async fn sigterm_ends_readiness_and_after_the_delay_drains_connections() {
     let mut process = Process::start("sigterm", &["--shutdown-delay-duration", "2s"]).await;
     let mut h2 = process.h2().await;
     h2.send(&read(1)).await;
-    h2.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    h2.until(|frame| frame.ends(1)).await;
 
-    let told = Instant::now();
+    let terminated = Instant::now();
     process.terminate();
     while process.get("/readyz", &[]).await.expect("still there").status != 500 {
-        assert!(told.elapsed() < delay / 2, "readiness ends first");
+        assert!(terminated.elapsed() < delay / 2, "readiness ends first");
         sleep(Duration::from_millis(10)).await;
     }
     assert_eq!(process.get("/readyz/shutdown", &[]).await.expect("still there").status, 500);
@@ -185,17 +190,17 @@ async fn sigterm_ends_readiness_and_after_the_delay_drains_connections() {
     let token = format!("Authorization: Bearer {GOOD}token");
     assert_eq!(process.get("/apis", &[&token]).await.expect("still there").status, 200);
     h2.send(&read(3)).await;
-    let frames = h2.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
+    let frames = h2.until(|frame| frame.ends(3)).await;
     assert!(frames.iter().all(|frame| frame.kind != GOAWAY), "requests are answered during the delay");
 
     // Its review takes 3 s, so it is in flight when the listener closes.
-    h2.send(&read_as("slow", 5)).await;
+    h2.send(&get(READ, "x-remote-user", "slow", 5)).await;
     h2.until(|frame| frame.kind == GOAWAY).await;
-    let goodbye = told.elapsed();
-    assert!((delay..delay + Duration::from_secs(2)).contains(&goodbye), "{goodbye:?}");
-    let rest = h2.until(|_| false).await;
-    assert!(rest.iter().any(|frame| frame.stream == 5 && frame.flags & END_STREAM != 0), "it is answered");
-    assert!(TcpStream::connect(process.address).await.is_err(), "the door is closed");
+    let until_goaway = terminated.elapsed();
+    assert!((delay..delay + Duration::from_secs(2)).contains(&until_goaway), "{until_goaway:?}");
+    let frames = h2.until(|_| false).await;
+    assert!(frames.iter().any(|frame| frame.ends(5)), "it is answered");
+    assert!(TcpStream::connect(process.address).await.is_err(), "it no longer listens");
     let ended = process.ended().await;
     assert!(ended.success(), "{ended}");
     assert!(process.log().contains("stopped"));
@@ -203,7 +208,7 @@ async fn sigterm_ends_readiness_and_after_the_delay_drains_connections() {
 
 #[tokio::test]
 async fn a_process_with_an_empty_certificate_directory_generates_one() {
-    let directory = directory("made");
+    let directory = directory("generated");
     let certificates = directory.join("certificates");
     std::fs::create_dir_all(&certificates).unwrap();
     let flags = ["--cert-dir", certificates.to_str().unwrap()];
@@ -211,11 +216,11 @@ async fn a_process_with_an_empty_certificate_directory_generates_one() {
     let mut process = Process::start_in(directory.clone(), serving, &flags, &[]).await;
     // Its client trusts only the CA in the directory.
     assert_eq!(process.get("/livez", &[]).await.expect("an answer").status, 200);
-    let made = std::fs::read_to_string(certificates.join("tls.crt")).unwrap();
+    let generated = std::fs::read_to_string(certificates.join("tls.crt")).unwrap();
     assert!(process.log().contains("wrote a self-signed certificate"), "{}", process.log());
     process.terminate();
     assert!(process.ended().await.success());
-    assert_eq!(std::fs::read_to_string(certificates.join("tls.crt")).unwrap(), made);
+    assert_eq!(std::fs::read_to_string(certificates.join("tls.crt")).unwrap(), generated);
 }
 
 #[tokio::test]
@@ -242,8 +247,8 @@ async fn a_token_appears_in_no_trace_log_and_no_answer() {
     }
     let log = process.log();
     assert!(log.contains("TRACE") && log.contains("answered"), "the log says everything else");
-    let shown: Vec<_> = log.lines().filter(|line| line.contains(SECRET)).collect();
-    assert_eq!(shown, Vec::<&str>::new());
+    let secrets: Vec<_> = log.lines().filter(|line| line.contains(SECRET)).collect();
+    assert_eq!(secrets, Vec::<&str>::new());
 
     let reviews = process.api.reviews.lock().clone();
     let [review] = reviews.as_slice() else { panic!("{reviews:?}") };
@@ -259,16 +264,16 @@ async fn a_token_appears_in_no_trace_log_and_no_answer() {
 
 #[tokio::test]
 async fn decisions_until_sigterm_are_recorded_and_replay_exactly() {
-    let folder = std::env::temp_dir().join(format!("wva-process-kept-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("wva-process-records-{}", std::process::id()));
     let flags =
         ["--interval", "100ms", "--record-dir", folder.to_str().unwrap(), "--record-max-size", "64Mi"];
     let mut process = Process::start("recorded", &flags).await;
     let token = format!("Authorization: Bearer {GOOD}token");
     let token = [token.as_str()];
-    let all = || process.get("/debug/snapshots/all", &token);
+    let snapshots = || process.get("/debug/snapshots/all", &token);
     let began = Instant::now();
-    while all().await.expect("an answer").body.matches("crc32").count() < 2 {
-        assert!(began.elapsed() < PATIENCE, "it does not evaluate:\n{}", process.log());
+    while snapshots().await.expect("an answer").body.matches("crc32").count() < 2 {
+        assert!(began.elapsed() < START_TIMEOUT, "it does not evaluate:\n{}", process.log());
         sleep(Duration::from_millis(50)).await;
     }
     let metrics = process.get("/metrics", &token).await.expect("an answer").body;
@@ -277,7 +282,7 @@ async fn decisions_until_sigterm_are_recorded_and_replay_exactly() {
     assert!(process.ended().await.success());
     let files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     let replay = Command::new(env!("CARGO_BIN_EXE_wva")).arg("replay").args(&files).output().unwrap();
-    let said = String::from_utf8(replay.stdout).unwrap();
-    assert!(replay.status.success() && said.ends_with(": identical, to the byte\n"), "{files:?}: {said}");
+    let output = String::from_utf8(replay.stdout).unwrap();
+    assert!(replay.status.success() && output.ends_with(": identical, to the byte\n"), "{files:?}: {output}");
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -40,6 +40,11 @@ impl Frame {
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
     }
 
+    /// True for the last frame of `stream`.
+    pub(crate) fn ends(&self, stream: u32) -> bool {
+        self.stream == stream && self.flags & END_STREAM != 0
+    }
+
     /// GOAWAY: the last stream that will be answered.
     pub(crate) fn last_stream(&self) -> u32 {
         u32::from_be_bytes(self.payload[..4].try_into().unwrap())
@@ -56,11 +61,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// The header block of a read in the name of the HPA controller: nothing compressed.
 pub(crate) fn read_headers() -> Vec<u8> {
-    headers_of("hpa")
-}
-
-fn headers_of(user: &str) -> Vec<u8> {
-    headers(READ, "x-remote-user", user)
+    headers(READ, "x-remote-user", "hpa")
 }
 
 fn headers(path: &str, name: &str, value: &str) -> Vec<u8> {
@@ -74,6 +75,11 @@ pub(crate) fn get(path: &str, name: &str, value: &str, stream: u32) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers(path, name, value))
 }
 
+/// A read in the name of the HPA controller on `stream`.
+pub(crate) fn read(stream: u32) -> Vec<u8> {
+    get(READ, "x-remote-user", "hpa", stream)
+}
+
 /// SETTINGS with the initial window of each stream.
 pub(crate) fn initial_window(size: u32) -> Vec<u8> {
     frame(SETTINGS, 0, 0, &[&[0, 4], &size.to_be_bytes()[..]].concat())
@@ -82,16 +88,6 @@ pub(crate) fn initial_window(size: u32) -> Vec<u8> {
 /// WINDOW_UPDATE for the connection and for `stream`.
 pub(crate) fn more(stream: u32, size: u32) -> Vec<u8> {
     [0, stream].map(|stream| frame(WINDOW_UPDATE, 0, stream, &size.to_be_bytes())).concat()
-}
-
-/// A whole request on `stream`.
-pub(crate) fn read(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_STREAM | END_HEADERS, stream, &read_headers())
-}
-
-/// The same in the name of `user`.
-pub(crate) fn read_as(user: &str, stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_STREAM | END_HEADERS, stream, &headers_of(user))
 }
 
 /// A connection past its preface.

@@ -50,7 +50,7 @@ async fn read_for_285_s(server: &TestServer) {
 async fn a_hanging_review_does_not_delay_regular_reads() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
-    *server.reviewer.silent.lock() = true;
+    *server.reviewer.hangs.lock() = true;
     read_for_285_s(&server).await;
     assert!(reviews(&server) >= 5, "{} reviews", reviews(&server));
 }
@@ -59,12 +59,12 @@ async fn a_hanging_review_does_not_delay_regular_reads() {
 async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     read_for_285_s(&server).await;
     later(SYNC + Duration::from_secs(1)).await;
-    let closed = server.proxied("hpa", READ).await;
-    assert_eq!(closed.status, 503, "301 s: never an open door");
-    let message = closed.message();
+    let expired = server.proxied("hpa", READ).await;
+    assert_eq!(expired.status, 503, "301 s");
+    let message = expired.message();
     assert!(
         message.starts_with(&format!("whether User \"hpa\" may read {READ} cannot be decided: ")),
         "{message}"
@@ -73,8 +73,8 @@ async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
         message.contains("connection refused; check that this server reaches the API server"),
         "{message}"
     );
-    *server.reviewer.unreachable.lock() = false;
-    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "an error is not remembered");
+    *server.reviewer.is_unreachable.lock() = false;
+    assert_eq!(server.proxied("hpa", READ).await.value(), "5", "an error is not cached");
 }
 
 #[tokio::test]
@@ -93,14 +93,14 @@ async fn a_revoked_permission_ends_with_the_next_review() {
     };
     later(Duration::from_secs(45)).await;
     ends().await;
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     later(Duration::from_secs(200)).await;
     assert_eq!(
         server.proxied("hpa", READ).await.status,
         200,
-        "it stands, though nobody has asked for minutes"
+        "it is extended, even after minutes without a read"
     );
-    *server.reviewer.unreachable.lock() = false;
+    *server.reviewer.is_unreachable.lock() = false;
     later(Duration::from_secs(11)).await;
     ends().await;
 }
@@ -113,8 +113,8 @@ async fn a_permission_is_not_extended_when_the_api_server_rejects_the_review() {
     later(Duration::from_secs(61)).await;
     assert_eq!(server.proxied("hpa", READ).await.status, 503);
     *server.reviewer.refuses.lock() = false;
-    *server.reviewer.unreachable.lock() = true;
-    assert_eq!(server.proxied("hpa", READ).await.status, 503, "nor is it found again");
+    *server.reviewer.is_unreachable.lock() = true;
+    assert_eq!(server.proxied("hpa", READ).await.status, 503, "the old permission does not return");
 }
 
 #[tokio::test]
@@ -124,7 +124,7 @@ async fn a_denial_is_never_extended_and_a_token_for_two_minutes() {
     assert_eq!(with_token(&server, "bad").await.status, 401);
     assert_eq!(with_token(&server, "good").await.status, 200);
     assert_eq!(server.proxied("prometheus", READ).await.status, 200);
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     for _ in 1..8 {
         later(SYNC).await;
         assert_eq!(with_token(&server, "good").await.status, 200);
@@ -156,28 +156,28 @@ async fn a_denial_is_cached_for_less_time_than_a_permission() {
 #[tokio::test]
 async fn an_invalid_token_is_cached_for_less_time_than_a_valid_one() {
     let server = TestServer::new().await;
-    let asked = || server.reviewer.tokens.load(Ordering::SeqCst);
-    for (token, status, remembered, expired) in [("bad", 401, 4, 2), ("good", 200, 9, 22)] {
-        let before = asked();
+    let token_reviews = || server.reviewer.tokens.load(Ordering::SeqCst);
+    for (token, status, cached, expired) in [("bad", 401, 4, 2), ("good", 200, 9, 22)] {
+        let before = token_reviews();
         assert_eq!(with_token(&server, token).await.status, status);
-        later(Duration::from_secs(remembered)).await;
+        later(Duration::from_secs(cached)).await;
         assert_eq!(with_token(&server, token).await.status, status);
-        assert_eq!(asked(), before + 1, "{token}");
+        assert_eq!(token_reviews(), before + 1, "{token}");
         later(Duration::from_secs(expired)).await;
         assert_eq!(with_token(&server, token).await.status, status);
-        assert_eq!(asked(), before + 2, "{token}");
+        assert_eq!(token_reviews(), before + 2, "{token}");
     }
-    *server.reviewer.unreachable.lock() = true;
-    assert_eq!(with_token(&server, "good").await.status, 200, "what is known still counts");
-    let undecided = with_token(&server, "other").await;
-    assert_eq!(undecided.message(), "the bearer token cannot be reviewed: connection refused");
-    assert_eq!(undecided.status, 503);
+    *server.reviewer.is_unreachable.lock() = true;
+    assert_eq!(with_token(&server, "good").await.status, 200, "its review is cached");
+    let unreviewed = with_token(&server, "other").await;
+    assert_eq!(unreviewed.message(), "the bearer token cannot be reviewed: connection refused");
+    assert_eq!(unreviewed.status, 503);
 }
 
 #[tokio::test]
 async fn callers_with_the_same_question_share_one_review_with_a_timeout() {
     let server = TestServer::new().await;
-    *server.reviewer.silent.lock() = true;
+    *server.reviewer.hangs.lock() = true;
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     let reads: Vec<_> = (0..50).map(|_| h2.read()).collect();
     sleep(Duration::from_millis(200)).await;
@@ -201,19 +201,19 @@ async fn above_the_limit_of_reviews_the_answer_is_429_at_once() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     assert_eq!(with_token(&server, "good").await.status, 200);
-    *server.reviewer.silent.lock() = true;
+    *server.reviewer.hangs.lock() = true;
     let mut h2 = H2::connect(&server, Some(&server.proxy)).await;
     let waiting: Vec<_> = (0..64).map(|n| h2.get(READ, "x-remote-user", &format!("user-{n}"))).collect();
     sleep(Duration::from_millis(200)).await;
     let began = Instant::now();
-    let refused = server.proxied("one-too-many", READ).await;
-    assert_eq!(refused.status, 429);
-    let message = refused.message();
+    let rejected = server.proxied("one-too-many", READ).await;
+    assert_eq!(rejected.status, 429);
+    let message = rejected.message();
     assert!(
         message.contains("\"one-too-many\"") && message.contains("64 reviews are already waiting"),
         "{message}"
     );
-    golden("edge-too-many-reviews", &refused);
+    golden("edge-too-many-reviews", &rejected);
     assert_eq!(server.proxied("hpa", READ).await.value(), "5", "who was reviewed before is answered");
     assert_eq!(with_token(&server, "good").await.status, 200);
     for path in ["/apis", "/apis/external.metrics.k8s.io/v1beta1", "/openapi/v2", "/livez", "/readyz"] {
@@ -226,16 +226,16 @@ async fn above_the_limit_of_reviews_the_answer_is_429_at_once() {
 #[tokio::test]
 async fn invalid_tokens_do_not_use_up_the_reviews_of_known_callers() {
     let server = TestServer::new().await;
-    *server.reviewer.silent.lock() = true;
+    *server.reviewer.hangs.lock() = true;
     let mut h2 = H2::connect(&server, None).await;
     let waiting: Vec<_> =
         (0..64).map(|n| h2.get("/apis", "authorization", &format!("Bearer junk-{n}"))).collect();
     sleep(Duration::from_millis(200)).await;
     assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 64);
-    *server.reviewer.silent.lock() = false;
-    let refused = with_token(&server, "one-too-many").await;
-    assert_eq!(refused.status, 429);
-    assert!(refused.message().contains("64 reviews are already waiting"), "{}", refused.body);
+    *server.reviewer.hangs.lock() = false;
+    let rejected = with_token(&server, "one-too-many").await;
+    assert_eq!(rejected.status, 429);
+    assert!(rejected.message().contains("64 reviews are already waiting"), "{}", rejected.body);
     let token = "Authorization: Bearer unknown";
     golden("edge-too-many-token-reviews", &server.send(None, &format!("GET {READ}"), &[token]).await);
     assert_eq!(server.proxied("hpa", READ).await.value(), "5", "its review has a place of its own");
@@ -262,8 +262,8 @@ async fn only_the_credential_id_is_ignored_by_the_cache() {
         assert_eq!(read(extra).await, 200);
         assert_eq!(reviews(&server), reviews_so_far, "{extra}");
     }
-    let asked = server.reviewer.reviews.lock()[0].0.extra.clone();
-    let credential = asked.get("authentication.kubernetes.io/credential-id");
+    let extra = server.reviewer.reviews.lock()[0].0.extra.clone();
+    let credential = extra.get("authentication.kubernetes.io/credential-id");
     assert_eq!(credential.map(Vec::as_slice), Some(&["JTI=1".to_owned()][..]), "the review itself has it");
 }
 
@@ -273,7 +273,7 @@ async fn a_token_appears_in_no_log_line_error_or_metric() {
     let (log, _guard) = Captured::log(tracing::Level::TRACE);
     let server = TestServer::new().await;
     let mut answers = vec![with_token(&server, SECRET).await, with_token(&server, "good").await];
-    *server.reviewer.unreachable.lock() = true;
+    *server.reviewer.is_unreachable.lock() = true;
     answers.push(with_token(&server, &format!("{SECRET}-2")).await);
     let path = format!("/metrics?access_token=x&audit={SECRET}");
     let lines = [&*format!("Authorization: Basic {SECRET}"), &*format!("Authorization: {SECRET}")];

@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::raw_http2::{DATA, END_STREAM, GOAWAY, Raw, get, read};
+use super::raw_http2::{DATA, GOAWAY, Raw, get, read};
 use super::test_server::TestServer;
 
 async fn ready(server: &TestServer) -> u16 {
@@ -30,19 +30,19 @@ async fn shutdown_ends_readiness_then_sends_goaway_and_answers_requests_in_fligh
         assert_eq!(server.get_as_proxy(path).await.status, 200, "{path}");
     }
     raw.send(&read(1)).await;
-    let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    let frames = raw.until(|frame| frame.ends(1)).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "requests go on, on the same connection");
 
-    *server.reads.hanging.lock() = true;
+    *server.reads.hangs.lock() = true;
     raw.send(&read(3)).await;
     sleep(Duration::from_millis(50)).await;
     server.shutdown.cancel();
     let frames = raw.until(|frame| frame.kind == GOAWAY).await;
-    let first = frames.last().expect("the first goodbye");
+    let first = frames.last().expect("the first GOAWAY");
     assert_eq!((first.last_stream(), first.code()), (u32::MAX >> 1, 0), "what is on its way still counts");
     let frames = raw.until(|frame| frame.kind == GOAWAY).await;
     assert_eq!(frames.last().expect("the second").last_stream(), 3);
-    assert!(TcpStream::connect(server.address).await.is_err(), "the door is closed");
+    assert!(TcpStream::connect(server.address).await.is_err(), "it no longer listens");
     server.reads.release.notify_waiters();
     let frames = raw.until(|_| false).await;
     assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 3), "it is answered");
@@ -53,7 +53,7 @@ async fn shutdown_ends_readiness_then_sends_goaway_and_answers_requests_in_fligh
 async fn a_peer_that_ignores_goaway_is_cut_at_the_deadline() {
     let drain = Duration::from_millis(700);
     let mut server = TestServer::with(|options| options.drain = drain).await;
-    *server.reads.hanging.lock() = true;
+    *server.reads.hangs.lock() = true;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
     raw.send(&read(1)).await;
     sleep(Duration::from_millis(50)).await;
@@ -95,23 +95,23 @@ async fn an_http1_peer_is_told_to_close_before_the_listener_closes() {
 async fn an_isolated_instance_closes_the_connection_of_an_api_server() {
     let server = TestServer::new().await;
     let mut raw = Raw::connect(&server, Some(&server.proxy)).await;
-    *server.reads.lapsed.lock() = true;
+    *server.reads.has_expired.lock() = true;
     raw.send(&read(1)).await;
-    let frames = raw.until(|frame| frame.stream == 1 && frame.flags & END_STREAM != 0).await;
+    let frames = raw.until(|frame| frame.ends(1)).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "the lease is its own: it answers in a moment");
 
     server.leadership.send_replace(wva::engine::Leadership::default());
     raw.send(&get("/apis", "x-remote-user", "hpa", 3)).await;
-    let frames = raw.until(|frame| frame.stream == 3 && frame.flags & END_STREAM != 0).await;
+    let frames = raw.until(|frame| frame.ends(3)).await;
     assert!(!frames.iter().any(|frame| frame.kind == GOAWAY), "discovery is the same everywhere");
     raw.send(&read(5)).await;
     let frames = raw.until(|_| false).await;
-    assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 5), "the refusal is heard");
-    let goodbye = frames.iter().rfind(|frame| frame.kind == GOAWAY).expect("the connection ends");
-    assert_eq!((goodbye.last_stream(), goodbye.code()), (5, 0));
+    assert!(frames.iter().any(|frame| frame.kind == DATA && frame.stream == 5), "the error arrives");
+    let goaway = frames.iter().rfind(|frame| frame.kind == GOAWAY).expect("the connection ends");
+    assert_eq!((goaway.last_stream(), goaway.code()), (5, 0));
 
-    let refused = until_closed(&server, super::READ).await;
-    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("connection: close"), "{refused}");
-    let kept = until_closed(&server, "/apis").await;
-    assert!(kept.starts_with("HTTP/1.1 200") && !kept.contains("connection: close"), "{kept}");
+    let rejected = until_closed(&server, super::READ).await;
+    assert!(rejected.starts_with("HTTP/1.1 503") && rejected.contains("connection: close"), "{rejected}");
+    let discovery = until_closed(&server, "/apis").await;
+    assert!(discovery.starts_with("HTTP/1.1 200") && !discovery.contains("connection: close"), "{discovery}");
 }

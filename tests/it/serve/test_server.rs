@@ -35,15 +35,16 @@ pub(crate) struct FakeReader {
     pub(crate) view: Mutex<Arc<ClusterView>>,
     pub(crate) now: Mutex<Timestamp>,
     /// The published result belongs to a term that has ended.
-    pub(crate) lapsed: Mutex<bool>,
+    pub(crate) has_expired: Mutex<bool>,
     /// Reads of `current` wait until notified while this is set.
-    pub(crate) hanging: Mutex<bool>,
+    pub(crate) hangs: Mutex<bool>,
     /// Reads of `current` panic while this is set.
-    pub(crate) broken: Mutex<bool>,
+    pub(crate) panics: Mutex<bool>,
     pub(crate) release: Notify,
     /// How long a read of `current` takes otherwise.
-    pub(crate) takes: Mutex<Duration>,
-    pub(crate) asked: AtomicUsize,
+    pub(crate) delay: Mutex<Duration>,
+    /// Reads of `current`.
+    pub(crate) count: AtomicUsize,
 }
 
 impl Default for FakeReader {
@@ -52,27 +53,27 @@ impl Default for FakeReader {
             published: Mutex::new(Arc::new(sample())),
             view: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
-            lapsed: Mutex::new(false),
-            hanging: Mutex::new(false),
-            broken: Mutex::new(false),
+            has_expired: Mutex::new(false),
+            hangs: Mutex::new(false),
+            panics: Mutex::new(false),
             release: Notify::new(),
-            takes: Mutex::default(),
-            asked: AtomicUsize::new(0),
+            delay: Mutex::default(),
+            count: AtomicUsize::new(0),
         }
     }
 }
 
 impl PublishedReader for FakeReader {
     fn current(&self) -> BoxFuture<'_, Arc<Published>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.count.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
-            assert!(!*self.broken.lock(), "the engine has a bug");
-            if *self.hanging.lock() {
+            assert!(!*self.panics.lock(), "the engine has a bug");
+            if *self.hangs.lock() {
                 self.release.notified().await;
             }
-            let takes = *self.takes.lock();
-            if !takes.is_zero() {
-                tokio::time::sleep(takes).await;
+            let delay = *self.delay.lock();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
             }
             self.newest()
         })
@@ -83,7 +84,7 @@ impl PublishedReader for FakeReader {
     }
 
     fn may_answer(&self, _: &Published) -> bool {
-        !*self.lapsed.lock()
+        !*self.has_expired.lock()
     }
 
     fn view(&self) -> Arc<ClusterView> {
@@ -103,18 +104,18 @@ impl PublishedReader for FakeReader {
 #[derive(Default)]
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
-    pub(crate) unreachable: Mutex<bool>,
+    pub(crate) is_unreachable: Mutex<bool>,
     /// Reviews are rejected while this is set.
     pub(crate) refuses: Mutex<bool>,
     /// Reviews are never answered while this is set.
-    pub(crate) silent: Mutex<bool>,
+    pub(crate) hangs: Mutex<bool>,
     pub(crate) reviews: Mutex<Vec<(User, Attributes)>>,
     pub(crate) tokens: AtomicUsize,
 }
 
 impl FakeReviewer {
     fn fails(&self) -> Result<(), ReviewError> {
-        if *self.unreachable.lock() {
+        if *self.is_unreachable.lock() {
             return Err(ReviewError::Unavailable("connection refused".into()));
         }
         if *self.refuses.lock() {
@@ -128,7 +129,7 @@ impl Reviewer for FakeReviewer {
     fn token<'a>(&'a self, token: &'a Token) -> BoxFuture<'a, Result<Option<User>, ReviewError>> {
         self.tokens.fetch_add(1, Ordering::SeqCst);
         Box::pin(async move {
-            if *self.silent.lock() {
+            if *self.hangs.lock() {
                 return futures::future::pending().await;
             }
             self.fails()?;
@@ -143,7 +144,7 @@ impl Reviewer for FakeReviewer {
     ) -> BoxFuture<'a, Result<Access, ReviewError>> {
         Box::pin(async move {
             self.reviews.lock().push((user.clone(), attributes.clone()));
-            if *self.silent.lock() {
+            if *self.hangs.lock() {
                 return futures::future::pending().await;
             }
             self.fails()?;
@@ -180,7 +181,7 @@ pub(crate) struct TestServer {
     pub(crate) shutdown: CancellationToken,
     pub(crate) reads: Arc<FakeReader>,
     pub(crate) reviewer: Arc<FakeReviewer>,
-    pub(crate) notices: Arc<FakeEvents>,
+    pub(crate) events: Arc<FakeEvents>,
     pub(crate) task: JoinSet<()>,
 }
 
@@ -190,16 +191,15 @@ pub(crate) struct ServerOptions {
     pub(crate) serving: ServingCertificate,
     pub(crate) drain: Duration,
     pub(crate) controller_instance: Option<String>,
-    pub(crate) trusted: bool,
-    pub(crate) certified: bool,
-    pub(crate) synced: bool,
+    pub(crate) has_trust: bool,
+    pub(crate) has_certificate: bool,
+    pub(crate) has_synced: bool,
     /// This instance holds the lease.
-    pub(crate) led: bool,
+    pub(crate) is_leader: bool,
     pub(crate) listen: SocketAddr,
-    /// The limit of connections; `None` for the default.
-    pub(crate) places: Option<usize>,
-    /// The maximal age of a connection.
-    pub(crate) age: Option<Duration>,
+    /// `None` for the default.
+    pub(crate) max_connections: Option<usize>,
+    pub(crate) max_connection_age: Option<Duration>,
     /// Used instead of [`FakeReader`].
     pub(crate) reads: Option<Arc<dyn PublishedReader>>,
     /// The last evaluations.
@@ -213,13 +213,13 @@ impl Default for ServerOptions {
             serving: ServingCertificate::Shared,
             drain: Duration::from_secs(5),
             controller_instance: None,
-            trusted: true,
-            certified: true,
-            synced: true,
-            led: true,
+            has_trust: true,
+            has_certificate: true,
+            has_synced: true,
+            is_leader: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            places: None,
-            age: None,
+            max_connections: None,
+            max_connection_age: None,
             reads: None,
             recent: Arc::new(Recent::new(8, 1 << 20)),
         }
@@ -242,11 +242,11 @@ impl TestServer {
         let front_proxy = Authority::new("front-proxy-ca");
         let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
-        let trust = watch::Sender::new(options.trusted.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership = watch::Sender::new(if options.led { mine() } else { Leadership::default() });
+        let trust = watch::Sender::new(options.has_trust.then(|| trust(&front_proxy.pem(), &users.pem())));
+        let leadership = watch::Sender::new(if options.is_leader { mine() } else { Leadership::default() });
         let published = watch::Sender::new(Arc::new(sample()));
-        let synced = watch::Sender::new(options.synced);
-        let shared = watch::Sender::new(options.certified.then(|| options.shared_ca.shared()));
+        let synced = watch::Sender::new(options.has_synced);
+        let shared = watch::Sender::new(options.has_certificate.then(|| options.shared_ca.shared()));
         let stopping = CancellationToken::new();
         let shutdown = CancellationToken::new();
         let reads = Arc::new(FakeReader::default());
@@ -264,18 +264,18 @@ impl TestServer {
             read_wait: Duration::from_millis(500),
             controller_instance: options.controller_instance,
         };
-        let notices = Arc::new(FakeEvents::default());
+        let events = Arc::new(FakeEvents::default());
         let ports = ServerPorts {
             reader: options.reads.unwrap_or_else(|| reads.clone()),
             reviewer: reviewer.clone(),
-            events: notices.clone(),
+            events: events.clone(),
             recent: options.recent,
             registry: Registry::default(),
         };
         let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
-        let mut bound = bound.with_max_connection_age(options.age);
-        if let Some(places) = options.places {
-            bound = bound.with_max_connections(places);
+        let mut bound = bound.with_max_connection_age(options.max_connection_age);
+        if let Some(max_connections) = options.max_connections {
+            bound = bound.with_max_connections(max_connections);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
         let mut task = JoinSet::new();
@@ -296,7 +296,7 @@ impl TestServer {
             shutdown,
             reads,
             reviewer,
-            notices,
+            events,
             task,
         })
     }

@@ -71,11 +71,11 @@ async fn a_uid_counts_only_where_the_configmap_names_its_header() {
     assert_eq!(server.status(Some(&server.proxy), &lines).await, 200);
     assert_eq!(server.reviewed().uid, None);
     server.trusts(&[("requestheader-uid-headers", r#"["X-Remote-Uid"]"#)]);
-    let known = || async {
+    let has_uid = || async {
         assert_eq!(server.status(Some(&server.proxy), &lines).await, 200);
         server.reviewed().uid.as_deref() == Some("42")
     };
-    eventually(known).await;
+    eventually(has_uid).await;
     assert_eq!(server.status(Some(&server.proxy), &["X-Remote-User: hpa", "X-Remote-Uid: 43"]).await, 200);
     assert_eq!(server.reviewed().uid.as_deref(), Some("43"), "another uid is another user: it is reviewed");
 }
@@ -85,25 +85,25 @@ async fn every_ca_of_a_bundle_is_trusted_unless_it_has_expired() {
     let server = TestServer::new().await;
     let next = Authority::new("next");
     let expired = Authority::expired("front-proxy-ca");
-    let proxies = Authority::new("clerks");
-    let clerks = Authority::expired("kubernetes");
+    let more_users = Authority::new("expired_users");
+    let expired_users = Authority::expired("kubernetes");
     let front = format!("{}{}{}", expired.pem(), server.front_proxy.pem(), next.pem());
-    let users = format!("{}{}{}", server.users.pem(), clerks.pem(), proxies.pem());
+    let users = format!("{}{}{}", server.users.pem(), expired_users.pem(), more_users.pem());
     server.trusts(&[("requestheader-client-ca-file", &front), ("client-ca-file", &users)]);
     let proxied = |ca: &Authority| ca.client("front-proxy-client", &[]);
-    let old = proxied(&server.front_proxy);
-    let new = proxied(&next);
-    let dead = proxied(&expired);
-    eventually(|| async { server.status(Some(&new), &["X-Remote-User: hpa"]).await == 200 }).await;
-    assert_eq!(server.status(Some(&old), &["X-Remote-User: hpa"]).await, 200);
+    let current_leaf = proxied(&server.front_proxy);
+    let next_leaf = proxied(&next);
+    let expired_leaf = proxied(&expired);
+    eventually(|| async { server.status(Some(&next_leaf), &["X-Remote-User: hpa"]).await == 200 }).await;
+    assert_eq!(server.status(Some(&current_leaf), &["X-Remote-User: hpa"]).await, 200);
     assert_eq!(
-        server.status(Some(&dead), &["X-Remote-User: hpa"]).await,
+        server.status(Some(&expired_leaf), &["X-Remote-User: hpa"]).await,
         403,
         "its leaf is valid, it is not"
     );
-    assert_eq!(server.status(Some(&proxies.client("alice", &[])), &[]).await, 200);
+    assert_eq!(server.status(Some(&more_users.client("alice", &[])), &[]).await, 200);
     assert_eq!(server.status(Some(&server.users.client("alice", &[])), &[]).await, 200);
-    assert_eq!(server.status(Some(&clerks.client("alice", &[])), &[]).await, 403);
+    assert_eq!(server.status(Some(&expired_users.client("alice", &[])), &[]).await, 403);
 }
 
 #[tokio::test]
@@ -115,14 +115,14 @@ async fn the_proxys_user_wins_over_any_token() {
         Some("Authorization: Bearer bad"),
         Some("Authorization: Bearer "),
     ] {
-        let asked = async |user| {
+        let read_as = async |user| {
             let mut lines = vec![user];
             lines.extend(token);
             let answer = server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await;
             (answer.status, answer.body)
         };
-        assert_eq!(asked("X-Remote-User: hpa").await.0, 200, "{token:?}");
-        let (status, body) = asked("X-Remote-User: mallory").await;
+        assert_eq!(read_as("X-Remote-User: hpa").await.0, 200, "{token:?}");
+        let (status, body) = read_as("X-Remote-User: mallory").await;
         assert!(status == 403 && body.contains(r#"User \"mallory\" cannot list"#), "{token:?}: {body}");
     }
     assert_eq!(server.reviewer.tokens.load(std::sync::atomic::Ordering::SeqCst), 0);
@@ -131,16 +131,16 @@ async fn the_proxys_user_wins_over_any_token() {
 #[tokio::test]
 async fn a_proxy_that_names_nobody_is_authenticated_by_its_token() {
     let server = TestServer::new().await;
-    let asked = |lines: &'static [&'static str]| async {
+    let read = |lines: &'static [&'static str]| async {
         let answer = server.send(Some(&server.proxy), &format!("GET {READ}"), lines).await;
         (answer.status, answer.body)
     };
     for lines in [&[][..], &["X-Remote-Group: system:masters"], &["X-Remote-User: "]] {
-        let (status, body) = asked(lines).await;
+        let (status, body) = read(lines).await;
         assert!(status == 403 && body.contains("system:anonymous"), "{lines:?}: {body}");
     }
-    assert_eq!(asked(&["Authorization: Bearer good"]).await.0, 200);
-    assert_eq!(asked(&["Authorization: Bearer bad"]).await.0, 401);
+    assert_eq!(read(&["Authorization: Bearer good"]).await.0, 200);
+    assert_eq!(read(&["Authorization: Bearer bad"]).await.0, 401);
     assert_eq!(server.reviewed().name, "prometheus");
     assert_eq!(server.reviewed().groups, ["system:authenticated"]);
 }

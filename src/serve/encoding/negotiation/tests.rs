@@ -33,7 +33,7 @@ fn aggregated_discovery_is_found_anywhere_in_any_order() {
 }
 
 #[test]
-fn the_most_wanted_wins_and_the_first_among_equals() {
+fn the_greatest_weight_wins_and_the_first_among_equals() {
     use Encoding::{Json, Protobuf, Yaml};
     use TableVersion::{V1, V1Beta1};
     for (accept, want) in [
@@ -75,7 +75,7 @@ fn the_most_wanted_wins_and_the_first_among_equals() {
         let want = want.map(|(encoding, table)| Representation { encoding, table });
         assert_eq!(representation(&headers(accept)), want, "{accept}");
     }
-    assert_eq!(representation(&HeaderMap::new()).map(|own| own.encoding), Some(Json));
+    assert_eq!(representation(&HeaderMap::new()).map(|representation| representation.encoding), Some(Json));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn several_header_lines_are_one_list() {
 }
 
 #[test]
-fn an_element_that_is_no_text_hides_no_other() {
+fn an_element_that_is_not_text_does_not_hide_others() {
     for (bytes, want) in [
         (&b"application/yaml, text/caf\xc3\xa9"[..], Encoding::Yaml),
         (b"\xff, application/yaml", Encoding::Yaml),
@@ -101,7 +101,7 @@ fn an_element_that_is_no_text_hides_no_other() {
 }
 
 #[test]
-fn what_exists_in_json_alone_is_refused_with_all_that_a_wildcard_means() {
+fn json_that_a_wildcard_does_not_cover_is_not_acceptable() {
     for (accept, want) in [
         ("*/*", true),
         ("application/*;q=0, */*", false),
@@ -114,7 +114,7 @@ fn what_exists_in_json_alone_is_refused_with_all_that_a_wildcard_means() {
 }
 
 #[test]
-fn an_error_has_an_encoding_whatever_is_asked_for() {
+fn an_error_has_an_encoding_whatever_is_accepted() {
     for (accept, want) in [
         (KUBECTL, Encoding::Json),
         ("application/xml", Encoding::Json),
@@ -127,15 +127,15 @@ fn an_error_has_an_encoding_whatever_is_asked_for() {
 }
 
 #[test]
-fn gzip_is_used_only_for_who_asks_for_it() {
-    let asks = |text: &'static str| {
+fn gzip_is_used_only_for_clients_that_accept_it() {
+    let accepts = |text: &'static str| {
         accepts_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
     };
     for yes in ["gzip", "deflate, GZIP;q=0.5", "*", "br;q=1, *;q=0.1", "gzip,identity;q=0"] {
-        assert!(asks(yes), "{yes}");
+        assert!(accepts(yes), "{yes}");
     }
     for no in ["", "identity", "br", "gzip;q=0", "gzip;q=0, *", "x-gzip", "*;q=0"] {
-        assert!(!asks(no), "{no}");
+        assert!(!accepts(no), "{no}");
     }
     assert!(!accepts_gzip(&HeaderMap::new()));
 }

@@ -7,7 +7,7 @@ use wva_core::decision::{Reason as DecisionReason, Verdict};
 
 use super::super::context::{ReadContext, WaitingFor};
 use super::super::query::VariantSelector;
-use super::super::selector::Selector;
+use super::super::selector::LabelSelector;
 use super::*;
 use crate::serve::encoding::Reason;
 
@@ -35,7 +35,7 @@ fn values(
     let decisions = decisions.map(|(name, accelerator)| (VariantId::new("llm", name), decision(accelerator)));
     let published = Published { origin: Origin::Computed, decisions: decisions.into(), ..Published::empty() };
     let now = NOW.parse().unwrap();
-    let labels = [Selector::parse(selector).unwrap()];
+    let labels = [LabelSelector::parse(selector).unwrap()];
     let query = MetricQuery {
         group: "external.metrics.k8s.io",
         namespace: "llm",
