@@ -238,15 +238,6 @@ mod tests {
         digits.parse::<u64>().unwrap() * 1_000_u64.pow(power)
     }
 
-    #[test]
-    fn quantities_print_as_kubernetes_prints_them() {
-        let cases =
-            [(0, "0"), (3_000, "3"), (1_500, "1500m"), (1, "1m"), (1_200_000, "1200"), (2_000_000, "2k")];
-        for (milli, want) in cases.into_iter().chain([(12_500_000, "12500"), (1_000_000_000, "1M")]) {
-            assert_eq!(text(milli), want);
-        }
-    }
-
     /// What Kubernetes' own code prints, written by `tests/conformance/corpus`.
     #[test]
     fn every_quantity_of_the_corpus_prints_as_kubernetes_prints_it() {

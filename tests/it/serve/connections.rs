@@ -370,7 +370,7 @@ async fn an_idle_connection_is_closed_unless_it_is_the_proxys() {
     assert_eq!(stranger.read().await.unwrap().status(), 403);
     later(Duration::from_secs(91)).await;
     let ended = timeout(Duration::from_secs(2), stranger.driver.join_next()).await.expect("it is closed");
-    ended.unwrap().unwrap().expect("with a goodbye");
+    ended.unwrap().unwrap().expect("with GOAWAY");
     later(Duration::from_secs(91)).await;
     assert_eq!(proxy.read().await.unwrap().status(), 200);
 }

@@ -17,14 +17,14 @@ use super::READ;
 use super::test_server::TestServer;
 
 /// No request here waits for anything; ten seconds allow for a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 /// How long a peer waits for its answer before it hangs up: an answer takes below a millisecond.
-const PATIENCE: Duration = Duration::from_millis(20);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The answer to `bytes`, until the server closes; a peer that `hangs_up` closes first.
 async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u8>, TestCaseError> {
@@ -33,10 +33,10 @@ async fn sent(server: &TestServer, bytes: &[u8], hangs_up: bool) -> Result<Vec<u
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
     if hangs_up {
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
+        let _ = timeout(ANSWER_TIMEOUT, stream.read_to_end(&mut answer)).await;
         let _ = stream.shutdown().await;
     }
-    let closed = timeout(AT_ONCE, stream.read_to_end(&mut answer)).await;
+    let closed = timeout(CLOSE_TIMEOUT, stream.read_to_end(&mut answer)).await;
     prop_assert!(closed.is_ok(), "the connection stays open");
     Ok(answer)
 }

@@ -5,10 +5,9 @@ use std::io::Read as _;
 use std::path::PathBuf;
 
 use flate2::read::GzDecoder;
-use http_body_util::BodyExt;
 use wva_core::VariantId;
 
-use super::client::{Answer, H2};
+use super::client::Answer;
 use super::test_server::{NOW, TestServer, held_by, sample, target};
 use super::{READ, path};
 
@@ -233,16 +232,6 @@ async fn a_large_list_is_compressed_on_request_and_always_has_its_length() {
 }
 
 #[tokio::test]
-async fn an_http2_answer_has_a_content_length() {
-    let server = TestServer::new().await;
-    let mut connection = H2::connect(&server, Some(&server.proxy)).await;
-    let answer = connection.read().await.unwrap();
-    let length = answer.headers()["content-length"].to_str().unwrap().to_owned();
-    let body = answer.into_body().collect().await.unwrap().to_bytes();
-    assert_eq!(length, body.len().to_string());
-}
-
-#[tokio::test]
 async fn only_an_ambiguous_read_is_reported() {
     let server = TestServer::new().await;
     let one_of_two = path("pair", "wva_desired_replicas") + "?labelSelector=variant_name=one";
@@ -282,13 +271,6 @@ async fn a_number_becomes_an_error_when_its_evidence_grows_too_old() {
     let answer = server.proxied("hpa", READ).await;
     assert_eq!(answer.status, 503);
     assert!(answer.message().contains("llm/llama-a100 is withheld: its newest evidence is 300s old"));
-}
-
-#[tokio::test]
-async fn a_hanging_evaluation_does_not_block_a_read() {
-    let server = TestServer::new().await;
-    *server.reads.hangs.lock() = true;
-    assert_eq!(server.proxied("hpa", READ).await.value(), "5");
 }
 
 #[tokio::test]

@@ -204,28 +204,6 @@ async fn an_empty_list_of_allowed_names_allows_any_name() {
 }
 
 #[tokio::test]
-async fn one_review_serves_every_credential_of_a_caller() {
-    let server = TestServer::new().await;
-    let read = |credential: usize| {
-        let extra = format!("X-Remote-Extra-Authentication.kubernetes.io%2fcredential-Id: JTI={credential}");
-        let server = &server;
-        async move {
-            server.send(Some(&server.proxy), &format!("GET {READ}"), &["X-Remote-User: hpa", &extra]).await
-        }
-    };
-    for credential in 0..4 {
-        assert_eq!(read(credential).await.status, 200);
-    }
-    *server.reviewer.is_unreachable.lock() = true;
-    assert_eq!(read(9).await.status, 200);
-    assert_eq!(server.reviewer.reviews.lock().len(), 1);
-    let new_user = server.proxied("somebody", READ).await;
-    assert_eq!(new_user.status, 503);
-    assert!(new_user.message().contains("whether User \"somebody\" may read"), "{}", new_user.body);
-    assert!(new_user.message().contains("connection refused"));
-}
-
-#[tokio::test]
 async fn an_invalid_name_or_version_causes_no_review() {
     let server = TestServer::new().await;
     let long = "m".repeat(254);
@@ -249,30 +227,10 @@ async fn an_invalid_name_or_version_causes_no_review() {
 }
 
 #[tokio::test]
-async fn masters_need_no_review_and_missing_permission_is_403() {
+async fn masters_need_no_review() {
     let server = TestServer::new().await;
     assert_eq!(asserted(&server, Some(&server.proxy)).await.0, 200);
     assert!(server.reviewer.reviews.lock().is_empty());
-    let lines = ["X-Remote-User: mallory", "Authorization: Bearer bad"];
-    assert_eq!(server.send(Some(&server.proxy), &format!("GET {READ}"), &lines).await.status, 403);
-    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 0);
-}
-
-#[tokio::test]
-async fn a_token_is_reviewed_once_and_a_bad_one_is_401() {
-    let server = TestServer::new().await;
-    for _ in 0..3 {
-        assert_eq!(server.metrics().await.status, 200);
-        let bad = server.send(None, "GET /metrics", &["Authorization: Bearer s3cret"]).await;
-        assert_eq!((bad.status, bad.message().as_str()), (401, "Unauthorized"));
-    }
-    assert_eq!(server.reviewer.tokens.load(Ordering::SeqCst), 2);
-    *server.reviewer.is_unreachable.lock() = true;
-    let unreviewed = server.send(None, "GET /metrics", &["Authorization: Bearer third"]).await;
-    assert_eq!(unreviewed.status, 503);
-    assert!(!unreviewed.body.contains("third"));
-    let anonymous = server.get("/metrics").await;
-    assert_eq!(anonymous.message(), "forbidden: User \"system:anonymous\" cannot get path \"/metrics\"");
 }
 
 /// Waits until `check` holds.

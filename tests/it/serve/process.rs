@@ -259,7 +259,7 @@ async fn a_token_appears_in_no_trace_log_and_no_answer() {
         "extra": { "authentication.kubernetes.io/pod-name": ["prometheus-0"] },
         "nonResourceAttributes": { "path": "/metrics", "verb": "get" }
     });
-    assert_eq!(*review, expected, "everything that the TokenReview said");
+    assert_eq!(*review, expected, "every attribute of the TokenReview");
 }
 
 #[tokio::test]
