@@ -25,6 +25,7 @@ mod model;
 mod optimize;
 mod proposal;
 mod publish;
+mod read_ahead;
 mod removal_guard;
 mod results;
 mod safety_net;
@@ -44,6 +45,7 @@ use jiff::Timestamp;
 use smol_str::{SmolStr, ToSmolStr};
 
 use self::context::ModelContext;
+use self::read_ahead::ReadAhead;
 use self::results::Results;
 use self::shared_limits::Limits;
 use self::shared_models::SharedModels;
@@ -93,7 +95,9 @@ fn decide_normalized(
     let mut results = Results::new(snapshot, policy, &limits, &invalid);
     let mut sharing = Vec::new();
     let mut held = Vec::new();
+    let mut read_ahead = ReadAhead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
+        read_ahead.next_model();
         let before = memories.advance_to(id);
         let mut hold = || {
             if !limits.is_empty() {

@@ -261,6 +261,16 @@ impl<'a> Rows<'a> {
         known.then(|| count_bits(self.known & (signal.bit() - 1)))
     }
 
+    /// Reads one value of each cache line, and returns a number that depends on all of them.
+    pub(crate) fn read_cache_lines(self) -> u64 {
+        const CACHE_LINE_BYTES: usize = 64;
+        let times = self.times.iter().step_by(CACHE_LINE_BYTES / size_of::<Timestamp>());
+        let times = times.map(|at| at.as_second().cast_unsigned());
+        let values =
+            self.values.iter().step_by(CACHE_LINE_BYTES / size_of::<f64>()).map(|value| value.to_bits());
+        times.chain(values).fold(0, u64::wrapping_add)
+    }
+
     /// Some sample of `signal`, possibly outside these rows, is below the one before: the counter was restarted.
     pub(crate) const fn falls(self, signal: Signal) -> bool {
         self.falls & signal.bit() != 0
