@@ -1,6 +1,11 @@
 //! Whose arithmetic decides: the default algorithms, or upstream's with its defects. Each function here makes that choice once, so that
 //! neither side asks again.
 
+#![allow(
+    missing_docs,
+    reason = "public for the tests of this package only: a doc says what a name and a type do not"
+)]
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -49,7 +54,6 @@ pub(crate) fn analyze_throughput(
 }
 
 /// The queueing model. Upstream leaves out the requests `queued` in the scheduler.
-#[must_use]
 pub fn analyze_queueing(
     loads: &[VariantLoad],
     queued: Requests,
@@ -84,7 +88,6 @@ pub(crate) fn server_proposals(
 }
 
 /// Which sleeping variants a waiting request wakes.
-#[must_use]
 pub fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
     match Tree::from_compat(compat) {
         None => scale_from_zero::woken(candidates),
@@ -92,8 +95,6 @@ pub fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
     }
 }
 
-/// The plan of one model by itself.
-#[must_use]
 pub fn optimize_alone(request: &Request, compat: Compat) -> Plan {
     match Tree::from_compat(compat) {
         None => cost_aware::optimize(request),
@@ -102,7 +103,6 @@ pub fn optimize_alone(request: &Request, compat: Compat) -> Plan {
 }
 
 /// The plans of models that share what limits leave.
-#[must_use]
 pub fn optimize_together(
     requests: &[Request],
     limits: &[Limit],
@@ -116,7 +116,6 @@ pub fn optimize_together(
 }
 
 /// What limits leave of proposed numbers.
-#[must_use]
 pub fn grant(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<Grant> {
     match Tree::from_compat(compat) {
         None => limit::grant(requests, limits),

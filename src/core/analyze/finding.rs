@@ -12,13 +12,11 @@ use crate::units::{Cost, Replicas};
 /// only ratios of two analyzers can be compared.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The analyzer.
     pub analyzer: Analyzer,
     /// Its weight among the analyzers of the model, at least 0.
     pub score: f64,
     /// Its last informative result is at most three cycles old. Only then may it veto or limit a removal.
     pub live: bool,
-    /// The whole model.
     pub total: Totals,
     /// By role; empty if no variant has a role other than [`Role::Both`].
     pub roles: BTreeMap<Role, Totals>,
@@ -28,13 +26,11 @@ pub struct Finding {
 
 impl Finding {
     /// It is not known of any variant what a replica carries.
-    #[must_use]
     pub fn is_silent(&self) -> bool {
         self.variants.iter().all(|variant| variant.per_replica <= 0.0)
     }
 
     /// The same with no more to spare than `cautious`, the finding that takes unmeasured pods to be as loaded as the busiest one.
-    #[must_use]
     pub fn with_spare_of(mut self, cautious: &Self) -> Self {
         self.total.spare = self.total.spare.min(cautious.total.spare);
         for (role, totals) in &mut self.roles {
@@ -45,7 +41,6 @@ impl Finding {
 
     /// The same with nothing to spare in the roles of variants whose capacity is known but `is_outdated`. Without demand any capacity is
     /// enough, and the spare capacity stays.
-    #[must_use]
     pub fn without_spare_of(mut self, is_outdated: impl Fn(&SmolStr) -> bool) -> Self {
         let outdated: Vec<Role> = self
             .variants
@@ -67,7 +62,6 @@ impl Finding {
 
     /// The demand at which the answer for `role` would change; `None` is the whole model, as is any role if roles are not told apart. A
     /// replica is worth the capacity of the smallest that serves.
-    #[must_use]
     pub fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
         let (totals, role) = match role.and_then(|role| self.roles.get(&role).zip(Some(role))) {
             Some((totals, role)) => (totals, Some(role)),
@@ -87,7 +81,6 @@ pub struct Totals {
     pub supply: f64,
     /// The same with the replicas that are still starting.
     pub anticipated: f64,
-    /// What is asked of them.
     pub demand: f64,
     /// What is missing, at least 0.
     pub required: f64,
@@ -106,7 +99,6 @@ impl Totals {
     /// Fills in what is missing beyond a utilisation of `up`, and what is spare below one of `down`. A threshold of 0 or less leaves
     /// its side as it was. Starting replicas count against what is missing, and not as spare. Source: WVA v0.9,
     /// `internal/engines/saturation/engine_v2.go`.
-    #[must_use]
     pub fn apply_thresholds(self, up: f64, down: f64) -> Self {
         let required = if up > 0.0 { (self.demand / up - self.anticipated).max(0.0) } else { self.required };
         let spare = if down > 0.0 { (self.supply - self.demand / down).max(0.0) } else { self.spare };
@@ -114,14 +106,12 @@ impl Totals {
     }
 
     /// The same with `share` of the demand.
-    #[must_use]
     pub fn with_share(self, share: f64, up: f64, down: f64) -> Self {
         Self { demand: self.demand * share, ..self }.apply_thresholds(up, down)
     }
 
     /// The demand at which the result of [`Totals::apply_thresholds`] would change, all else equal; `per_replica` is what one replica
     /// carries.
-    #[must_use]
     pub fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {
         let is_removable = per_replica > 0.0 && self.supply >= per_replica;
         TurningPoints {
@@ -143,13 +133,9 @@ pub struct TurningPoints {
 /// What an analyzer knows of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantCapacity {
-    /// The variant's name.
     pub name: SmolStr,
-    /// Its role.
     pub role: Role,
-    /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
     /// Replicas (or engines, where these are counted) that serve.
     pub replicas: Replicas,
@@ -157,7 +143,6 @@ pub struct VariantCapacity {
     pub pending: Replicas,
     /// What one replica carries; 0 is unknown.
     pub per_replica: f64,
-    /// What is asked of this variant.
     pub demand: f64,
     /// How `per_replica` was found, a short label.
     pub reason: SmolStr,
@@ -165,13 +150,11 @@ pub struct VariantCapacity {
 
 impl VariantCapacity {
     /// What all its serving replicas can carry.
-    #[must_use]
     pub fn total(&self) -> f64 {
         f64::from(self.replicas.get()) * self.per_replica
     }
 
     /// Demand by capacity; 0 without capacity.
-    #[must_use]
     pub fn utilisation(&self) -> f64 {
         let total = self.total();
         if total > 0.0 { self.demand / total } else { 0.0 }

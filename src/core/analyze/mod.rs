@@ -1,5 +1,10 @@
 //! Analyzers: pure functions from observations to a finding, one file or folder each.
 
+#![allow(
+    missing_docs,
+    reason = "public for the tests of this package only: a doc says what a name and a type do not"
+)]
+
 pub mod finding;
 pub mod inferno;
 pub mod queueing;

@@ -13,7 +13,6 @@ use crate::units::Cost;
 /// What was found over all observations of a role.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PercentAnalysis {
-    /// Observations.
     pub total: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
@@ -25,14 +24,12 @@ pub struct PercentAnalysis {
     pub scale_up: bool,
     /// One replica fewer could carry the load of the non-saturated.
     pub scale_down_safe: bool,
-    /// By variant.
     pub variants: BTreeMap<SmolStr, VariantPercent>,
 }
 
 /// What was found over one variant's observations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantPercent {
-    /// Observations.
     pub count: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
@@ -40,7 +37,6 @@ pub struct VariantPercent {
     pub avg_spare_kv: f64,
     /// Mean distance to the queue threshold over its non-saturated; 0 if there is none.
     pub avg_spare_queue: f64,
-    /// What a replica costs.
     pub cost: Cost,
     /// The saturated ones, in input order.
     pub saturated: Vec<SmolStr>,
@@ -87,8 +83,6 @@ impl EnginePeaks<'_> {
     }
 }
 
-/// Analyzes all observations of a role.
-#[must_use]
 pub fn analyze<'o>(
     observations: impl IntoIterator<Item = &'o EnginePeaks<'o>>,
     policy: &SaturationPolicy,
@@ -153,7 +147,6 @@ impl VariantSums {
 
 impl PercentAnalysis {
     /// The mean spare KV cache and queue from which on one replica fewer is safe.
-    #[must_use]
     pub fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
         // From K - (K - s)·n/(n - 1) ≥ trigger.
         let part = 1.0 - 1.0 / f64::from(self.non_saturated.max(1));
@@ -165,7 +158,6 @@ impl PercentAnalysis {
     }
 
     /// Upstream's test of one fewer, for `removed` observations fewer at once.
-    #[must_use]
     pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
         let spare = Spare { kv: self.avg_spare_kv, queue: self.avg_spare_queue };
         is_safe_without(self.non_saturated, removed, spare, policy)

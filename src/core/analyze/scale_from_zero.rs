@@ -11,17 +11,13 @@ use crate::units::{Cost, Replicas};
 /// One variant of a model for which requests wait.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WakeCandidate {
-    /// Its name.
     pub name: SmolStr,
-    /// Its role.
     pub role: Role,
     /// `spec.replicas` of its target; 0 is asleep.
     pub replicas: Replicas,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
     /// What a replica carries; `None` if that is unknown.
     pub per_replica: Option<f64>,
-    /// Its bounds.
     pub bounds: Bounds,
 }
 
@@ -37,7 +33,6 @@ impl WakeCandidate {
 
 /// The indices of the candidates to wake, ascending: of each role of which nothing runs, the one whose replica costs least for what it
 /// carries.
-#[must_use]
 pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     let roles: BTreeSet<Role> = candidates.iter().map(|candidate| candidate.role).collect();
     let mut woken: Vec<usize> = roles.into_iter().filter_map(|role| cheapest(candidates, role)).collect();

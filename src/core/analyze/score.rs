@@ -22,7 +22,6 @@ pub struct Scored {
 
 /// One step up or down, or none. Both comparisons are strict. The result is within `bounds`; without any score the number stays as it
 /// is.
-#[must_use]
 pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
     let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
     let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
@@ -39,7 +38,6 @@ pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> 
 }
 
 /// `queue` as a share of `limit`, 0 to 1; with a limit of 0 any queue is a full one.
-#[must_use]
 pub fn queue_share(queue: u32, limit: f64) -> f64 {
     match (queue, limit > 0.0) {
         (0, _) => 0.0,

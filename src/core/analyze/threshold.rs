@@ -17,7 +17,6 @@ pub struct ThresholdObservation {
 /// How replicas are scored, and when that moves the number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThresholdSettings {
-    /// Thresholds and steps.
     pub steps: Steps,
     /// Requests in a full queue.
     pub queue_limit: f64,
@@ -31,13 +30,10 @@ impl Default for ThresholdSettings {
 }
 
 /// How loaded one engine is: 0 idle, 1 full.
-#[must_use]
 pub fn score(observation: ThresholdObservation, settings: &ThresholdSettings) -> f64 {
     observation.kv.max(queue_share(observation.queue, settings.queue_limit))
 }
 
-/// The proposed number of replicas of one variant.
-#[must_use]
 pub fn analyze(
     replicas: &[ThresholdObservation],
     current: Replicas,

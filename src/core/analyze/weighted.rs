@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::saturation_token::history::OutputLength;
 use super::score::{Scored, queue_share, step};
 use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, Seconds, to_f64};
@@ -13,15 +14,12 @@ use smol_str::{SmolStr, format_smolstr};
 
 /// The weight of KV-cache usage. The weights sum to 1, so that a score is between 0 and 1.
 const KV_WEIGHT: f64 = 0.5;
-/// The weight of the queue.
 const QUEUE_WEIGHT: f64 = 0.3;
-/// The weight of degradation.
 const DEGRADATION_WEIGHT: f64 = 0.2;
 
 /// Requests in a full queue: V1's queue threshold.
 pub const QUEUE_LIMIT: f64 = 5.0;
 
-/// How long a best speed counts.
 const BEST_SPEED_WINDOW: Seconds = Seconds::whole(3600);
 
 /// How long it counts against a removal: without a best speed nothing is slow, and what is not slow lowers the score.
@@ -45,7 +43,6 @@ pub struct WeightedObservation {
 
 /// Tokens a second that one running request gets: the engine's generation `rate` over the `running` requests, or without such a series
 /// one over the `latency`, the seconds between two tokens. `None` while nothing runs or nothing is measured.
-#[must_use]
 pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     match rate {
         Some(rate) if running >= 1.0 => Some(rate / running),
@@ -55,7 +52,6 @@ pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
 }
 
 /// How much slower than its best: 0 is not slower, 1 is no progress. 0 without a best speed to compare with.
-#[must_use]
 pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
     match speed {
         Some(speed) if best > 0.0 => (1.0 - speed / best).clamp(0.0, 1.0),
@@ -64,15 +60,12 @@ pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
 }
 
 /// How loaded one engine is: 0 idle, 1 full and without progress.
-#[must_use]
 pub fn score(observation: WeightedObservation, queue_limit: f64) -> f64 {
     KV_WEIGHT * observation.kv.clamp(0.0, 1.0)
         + QUEUE_WEIGHT * queue_share(observation.queue, queue_limit)
         + DEGRADATION_WEIGHT * degradation(observation.speed, observation.best)
 }
 
-/// The proposed number of replicas of one variant.
-#[must_use]
 pub fn analyze(
     replicas: &[WeightedObservation],
     current: Replicas,
@@ -101,13 +94,11 @@ impl BestSpeeds {
     }
 
     /// The largest speed of the hour before `now`; 0 if there is none.
-    #[must_use]
     pub fn get(&self, hardware: &str, now: Timestamp) -> f64 {
         self.0.get(hardware).map_or(0.0, |best| best.largest(now, BEST_SPEED_WINDOW))
     }
 
     /// The same of the week before `now`, by which a removal is judged.
-    #[must_use]
     pub fn for_removals(&self, hardware: &str, now: Timestamp) -> f64 {
         self.0.get(hardware).map_or(0.0, |best| best.largest(now, REMOVAL_SPEED_WINDOW))
     }
@@ -115,12 +106,11 @@ impl BestSpeeds {
 
 /// The key of engines that are compared with each other: those with the same accelerator and GPUs whose requests generate about as many
 /// tokens (V2's lengths of output).
-#[must_use]
 pub fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
-    let bucket = match generated {
-        long if long >= 500.0 => "long",
-        medium if medium >= 100.0 => "medium",
-        _ => "short",
+    let bucket = match OutputLength::from_mean(generated) {
+        OutputLength::Short => "short",
+        OutputLength::Medium => "medium",
+        OutputLength::Long => "long",
     };
     format_smolstr!("{accelerator}|{gpus}|{bucket}")
 }

@@ -6,8 +6,8 @@
 use super::context::{ModelContext, VariantContext, newest_sample};
 use super::model::{ModelDecision, SaturatedBy};
 use super::proposal::Proposal;
-use crate::analyze::rate::past_tolerance;
 use crate::decision::Reason;
+use crate::hpa::past_tolerance;
 use crate::learn::{LEAD, StartUpTimes, start_up_times};
 use crate::memory::Learned;
 use crate::model::Role;
@@ -273,7 +273,7 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
         left -= given;
         let (wanted, tolerance) = (fleet_variant.number + given, context.policy.stability.tolerance);
         fleet_variant.number =
-            past_tolerance(fleet_variant.running, wanted, (0, fleet_variant.max), tolerance, |_| false);
+            past_tolerance(fleet_variant.running, wanted, 0..=fleet_variant.max, tolerance, |_| false);
         fleet_variant.raised = true;
     }
     let blocked = || fleet.iter().find_map(|fleet_variant| fleet_variant.block).unwrap_or(Relief::AtMaximum);

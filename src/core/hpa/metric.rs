@@ -1,6 +1,8 @@
 //! From the values of one metric to a proposed replica count, and from several proposals to one.
 
-use crate::units::{Replicas, to_f64};
+use std::ops::RangeInclusive;
+
+use crate::units::{Replicas, to_f64, truncated_u32};
 
 /// How a metric's target is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +51,30 @@ impl Tolerance {
 pub(crate) fn is_ignored(desired: Replicas, running: Replicas, tolerance: f64) -> bool {
     let ratio = f64::from(desired.get()) / f64::from(running.get());
     desired != running && Tolerance { down: tolerance, up: tolerance }.holds(ratio)
+}
+
+/// The number that an HPA follows: a `target` that it would take for the `requested` replicas is moved past its `tolerance`, up to the
+/// maximum or down to the minimum of `bounds`. Down only if `may_pass`; otherwise it stays what is requested.
+pub fn past_tolerance(
+    requested: u32,
+    target: u32,
+    bounds: RangeInclusive<u32>,
+    tolerance: f64,
+    may_pass: impl Fn(u32) -> bool,
+) -> u32 {
+    let is_ignored = |number| is_ignored(Replicas::new(number), Replicas::new(requested), tolerance);
+    if !is_ignored(target) {
+        return target;
+    }
+    let (min, max) = (*bounds.start(), *bounds.end());
+    if target > requested {
+        let high = f64::from(requested) * (1.0 + tolerance);
+        return truncated_u32(high).saturating_add(1).min(max).max(target);
+    }
+    let low = f64::from(requested) * (1.0 - tolerance);
+    let past = truncated_u32(low.ceil()).saturating_sub(1).max(min);
+    let is_past = past < requested && !is_ignored(past);
+    if is_past && may_pass(past) { past } else { requested.clamp(min, max.max(min)) }
 }
 
 /// The nearest number above `running` that an HPA with the default tolerance acts on: exact, in whole tenths.

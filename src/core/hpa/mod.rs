@@ -9,7 +9,7 @@ mod scaler;
 #[cfg(test)]
 mod tests;
 
-pub use metric::{Counts, Kind, MetricTarget, Tolerance, combine, milli, propose};
+pub use metric::{Counts, Kind, MetricTarget, Tolerance, combine, milli, past_tolerance, propose};
 pub(crate) use metric::{TOLERANCE, is_ignored, next_above, next_below};
 pub use scaler::{AtZero, Behavior, Hpa, PolicyKind, Rules, ScalingPolicy, Select, Settings};
 

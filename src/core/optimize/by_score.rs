@@ -28,7 +28,6 @@ pub struct SharedPlans {
 /// One round: the most starved model may fill `target`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SharingRound {
-    /// The model.
     pub id: GroupId,
     /// Its remaining weight: GPUs times priority and score; in upstream's arithmetic a need in the findings' units instead of GPUs.
     pub remaining: f64,
@@ -50,7 +49,6 @@ struct Model<'a> {
 }
 
 /// One plan for each request. Without limits there is nothing to share, and each model is planned alone.
-#[must_use]
 pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale) -> SharedPlans {
     if limits.is_empty() {
         let plans = requests.iter().map(cost_aware::optimize).collect();
@@ -106,10 +104,8 @@ fn share(models: &mut [Model<'_>], ledger: &mut Ledger<'_>) -> Vec<SharingRound>
 
 /// The model with the largest remaining weight, among all that still need something.
 pub(crate) struct Starved {
-    /// Its index.
     pub(crate) model: usize,
     remaining: f64,
-    /// The mean remaining weight.
     pub(crate) mean: f64,
     /// How many models still need something.
     active: u32,

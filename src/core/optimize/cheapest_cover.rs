@@ -21,7 +21,6 @@ pub struct Choice {
 pub struct Cover {
     /// Replicas, one number for each choice.
     pub counts: Vec<i64>,
-    /// What they cost.
     pub cost: f64,
     /// Nothing cheaper exists: the search came to its end.
     pub is_cheapest: bool,
@@ -52,7 +51,6 @@ struct Search<'a> {
 ///
 /// After 5,000 trials the best cover so far is the answer. It is at least as good as the greedy one, which for one need without
 /// maxima costs at most one replica of the first choice more than the optimum, if choices are in the order of cost by capacity.
-#[must_use]
 pub fn cheapest_cover(needs: &[f64], choices: &[Choice]) -> Option<Cover> {
     let open: Vec<usize> = (0..choices.len()).filter(|index| choices[*index].max > 0).collect();
     let mut rates = vec![vec![f64::INFINITY; needs.len()]];

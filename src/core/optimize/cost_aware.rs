@@ -12,7 +12,6 @@ use crate::model::Role;
 use crate::units::to_f64;
 
 /// The plan of one request. It depends on no other one.
-#[must_use]
 pub fn optimize(request: &Request) -> Plan {
     let mut builder = PlanBuilder::new(request);
     let votes = Votes::attribute(&mut builder);

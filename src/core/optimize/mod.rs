@@ -4,6 +4,11 @@
 //! Every optimizer returns one plan for each request, with exactly one target for each candidate and the steps that led there.
 //! Without findings a target is the current number. Numbers that are not finite, or negative, count as 0, which means unknown.
 
+#![allow(
+    missing_docs,
+    reason = "public for the tests of this package only: a doc says what a name and a type do not"
+)]
+
 pub mod by_score;
 mod cheapest_cover;
 pub mod cost_aware;

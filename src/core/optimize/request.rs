@@ -12,11 +12,9 @@ use crate::units::{Cost, Replicas, Watts};
 /// One model and what is known of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request {
-    /// Namespace and model.
     pub id: GroupId,
     /// Its weight among models, at least 0.
     pub priority: f64,
-    /// Its variants.
     pub candidates: Vec<Candidate>,
     /// What analyzers found. The capacities of the first one choose between variants.
     pub findings: Vec<Finding>,
@@ -27,25 +25,19 @@ pub struct Request {
 pub struct Candidate {
     /// The variant's name, unique in its namespace.
     pub name: SmolStr,
-    /// Its role.
     pub role: Role,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
-    /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
     /// GPUs of a replica; 0 counts as 1.
     pub gpus: u32,
     /// Power of a replica, if it is known.
     pub watts: Option<Watts>,
-    /// Replicas it has.
     pub current: Replicas,
-    /// Its bounds.
     pub bounds: Bounds,
 }
 
 impl Candidate {
     /// What a replica of it uses in `namespace`.
-    #[must_use]
     pub fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
         Footprint {
             namespace,
@@ -71,22 +63,17 @@ impl Candidate {
 /// What an optimizer makes of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Namespace and model.
     pub id: GroupId,
     /// One for each candidate, in the same order.
     pub targets: Vec<VariantTarget>,
-    /// How it came about, in order.
     pub steps: Vec<OptimizerStep>,
 }
 
 /// One variant's number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantTarget {
-    /// The variant's name.
     pub name: SmolStr,
-    /// Replicas it has.
     pub current: Replicas,
-    /// Replicas proposed for it.
     pub target: Replicas,
     /// The limit that held it back last.
     pub binding: Option<Binding>,

@@ -83,7 +83,6 @@ fn sum(by_role: &BTreeMap<Role, i64>) -> i64 {
     by_role.values().copied().fold(0, i64::saturating_add)
 }
 
-/// The highest priority first, then by name.
 fn by_priority(shares: &[Share]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..shares.len()).collect();
     order.sort_by(|left, right| {
@@ -221,7 +220,6 @@ fn add_gpus(builder: &mut PlanBuilder<'_>, role: Role, gpus: i64, ledger: &mut L
     spent
 }
 
-/// The demand that the first finding sees.
 fn total_demand(builder: &PlanBuilder<'_>) -> f64 {
     builder.request.findings.first().map_or(0.0, |anchor| quantity(anchor.total.demand))
 }

@@ -22,10 +22,8 @@ pub struct Share {
     pub cap: i64,
 }
 
-/// GPUs by model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filled {
-    /// GPUs by name.
     pub targets: BTreeMap<SmolStr, i64>,
     /// The floors alone exceed the budget.
     pub is_over_budget: bool,
@@ -41,7 +39,6 @@ struct Fraction<K> {
 const ROUNDING: f64 = 1e-9;
 
 /// Everybody's floor, and the rest of `budget` by weight. What a model cannot take is shared among the others again.
-#[must_use]
 pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
     let mut targets: BTreeMap<SmolStr, i64> =
         shares.iter().map(|share| (share.id.clone(), share.floor)).collect();
@@ -101,7 +98,6 @@ fn apportion<K: Ord + Clone>(targets: &mut BTreeMap<K, i64>, fractions: &[Fracti
 }
 
 /// GPUs that carry `demand` with replicas of `per_replica` capacity and `gpus` GPUs each; 0 if the capacity is unknown.
-#[must_use]
 pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
     if per_replica > 0.0 {
         truncated_i64((demand / per_replica).ceil()).max(0).saturating_mul(gpus)
@@ -112,7 +108,6 @@ pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
 
 /// `total` GPUs by role: to each its floor, the rest by `weights`, or by `fallback` if these are all 0, or else to the first role.
 /// Whole GPUs, the largest remainder first. They sum to `total`, or to the floors if those are more.
-#[must_use]
 pub fn split<R: Ord + Clone>(
     total: i64,
     roles: &[R],

@@ -203,7 +203,6 @@ fn one_server(service: Service, targets: Targets, arrival: f32, cost: f32) -> Sy
             kind: kind.clone(),
             multiplicity: 1,
             cost,
-            power: data::PowerProfile::default(),
         }],
         performance: vec![data::PerformanceProfile {
             model: model.clone(),

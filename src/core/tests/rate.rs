@@ -5,7 +5,7 @@ use crate::support::fixture::TestHpa;
 use crate::support::prelude::*;
 use proptest::prelude::*;
 use wva_core::analyze::rate;
-use wva_core::hpa::{Behavior, Rules};
+use wva_core::hpa::{Behavior, Rules, past_tolerance};
 use wva_core::learn::ArrivalBin;
 use wva_core::report::{Direction, Stage};
 use wva_sim::Rng;
@@ -198,7 +198,7 @@ fn one_missed_scrape_of_the_only_pod_is_no_stretch_and_changes_nothing() {
 fn every_number_is_one_that_an_hpa_follows() {
     for from in 1..=200 {
         for to in [from - 1, from + 1, from * 21 / 20, from * 19 / 20, from * 12 / 10, from / 2] {
-            let desired = rate::past_tolerance(from, to.max(1), (1, 400), 0.1, |_| true);
+            let desired = past_tolerance(from, to.max(1), 1..=400, 0.1, |_| true);
             let usual = Behavior::default();
             let behavior = Behavior { down: Rules { window: Seconds::ZERO, ..usual.down }, ..usual };
             let mut hpa = TestHpa::new(500, behavior);

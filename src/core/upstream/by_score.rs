@@ -26,12 +26,10 @@ struct Model<'a> {
     roles: Vec<Role>,
     /// By finding, what is missing of the whole model.
     missing: Vec<f64>,
-    /// Its remaining weight.
     remaining: f64,
 }
 
 /// One plan for each request. Without limits each model is planned alone; June's tree has nothing to give then.
-#[must_use]
 pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
     if limits.is_empty() && tree == Tree::August {
         let plans = requests.iter().map(|request| cost_aware::optimize(request, tree)).collect();
@@ -42,7 +40,6 @@ pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree:
 }
 
 /// One plan for each request, with these `free` GPUs.
-#[must_use]
 pub fn share_free_gpus(
     requests: &[Request],
     mut free: FreeGpus,

@@ -11,8 +11,6 @@ use crate::optimize::votes::{ByRole, Votes};
 use crate::optimize::{OptimizerStep, Plan, Request};
 use crate::units::{to_f64, truncated_i64};
 
-/// The plan of one request.
-#[must_use]
 pub fn optimize(request: &Request, tree: Tree) -> Plan {
     let mut builder = PlanBuilder::with_ties_as_given(request);
     let mut votes = votes(&mut builder);

@@ -21,14 +21,12 @@ pub struct LimitedSupply {
 }
 
 /// The allocation of each server that gets one, by name. Defect: a server that needs nothing is forgotten.
-#[must_use]
 pub fn solve(system: &System, supply: &LimitedSupply) -> BTreeMap<SmolStr, Allocation> {
     let LimitedSupply { available, policy, delayed } = supply;
     inferno_greedy::solve(&system.requests(), available, *policy, *delayed).allocations
 }
 
 /// The same without the defect: nothing is always to be had.
-#[must_use]
 pub fn solve_with_idle(system: &System, supply: &LimitedSupply) -> BTreeMap<SmolStr, Allocation> {
     let mut allocations = solve(system, supply);
     let cheapest = system.requests().into_iter().filter_map(AllocationRequest::into_cheapest);
@@ -37,7 +35,6 @@ pub fn solve_with_idle(system: &System, supply: &LimitedSupply) -> BTreeMap<Smol
 }
 
 /// What each variant is to have, by name. Defect: a server without an allocation is stopped.
-#[must_use]
 pub fn proposals(
     system: &System,
     allocations: &BTreeMap<SmolStr, Allocation>,

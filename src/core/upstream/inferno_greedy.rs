@@ -29,7 +29,6 @@ pub enum BestEffort {
 
 impl BestEffort {
     /// By its name in the configuration; an unknown name is none.
-    #[must_use]
     pub fn from_name(name: &str) -> Self {
         match name {
             "PriorityExhaustive" => Self::PriorityExhaustive,
@@ -98,7 +97,6 @@ fn compare(left: f32, right: f32) -> Ordering {
 }
 
 /// Hands out accelerators. If `delayed`, best effort follows after all priorities, else after each.
-#[must_use]
 pub fn solve(
     requests: &[AllocationRequest],
     available: &BTreeMap<SmolStr, u64>,

@@ -13,7 +13,6 @@ pub type Pools = BTreeMap<SmolStr, i64>;
 
 /// What `limits` leave of `requests`. Upstream's pools (inventory, quota of the cluster) come first; what they grant is then held
 /// against the other limits, which upstream does not have.
-#[must_use]
 pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
     let (pools, others): (Vec<Limit>, Vec<Limit>) = limits.iter().cloned().partition(is_pool);
     if pools.is_empty() {
@@ -47,7 +46,6 @@ pub(crate) fn is_pool(limit: &Limit) -> bool {
 }
 
 /// What `limits` leave beside `usage`. Defect: a quota switches the inventory off.
-#[must_use]
 pub fn free_gpus(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> FreeGpus {
     let has_quota = limits.iter().any(|limit| matches!(limit.budget, Budget::Quota(_)));
     let counts = |limit: &&Limit| !(has_quota && matches!(limit.budget, Budget::Inventory(_)));

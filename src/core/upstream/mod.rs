@@ -3,6 +3,11 @@
 //!
 //! Each file names upstream's source. Where a function has two behaviours, a [`Tree`] says which.
 
+#![allow(
+    missing_docs,
+    reason = "public for the tests of this package only: a doc says what a name and a type do not"
+)]
+
 pub mod by_score;
 pub mod cost_aware;
 pub mod inferno;

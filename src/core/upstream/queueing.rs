@@ -12,41 +12,35 @@ use crate::analyze::queueing::model::{Limits, Model, RequestLengths, Service, Un
 use crate::analyze::queueing::sizing::{Means, Targets};
 use crate::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use crate::analyze::queueing::{
-    LatencyObservation, LearnedParameters, NoTargets, QueueingAnalysis, QueueingSettings, VariantLoad,
-    choose_targets, learn_all, variant_capacity,
+    LatencyObservation, LearnedParameters, QueueingAnalysis, QueueingSettings, VariantLoad, run_cycle,
+    variant_capacity,
 };
 use crate::model::Analyzer;
 use crate::units::{Cost, Replicas};
 
 /// Analyzes one model: learns, chooses targets, sizes each variant.
-#[must_use]
 pub fn analyze(
     loads: &[VariantLoad],
     known: &LearnedParameters,
     settings: &QueueingSettings,
 ) -> QueueingAnalysis {
-    let (learned, confirmed) = learn_all(loads, known, settings, learn);
-    let everywhere: Vec<LatencyObservation> =
-        loads.iter().flat_map(|load| &load.observations).copied().collect();
-    let Some(targets) = choose_targets(settings, loads, &learned, means(&everywhere)) else {
-        return QueueingAnalysis { learned, confirmed, targets: None, finding: Err(NoTargets) };
-    };
-    let size = |load: &VariantLoad| {
-        let service = learned.get(&load.name).map(|known| known.service);
-        let lengths = means(&load.observations).and_then(|means| means.lengths());
-        size(load, service, lengths, targets)
-    };
-    let sizes: Vec<VariantSizing> = loads.iter().map(size).collect();
-    let variants = loads.iter().zip(&sizes).map(|(load, size)| capacity_of(load, *size)).collect();
-    let finding = Finding {
-        analyzer: Analyzer::Saturation,
-        score: 1.0,
-        live: true,
-        total: totals(&sizes),
-        roles: BTreeMap::new(),
-        variants,
-    };
-    QueueingAnalysis { learned, confirmed, targets: Some(targets), finding: Ok(finding) }
+    run_cycle(loads, known, settings, learn, means, |learned, _, targets| {
+        let size = |load: &VariantLoad| {
+            let service = learned.get(&load.name).map(|known| known.service);
+            let lengths = means(&load.observations).and_then(|means| means.lengths());
+            size(load, service, lengths, targets)
+        };
+        let sizes: Vec<VariantSizing> = loads.iter().map(size).collect();
+        let variants = loads.iter().zip(&sizes).map(|(load, size)| capacity_of(load, *size)).collect();
+        Finding {
+            analyzer: Analyzer::Saturation,
+            score: 1.0,
+            live: true,
+            total: totals(&sizes),
+            roles: BTreeMap::new(),
+            variants,
+        }
+    })
 }
 
 /// Cost and accelerator are those of an observation: a variant without any has none.
@@ -60,7 +54,6 @@ fn capacity_of(load: &VariantLoad, size: VariantSizing) -> VariantCapacity {
 }
 
 /// The parameters after the environments of one cycle. Without any, or if no filter can be built, they stay.
-#[must_use]
 pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     let learned = now.first().and_then(|first| {
         let mut filter = Filter::new(&start(stored, first), first).ok()?;
@@ -97,7 +90,6 @@ pub fn model(service: Service, lengths: RequestLengths, limits: Limits) -> Resul
 }
 
 /// The capacity of `load`'s variant; unknown without arrivals.
-#[must_use]
 pub fn size(
     load: &VariantLoad,
     service: Option<Service>,
@@ -111,32 +103,27 @@ pub fn size(
 }
 
 /// Means weighted by arrivals; `None` without any.
-#[must_use]
 pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
     weighted_means(observations.iter().map(|observation| (observation, observation.rate())))
 }
 
 /// The replicas that the demand takes, at least 1; `None` without a capacity.
-#[must_use]
 pub fn desired(size: &VariantSizing) -> Option<Replicas> {
     let desired = Replicas::ceil(size.demand / size.per_replica).max(Replicas::ONE);
     (size.per_replica > 0.0).then_some(desired)
 }
 
 /// The capacity of the desired replicas, requests/s.
-#[must_use]
 pub fn desired_capacity(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| f64::from(desired.get()) * size.per_replica)
 }
 
 /// Demand by the capacity of the desired replicas.
-#[must_use]
 pub fn desired_utilisation(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| size.demand / f64::from(desired.get()) / size.per_replica)
 }
 
 /// The sums over the model.
-#[must_use]
 pub fn totals(sizes: &[VariantSizing]) -> Totals {
     let supply = sizes.iter().fold(0.0, |sum, size| sum + desired_capacity(size));
     let demand = sizes.iter().fold(0.0, |sum, size| sum + size.demand);

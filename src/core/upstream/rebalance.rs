@@ -21,7 +21,6 @@ pub struct PoolEntry {
 
 /// The maximum of each of `entries`, in their order, or `None` if there is nothing to divide: a quota of 0, or one below the sum of the
 /// minima. Defects: a replica counts as one GPU; June's tree also ignores the minima, and may exceed the quota.
-#[must_use]
 pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Replicas>> {
     let weights = weights(entries);
     match tree {
@@ -31,7 +30,6 @@ pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Re
 }
 
 /// The same without the defects: a replica counts as its GPUs.
-#[must_use]
 pub fn rebalance_by_gpus(quota: u32, entries: &[PoolEntry]) -> Option<Vec<Replicas>> {
     divide(quota, &floors(entries, |entry| entry.gpus.max(1)), &weights(entries))
 }

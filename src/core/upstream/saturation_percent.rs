@@ -10,22 +10,17 @@ use super::Tree;
 use crate::model::Bounds;
 use crate::units::{Cost, Replicas};
 
-/// What upstream's choice knows of one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepCandidate {
-    /// Its name.
     pub name: SmolStr,
     /// Cost units an hour of a replica; 0 is taken literally.
     pub cost: Cost,
     /// Its observations; a variant without any takes no part.
     pub observations: u32,
-    /// The scale target's replicas.
     pub current: Replicas,
     /// The last published number; 0 if there is none.
     pub desired: Replicas,
-    /// Replicas that are not ready.
     pub pending: Replicas,
-    /// Its bounds.
     pub bounds: Bounds,
 }
 
@@ -52,7 +47,6 @@ impl StepCandidate {
 }
 
 /// Upstream's targets. Defects: unclamped in a transition, and a step that meets a maximum is lost.
-#[must_use]
 pub fn targets(
     tree: Tree,
     scale_up: bool,

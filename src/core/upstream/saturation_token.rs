@@ -11,7 +11,7 @@ use crate::analyze::finding::VariantCapacity;
 use crate::analyze::saturation_token::history::Setting;
 use crate::analyze::saturation_token::knowledge::{Learned, Record};
 use crate::analyze::saturation_token::queue::Workload;
-use crate::analyze::saturation_token::replica::{is_at_limit, waiting};
+use crate::analyze::saturation_token::replica::{is_at_limit, measured, waiting};
 use crate::analyze::saturation_token::{
     EngineInput, Knowledge, NO_DATA, Source, TokenAnalysis, TokenCapacity, TokenInput, TokenObservation,
     TokenPolicy, TokenVariant, VariantSums, engine_counts, median, whole_seconds,
@@ -66,7 +66,6 @@ fn read_arguments(knowledge: &mut Knowledge, variant: &TokenVariant<'_>, tree: T
 }
 
 /// Tokens in the KV cache if an argument sets them, else 0. June's tree does not know SGLang.
-#[must_use]
 pub fn kv_tokens(parameters: &EngineParameters, tree: Tree) -> Tokens {
     match tree {
         Tree::June if parameters.blocks_override <= 0 => Tokens::ZERO,
@@ -96,30 +95,9 @@ fn capacity<'a>(
     if is_at_limit(engine, policy) {
         knowledge.histories.add(engine.setting, engine.observed.in_use, now);
     }
-    let k1 = engine.observed.capacity.share(policy.kv_cache_threshold);
-    let (k2, source) = queueing_bound(engine, k1, knowledge, policy);
-    let demand = engine.observed.in_use.plus(waiting_tokens(engine, tree));
-    let capacity = TokenCapacity::new(engine, k1, k2, demand, source);
+    let capacity = measured(engine, knowledge, policy, waiting_tokens(engine, tree), || None);
     knowledge.learn(engine, capacity.effective, now);
     Some(capacity)
-}
-
-/// k2, and where it is from.
-fn queueing_bound(
-    engine: &EngineInput<'_>,
-    k1: Tokens,
-    knowledge: &Knowledge,
-    policy: &TokenPolicy,
-) -> (Tokens, Source) {
-    if is_at_limit(engine, policy) {
-        return (engine.observed.in_use, Source::Observed);
-    }
-    if let Some(mean) = knowledge.histories.mean(engine.setting) {
-        return (mean, Source::History);
-    }
-    let record = knowledge.records.get(engine.observed.variant);
-    let estimate = record.and_then(|record| record.estimate(engine.observed.prompt, engine.observed.output));
-    estimate.map_or((k1, Source::Memory), |estimate| (estimate, Source::Arguments))
 }
 
 /// An engine that does not show the size of its KV cache: by the record of its variant, as if that were the size.

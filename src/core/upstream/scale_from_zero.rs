@@ -11,18 +11,15 @@ pub struct QueueSample {
     pub model: String,
     /// Its label `target_model_name`, the model after a rewrite of the name; empty if it has none.
     pub target_model: String,
-    /// Requests.
     pub value: f64,
 }
 
 /// Whether a request for `model` waits. Defect: a sample without a target model is overlooked.
-#[must_use]
 pub fn is_pending(model: &str, samples: &[QueueSample]) -> bool {
     samples.iter().any(|sample| sample.target_model == model && sample.value > 0.0)
 }
 
 /// The same without the defect: a sample without a target model counts for its model.
-#[must_use]
 pub fn is_pending_by_any_name(model: &str, samples: &[QueueSample]) -> bool {
     let is_untargeted =
         |sample: &QueueSample| sample.target_model.is_empty() && sample.model == model && sample.value > 0.0;
@@ -30,7 +27,6 @@ pub fn is_pending_by_any_name(model: &str, samples: &[QueueSample]) -> bool {
 }
 
 /// The indices of the candidates to wake, ascending. Defect: all that sleep are woken.
-#[must_use]
 pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     (0..candidates.len()).filter(|index| candidates[*index].is_asleep()).collect()
 }

@@ -9,35 +9,23 @@ use jiff::Timestamp;
 use crate::analyze::throughput::calibration::{Calibration, Tier, line_through};
 use crate::analyze::throughput::{
     DEFAULT_INTERCEPT, LatencyLine, Resolved, ThroughputAnalysis, ThroughputInput, ThroughputMemory,
-    ThroughputObservation, ThroughputVariant,
+    ThroughputObservation, resolve,
 };
 
 /// Analyzes one model, and learns from what its engines show.
 #[must_use]
 pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
     memory.forget(input.now);
-    let variants = input.variants.iter();
-    let resolved: Vec<Resolved> =
-        variants.filter_map(|variant| resolve(input.now, variant, memory)).collect();
+    // The reference moves along with the requests.
+    let observe = |calibration: &mut Calibration, now, healthy: &[&ThroughputObservation]| {
+        calibration.take_in(now, healthy, false);
+    };
+    let resolve = |variant| resolve(input.now, variant, memory, observe, line);
+    let resolved: Vec<Resolved> = input.variants.iter().filter_map(resolve).collect();
     if !resolved.is_empty() {
         memory.informative = Some(input.now);
     }
     ThroughputAnalysis::new(input, resolved, memory, |totals| totals)
-}
-
-fn resolve(now: Timestamp, variant: &ThroughputVariant, memory: &mut ThroughputMemory) -> Option<Resolved> {
-    if variant.replicas.is_empty() {
-        return None;
-    }
-    let calibration = memory.calibration(&variant.name, now);
-    let healthy: Vec<&ThroughputObservation> =
-        variant.replicas.iter().filter(|replica| replica.is_healthy()).collect();
-    calibration.take_in(now, &healthy, false);
-    let shape = calibration.shape()?;
-    let (line, tier) = line(calibration, now, &healthy)?;
-    let resolved = Resolved::new(variant, line, tier, shape)?;
-    calibration.verify(line, shape, &healthy);
-    Some(resolved)
 }
 
 fn line(

@@ -13,7 +13,6 @@ pub enum Tree {
 
 impl Tree {
     /// The tree that `compat` asks for; `None` for the default arithmetic.
-    #[must_use]
     pub const fn from_compat(compat: Compat) -> Option<Self> {
         match compat {
             Compat::Corrected => None,

@@ -13,9 +13,7 @@ use crate::units::Replicas;
 pub struct Allocation {
     /// The accelerator's name; empty for the allocation of nothing.
     pub accelerator: SmolStr,
-    /// How many.
     pub replicas: Replicas,
-    /// The batch of each.
     pub batch: u32,
     /// Cents/hour.
     pub cost: f32,
@@ -34,7 +32,6 @@ pub struct Allocation {
 /// What a server would take, and what that takes of the accelerators.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocationChoice {
-    /// The allocation.
     pub allocation: Allocation,
     /// The type of accelerator that it counts against; `None` if the accelerator is unknown or none.
     pub kind: Option<SmolStr>,
@@ -42,14 +39,11 @@ pub struct AllocationChoice {
     pub units: u64,
 }
 
-/// A server and its choices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocationRequest {
-    /// The server's name.
     pub server: SmolStr,
     /// Its class's priority, 1 the highest.
     pub priority: u32,
-    /// In any order.
     pub choices: Vec<AllocationChoice>,
 }
 
@@ -68,7 +62,6 @@ impl AllocationRequest {
 const SWITCHING_COST: f32 = 0.1;
 
 /// The value of a change from `from` to `to`: the smaller, the better.
-#[must_use]
 pub fn penalty(from: &Current, to: &Allocation) -> f32 {
     let more = to.cost - from.cost;
     if from.accelerator != to.accelerator {
@@ -82,7 +75,6 @@ pub fn penalty(from: &Current, to: &Allocation) -> f32 {
 
 /// The replicas that `server` takes on `accelerator`. `None` if it cannot reach `targets` there, or if what is known of it is out of
 /// range.
-#[must_use]
 pub fn allocate(
     server: &Server,
     accelerator: &Accelerator,
@@ -169,7 +161,7 @@ fn loaded_allocation(
 mod tests {
     #![allow(clippy::float_cmp, reason = "exact by construction")]
 
-    use super::super::data::{PowerProfile, ServerLoad};
+    use super::super::data::ServerLoad;
     use super::*;
     use crate::analyze::queueing::model::Service;
 
@@ -184,9 +176,7 @@ mod tests {
             keep_accelerator: false,
             current: None,
         };
-        let power = PowerProfile::default();
-        let accelerator =
-            Accelerator { name: "A".into(), kind: "A".into(), multiplicity: 1, cost: 40.0, power };
+        let accelerator = Accelerator { name: "A".into(), kind: "A".into(), multiplicity: 1, cost: 40.0 };
         let service = Service { alpha: 8.0, beta: 0.5, gamma: 0.001 };
         let (model, name) = ("m".into(), "A".into());
         let performance =

@@ -11,7 +11,6 @@ use crate::units::{OutOfRange, Replicas};
 /// A unit of accelerators that is allocated as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Accelerator {
-    /// Its name.
     pub name: SmolStr,
     /// What is counted when the supply is limited.
     pub kind: SmolStr,
@@ -19,44 +18,12 @@ pub struct Accelerator {
     pub multiplicity: u32,
     /// What a unit costs, cents/hour.
     pub cost: f32,
-    /// What a unit draws.
-    pub power: PowerProfile,
-}
-
-/// Power by utilisation, in watts: linear from idle to a middle point and on to full.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
-pub struct PowerProfile {
-    /// At 0.
-    pub idle: f32,
-    /// At the middle point.
-    pub mid: f32,
-    /// At 1.
-    pub full: f32,
-    /// The middle point's utilisation, 0 to 1.
-    pub mid_utilisation: f32,
-}
-
-impl PowerProfile {
-    /// The power at a utilisation; outside 0 to 1 that of the nearer end.
-    #[must_use]
-    pub fn at(&self, utilisation: f32) -> f32 {
-        let (start, end, low, high) = if utilisation < self.mid_utilisation {
-            (0.0, self.mid_utilisation, self.idle, self.mid)
-        } else {
-            (self.mid_utilisation, 1.0, self.mid, self.full)
-        };
-        let run = end - start;
-        let part = if run > 0.0 { ((utilisation - start) / run).clamp(0.0, 1.0) } else { 1.0 };
-        low + part * (high - low)
-    }
 }
 
 /// How one accelerator serves one model.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PerformanceProfile {
-    /// The model.
     pub model: SmolStr,
-    /// The accelerator's name.
     pub accelerator: SmolStr,
     /// Accelerators a replica takes; 0 is 1.
     pub units: u32,
@@ -70,7 +37,6 @@ pub struct PerformanceProfile {
 
 impl PerformanceProfile {
     /// Accelerators a replica takes.
-    #[must_use]
     pub fn units(&self) -> u32 {
         self.units.max(1)
     }
@@ -102,14 +68,11 @@ impl ServiceLevel {
         Ok(Self { name: name_or_default(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
     }
 
-    /// Its name.
-    #[must_use]
     pub const fn name(&self) -> &SmolStr {
         &self.name
     }
 
     /// 1, the highest, to 100.
-    #[must_use]
     pub const fn priority(&self) -> u32 {
         self.priority
     }
@@ -132,30 +95,23 @@ fn name_or_default(name: &str) -> &str {
 pub struct ServerLoad {
     /// Requests a minute.
     pub arrival: f32,
-    /// Mean tokens of a prompt.
     pub input: u32,
-    /// Mean generated tokens.
     pub output: u32,
 }
 
 /// A model served for a class of users: in this product a variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Server {
-    /// Its name.
     pub name: SmolStr,
     /// Its class; empty is the unnamed one.
     pub class: SmolStr,
-    /// Its model.
     pub model: SmolStr,
-    /// What is asked of it.
     pub load: ServerLoad,
-    /// Never fewer replicas.
     pub min: Replicas,
     /// Its own limit of the batch; 0 is none.
     pub max_batch: u32,
     /// It stays on the accelerator it is on. A variant does: its manifest names one.
     pub keep_accelerator: bool,
-    /// What it has now.
     pub current: Option<Current>,
 }
 
@@ -164,7 +120,6 @@ pub struct Server {
 pub struct Current {
     /// Its accelerator; empty is none.
     pub accelerator: SmolStr,
-    /// Its replicas.
     pub replicas: Replicas,
     /// What they cost, cents/hour.
     pub cost: f32,

@@ -16,14 +16,12 @@ use self::allocation::{Allocation, AllocationChoice, AllocationRequest, allocate
 use self::data::{Accelerator, PerformanceProfile, Server, ServiceLevel};
 use crate::units::Replicas;
 
-/// Everything the solver decides about.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct System {
     /// Accelerators; of equal values the first wins.
     pub accelerators: Vec<Accelerator>,
     /// By model and accelerator.
     pub performance: Vec<PerformanceProfile>,
-    /// Service classes.
     pub classes: Vec<ServiceLevel>,
     /// Servers, by namespace and name.
     pub servers: Vec<Server>,
@@ -32,7 +30,6 @@ pub struct System {
 /// What the solver proposes for a variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerProposal {
-    /// This many replicas.
     Replicas(Replicas),
     /// What it has: no number of replicas could bring about the solver's answer.
     Hold,
@@ -40,7 +37,6 @@ pub enum ServerProposal {
 
 impl System {
     /// The allocations from which a server can choose, in the order of the accelerators.
-    #[must_use]
     pub fn choices(&self, server: &Server) -> Vec<AllocationChoice> {
         let targets = self.class(server).and_then(|class| class.targets(&server.model));
         let current = server.current.as_ref().map(|current| current.accelerator.as_str());
@@ -64,7 +60,6 @@ impl System {
     }
 
     /// The servers with their priorities and choices.
-    #[must_use]
     pub fn requests(&self) -> Vec<AllocationRequest> {
         let request = |server: &Server| AllocationRequest {
             server: server.name.clone(),
@@ -76,14 +71,12 @@ impl System {
 
     /// The allocation of each server that has a choice, by name: the one of the smallest value, the first of equal ones. Limits are
     /// not the solver's business: those that all analyzers share hold back what it proposes.
-    #[must_use]
     pub fn solve(&self) -> BTreeMap<SmolStr, Allocation> {
         self.requests().into_iter().filter_map(AllocationRequest::into_cheapest).collect()
     }
 
     /// What each variant is to have, by name, from the allocations of [`System::solve`]. A variant cannot leave its accelerator, and it
     /// is not stopped only because there was no allocation for it.
-    #[must_use]
     pub fn proposals(
         &self,
         allocations: &BTreeMap<SmolStr, Allocation>,

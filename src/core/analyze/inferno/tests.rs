@@ -2,7 +2,7 @@
 #![allow(clippy::float_cmp, reason = "small whole numbers")]
 
 use super::allocation::penalty;
-use super::data::{Current, PowerProfile, ServerLoad};
+use super::data::{Current, ServerLoad};
 use super::*;
 use crate::analyze::queueing::model::Service;
 use crate::analyze::queueing::sizing::Targets;
@@ -10,13 +10,7 @@ use crate::upstream::inferno::{LimitedSupply, proposals, solve, solve_with_idle}
 use crate::upstream::inferno_greedy::{self as greedy, BestEffort};
 
 fn accelerator(name: &str, cost: f32) -> Accelerator {
-    Accelerator {
-        name: name.into(),
-        kind: name.into(),
-        multiplicity: 1,
-        cost,
-        power: PowerProfile::default(),
-    }
+    Accelerator { name: name.into(), kind: name.into(), multiplicity: 1, cost }
 }
 
 fn performance(accelerator: &str, units: u32, speed: f32) -> PerformanceProfile {
@@ -111,17 +105,6 @@ fn the_reference_tables_best_efforts_agree() {
     ];
     let two_types = solve(&equals, 4, 7, BestEffort::RoundRobin, true);
     assert_eq!(two_types, (vec![on(4, "A100"), on(1, "H100")], vec![0, 3]));
-}
-
-#[test]
-fn power_is_linear_between_three_points_and_flat_beyond() {
-    let power = PowerProfile { idle: 100.0, mid: 300.0, full: 400.0, mid_utilisation: 0.5 };
-    assert_eq!(
-        [-1.0, 0.0, 0.25, 0.5, 0.75, 1.0, 2.0].map(|u| power.at(u)),
-        [100.0, 100.0, 200.0, 300.0, 350.0, 400.0, 400.0]
-    );
-    let edge = PowerProfile { mid_utilisation: 1.0, ..power };
-    assert_eq!([edge.at(0.5), edge.at(1.0)], [200.0, 400.0], "the middle at the end");
 }
 
 #[test]

@@ -19,12 +19,9 @@ pub(super) struct Chain {
     is_rising: bool,
 }
 
-/// The means over the states of one solution.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Occupancy {
-    /// Requests in the system.
     pub(super) in_system: f64,
-    /// Requests in service.
     pub(super) in_service: f64,
     /// The probability that an arrival is lost; 0 where it is below 2⁻⁵⁶.
     pub(super) full: f64,

@@ -21,13 +21,10 @@ impl VariantSizing {
     }
 }
 
-/// Requests a second that arrive at a variant.
 pub(crate) fn arrivals(load: &VariantLoad) -> f64 {
     load.observations.iter().fold(0.0, |sum, observation| sum + observation.rate())
 }
 
-/// The capacity of `load`'s variant for requests of `lengths`.
-#[must_use]
 pub fn size(
     load: &VariantLoad,
     service: Option<Service>,
@@ -55,7 +52,6 @@ pub(crate) fn batch(observations: &[LatencyObservation]) -> u32 {
 
 /// Means weighted by arrivals over the engines that have any and tell the length of their answers; without arrivals the plain means of
 /// those that tell one. `None` without either.
-#[must_use]
 pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
     let tells_lengths = |observation: &&LatencyObservation| {
         observation.output.is_finite() && observation.output >= 1.0 && observation.input.is_finite()

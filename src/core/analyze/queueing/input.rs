@@ -12,9 +12,7 @@ use crate::units::{Cost, Replicas, Seconds, count};
 pub struct LatencyObservation {
     /// Requests a second that the scheduler sends it; `None` is unknown, which upstream takes for 0.
     pub arrival: Option<f64>,
-    /// Mean tokens of a prompt.
     pub input: f64,
-    /// Mean generated tokens of a request.
     pub output: f64,
     /// Mean time to first token, s.
     pub ttft: f64,
@@ -34,17 +32,11 @@ impl LatencyObservation {
 /// One variant, and what its engines show.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantLoad {
-    /// Its name.
     pub name: SmolStr,
-    /// Its role.
     pub role: Role,
-    /// Its accelerator, if it is known.
     pub accelerator: Option<SmolStr>,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
-    /// Replicas that serve.
     pub ready: Replicas,
-    /// Those still starting.
     pub pending: Replicas,
     /// One for each engine, in order.
     pub observations: Vec<LatencyObservation>,
@@ -71,7 +63,6 @@ pub struct QueueingSettings {
     pub up: f64,
     /// Utilisation to scale down below; 0 or less never does.
     pub down: f64,
-    /// The weight among the analyzers.
     pub score: f64,
     /// The scheduler's queue is to be served within this time, beside what arrives; 0 leaves it out.
     pub drain: Seconds,

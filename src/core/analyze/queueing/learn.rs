@@ -42,7 +42,6 @@ const MAX_EARLIER: usize = 4;
 ///
 /// Starts from a fit over the loads that were seen, and tries to restart whenever everything has been rejected for
 /// [`MAX_REJECTIONS`] more cycles.
-#[must_use]
 pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     if now.is_empty() {
         return stored.cloned();

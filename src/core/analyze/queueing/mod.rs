@@ -42,9 +42,7 @@ pub struct QueueingAnalysis {
     pub learned: LearnedParameters,
     /// The variants of which an observation was accepted in this cycle.
     pub confirmed: BTreeSet<SmolStr>,
-    /// The targets that held.
     pub targets: Option<Targets>,
-    /// What is missing and what is spare, in requests/s.
     pub finding: Result<Finding, NoTargets>,
 }
 
@@ -52,39 +50,32 @@ pub struct QueueingAnalysis {
 pub type LearnedParameters = BTreeMap<SmolStr, Parameters>;
 
 /// Analyzes one model: learns, chooses targets, sizes each variant. `queued` are the requests that wait in the scheduler.
-#[must_use]
 pub fn analyze(
     loads: &[VariantLoad],
     queued: Requests,
     known: &LearnedParameters,
     settings: &QueueingSettings,
 ) -> QueueingAnalysis {
-    let (learned, confirmed) = learn_all(loads, known, settings, learn::learn);
-    let everywhere: Vec<LatencyObservation> =
-        loads.iter().flat_map(|load| &load.observations).copied().collect();
-    let model_means = means(&everywhere);
-    let Some(targets) = choose_targets(settings, loads, &learned, model_means) else {
-        return QueueingAnalysis { learned, confirmed, targets: None, finding: Err(NoTargets) };
-    };
-    let size = |load: &VariantLoad| {
-        let service = learned.get(&load.name).map(|known| known.service);
-        // A variant without requests of its own is sized for the model's, which is what it would get.
-        let lengths = means(&load.observations).or(model_means).and_then(|means| means.lengths());
-        capacity::size(load, service, lengths, targets)
-    };
-    let variants: Vec<VariantCapacity> =
-        loads.iter().map(|load| variant_capacity(load, size(load))).collect();
-    let finding = finding(loads, variants, queued, settings);
-    QueueingAnalysis { learned, confirmed, targets: Some(targets), finding: Ok(finding) }
+    run_cycle(loads, known, settings, learn::learn, means, |learned, model_means, targets| {
+        let capacity = |load: &VariantLoad| {
+            let service = learned.get(&load.name).map(|known| known.service);
+            // A variant without requests of its own is sized for the model's, which is what it would get.
+            let lengths = means(&load.observations).or(model_means).and_then(|means| means.lengths());
+            variant_capacity(load, capacity::size(load, service, lengths, targets))
+        };
+        finding(loads, loads.iter().map(capacity).collect(), queued, settings)
+    })
 }
 
-/// The parameters of every variant after this cycle, and the variants of which an observation was accepted.
-pub(crate) fn learn_all(
+/// One cycle of either arithmetic: learns, takes the model's `means`, chooses targets, and lets `find` size the variants.
+pub(crate) fn run_cycle(
     loads: &[VariantLoad],
     known: &LearnedParameters,
     settings: &QueueingSettings,
     learn: fn(Option<&Parameters>, &[Environment]) -> Option<Parameters>,
-) -> (LearnedParameters, BTreeSet<SmolStr>) {
+    means: fn(&[LatencyObservation]) -> Option<Means>,
+    find: impl FnOnce(&LearnedParameters, Option<Means>, Targets) -> Finding,
+) -> QueueingAnalysis {
     let mut learned = BTreeMap::new();
     let mut confirmed = BTreeSet::new();
     for load in loads {
@@ -96,7 +87,12 @@ pub(crate) fn learn_all(
             learned.insert(load.name.clone(), parameters);
         }
     }
-    (learned, confirmed)
+    let everywhere: Vec<LatencyObservation> =
+        loads.iter().flat_map(|load| &load.observations).copied().collect();
+    let means = means(&everywhere);
+    let targets = choose_targets(settings, loads, &learned, means);
+    let finding = targets.map(|targets| find(&learned, means, targets)).ok_or(NoTargets);
+    QueueingAnalysis { learned, confirmed, targets, finding }
 }
 
 /// The observations from which a filter can learn.
@@ -117,7 +113,7 @@ fn environments(observations: &[LatencyObservation]) -> Vec<Environment> {
 }
 
 /// The user's targets; else the largest that the variants' parameters give; else the measured latencies with headroom.
-pub(crate) fn choose_targets(
+fn choose_targets(
     settings: &QueueingSettings,
     loads: &[VariantLoad],
     learned: &LearnedParameters,

@@ -77,8 +77,6 @@ pub struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// The times of requests of `lengths` on `service`.
-    #[must_use]
     pub fn new(service: Service, lengths: RequestLengths) -> Self {
         let Service { alpha, beta, gamma } = service;
         let RequestLengths { input, output } = lengths;
@@ -90,19 +88,16 @@ impl ServiceTimes {
     }
 
     /// T(n): one iteration with `n` requests, ms.
-    #[must_use]
     pub fn iteration(&self, n: f32) -> f32 {
         self.alpha + n * self.slope
     }
 
     /// The prompt of one request, ms; 0 without a prompt.
-    #[must_use]
     pub fn prefill(&self, n: f32) -> f32 {
         if self.lengths.input > 0.0 { self.iteration(n) + self.prompt } else { 0.0 }
     }
 
     /// One generated token, ms.
-    #[must_use]
     pub fn decode(&self, n: f32) -> f32 {
         self.iteration(n) + self.beta + self.own
     }
@@ -131,13 +126,11 @@ impl Limits {
     pub const MAX_REQUESTS: u32 = 1 << 20;
 
     /// For sizing: a fixed queue.
-    #[must_use]
     pub const fn sizing(batch: u32) -> Self {
         Self { batch, queue: Self::SIZING_QUEUE }
     }
 
     /// For the tuner and the legacy solver: ten times the batch.
-    #[must_use]
     pub const fn long(batch: u32) -> Self {
         Self { batch, queue: batch.saturating_mul(10) }
     }
@@ -149,18 +142,11 @@ pub enum Unsolvable {
     /// A rate that is 0, negative or not a number.
     #[error("rate {0} is not above 0")]
     NoRate(f32),
-    /// More than the model can carry.
     #[error("rate {rate} is above the maximum {max_rate}")]
-    AboveMaximum {
-        /// The requested rate, requests/s.
-        rate: f32,
-        /// The most the model can carry, requests/s.
-        max_rate: f32,
-    },
+    AboveMaximum { rate: f32, max_rate: f32 },
     /// Even the smallest load misses the target.
     #[error("{0} target is below the reachable range")]
     Unreachable(&'static str),
-    /// A parameter out of its range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
     /// The parameters are in range, the numbers that follow from them are not finite, or 0.
@@ -238,14 +224,10 @@ impl Model {
         Ok(Self { times, batch: single_count(limits.batch), chain, range })
     }
 
-    /// The most the model can carry, requests/s.
-    #[must_use]
     pub const fn max_rate(&self) -> f32 {
         self.range.1
     }
 
-    /// Mean generated tokens of a request.
-    #[must_use]
     pub const fn output(&self) -> f32 {
         self.times.lengths.output
     }

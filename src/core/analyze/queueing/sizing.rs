@@ -62,7 +62,6 @@ pub struct Means {
 
 impl Means {
     /// The mean request; `None` if it cannot be one.
-    #[must_use]
     pub fn lengths(&self) -> Option<RequestLengths> {
         RequestLengths::new(single(self.input), single(self.output)).ok()
     }
@@ -70,7 +69,6 @@ impl Means {
 
 /// The latencies of a replica whose iterations are `multiplier` times as long as an empty one's, which is meant to express a
 /// utilisation of 1 − 1/m; a multiplier not above 1 is the default. `None` if a parameter is 0 or no finite targets follow.
-#[must_use]
 pub fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targets> {
     if ![service.alpha, service.beta, service.gamma].iter().all(|parameter| *parameter > 0.0) {
         return None;
@@ -85,15 +83,12 @@ pub fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targ
 }
 
 /// The measured latencies, with headroom and within limits. `None` if one is unknown.
-#[must_use]
 pub fn fallback(means: &Means) -> Option<Targets> {
     let ttft = (means.ttft * 1000.0 * LATENCY_HEADROOM).clamp(0.0, MAX_TTFT);
     let itl = (means.itl * 1000.0 * LATENCY_HEADROOM).clamp(0.0, MAX_ITL);
     positive(ttft, itl)
 }
 
-/// The larger of each.
-#[must_use]
 pub(super) fn larger(left: Targets, right: Targets) -> Targets {
     Targets { ttft: left.ttft.max(right.ttft), itl: left.itl.max(right.itl), tps: left.tps.max(right.tps) }
 }
@@ -106,11 +101,8 @@ fn positive(ttft: f64, itl: f64) -> Option<Targets> {
 /// The largest rates for each target, requests/s, and what the smallest of them makes of the replica.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
-    /// For the time to first token.
     pub rate_ttft: f32,
-    /// For the time between tokens.
     pub rate_itl: f32,
-    /// For tokens/s.
     pub rate_tps: f32,
     /// At the smallest of the three. Its throughput is the capacity μ*.
     pub at: Performance,
@@ -118,7 +110,6 @@ pub struct Size {
 
 /// Kept free below the maximum when there is a target of tokens/s.
 const STABILITY_MARGIN: f32 = 0.1;
-/// Halvings at most.
 const MAX_HALVINGS: u32 = 100;
 /// A value this near its target, relatively, is the target.
 const TOLERANCE: f32 = 1e-6;

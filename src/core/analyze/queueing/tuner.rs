@@ -24,7 +24,6 @@ pub struct Environment {
 
 impl Environment {
     /// `None` unless all that a filter needs is above 0.
-    #[must_use]
     pub fn validated(self) -> Option<Self> {
         let needed = [self.rate, self.lengths.input, self.lengths.output, self.ttft, self.itl];
         let all = needed.into_iter().all(|value| value.is_finite() && value > 0.0);
@@ -87,20 +86,17 @@ pub const DEFAULT_STATE: Vec3 = [5.0, 0.05, 0.000_05];
 
 impl Start {
     /// At a guess, within a hundredth and a hundred times of it.
-    #[must_use]
     pub fn guessed(state: Vec3) -> Self {
         let (low, high) = bounds(state);
         Self { state, low, high, covariance: None }
     }
 
     /// At the default, within its bounds.
-    #[must_use]
     pub fn unknown() -> Self {
         Self::guessed(DEFAULT_STATE)
     }
 
     /// At what was learned before, within the bounds of the default.
-    #[must_use]
     pub fn stored(service: Service, covariance: Option<Mat3>) -> Self {
         let (low, high) = bounds(DEFAULT_STATE);
         Self { state: state_of(service), low, high, covariance }
@@ -118,7 +114,6 @@ pub(crate) fn state_of(service: Service) -> Vec3 {
 
 /// α, β, γ from one observation, as if nine tenths of an iteration were its fixed part (upstream's guess). `None` if one of them
 /// would not be above 0. Times in ms, lengths in tokens.
-#[must_use]
 pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
     let alpha = 0.9 * itl;
     let both = (ttft - alpha) / input;

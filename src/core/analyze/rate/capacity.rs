@@ -54,7 +54,6 @@ pub struct ReplicaCapacity {
 /// An engine, as far as its capacity depends on it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineModel {
-    /// How long its steps take.
     pub step_time: StepTime,
     /// Tokens that its KV cache holds, if that is known.
     pub kv_capacity: Option<f64>,
@@ -70,7 +69,6 @@ impl EngineModel {
     /// What is known of an engine of `role`; `None` before it was seen working. `argument` is the maximum of sequences by its arguments,
     /// which nothing learned overrides; `default` is that of its device, without an argument and before a limit has shown. What was
     /// learned too long before `now` counts only where a replica carries less with it.
-    #[must_use]
     pub fn from_knowledge(
         role: Role,
         known: &VariantKnowledge,
@@ -104,7 +102,6 @@ struct RequestWork {
 
 impl ReplicaCapacity {
     /// What an engine of `role` carries of such requests; `None` if that is no positive number.
-    #[must_use]
     pub fn new(role: Role, engine: &EngineModel, request: RequestSize, policy: &RatePolicy) -> Option<Self> {
         let work = RequestWork::new(role, engine, request);
         let by_cache =
@@ -127,20 +124,17 @@ impl ReplicaCapacity {
     }
 
     /// X: the requests a second that it carries for long.
-    #[must_use]
     pub fn max_rate(&self) -> f64 {
         self.rate_at(self.max_sequences)
     }
 
     /// X(n): the requests a second that it finishes with `running` sequences.
-    #[must_use]
     pub fn rate_at(&self, running: f64) -> f64 {
         let running = running.clamp(0.0, self.max_sequences);
         if running > 0.0 { running / (self.fixed_seconds + running * self.seconds_per_request) } else { 0.0 }
     }
 
     /// n(λ): the sequences that run at `load` requests a second, within the maximum.
-    #[must_use]
     pub fn running_at(&self, load: f64) -> f64 {
         let idle_share = 1.0 - self.seconds_per_request * load;
         if idle_share > 0.0 {
@@ -151,7 +145,6 @@ impl ReplicaCapacity {
     }
 
     /// A pod of several such engines.
-    #[must_use]
     pub fn times(self, engines: f64) -> Self {
         Self {
             max_sequences: self.max_sequences * engines,
@@ -162,7 +155,6 @@ impl ReplicaCapacity {
     }
 
     /// The capacity of a replica that never ran, from one that did and the ratio of their costs.
-    #[must_use]
     pub fn scaled_to_cost(self, cost_ratio: f64) -> Self {
         self.times(UNSEEN_DISCOUNT * cost_ratio)
     }

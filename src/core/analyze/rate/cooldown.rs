@@ -52,13 +52,11 @@ impl Cooldown {
         self.added_at = Some(now);
     }
 
-    /// Notes that something was removed.
     pub fn note_removal(&mut self, now: Moment) {
         self.removed_at = Some(now);
     }
 
     /// Seconds until a removal is allowed, with a cooldown of `dwell` seconds after an addition.
-    #[must_use]
     pub fn remaining(&self, now: Moment, dwell: f64) -> f64 {
         let left = |at: Option<Moment>, wait: f64| at.map_or(0.0, |at| (wait - at.until(now)).max(0.0));
         let careful = dwell * f64::from(1_u32 << self.mistakes.min(MAX_MISTAKES));
@@ -66,7 +64,6 @@ impl Cooldown {
     }
 
     /// What is worth keeping over a restart.
-    #[must_use]
     pub fn compacted(&self) -> Self {
         Self { evaluated_at: None, ..*self }
     }

@@ -15,13 +15,11 @@ const FORECAST_STEPS: u32 = 40;
 /// What is asked of a role, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
-    /// The level of arrivals.
     pub level: ArrivalLevel,
     /// F: how much the counts vary, compared with a Poisson process.
     pub dispersion: f64,
     /// H: seconds from a change of the load to a pod that serves it.
     pub horizon: f64,
-    /// The forecast at the horizon.
     pub forecast: f64,
     /// The part of the forecast that is certain.
     pub certain: f64,
@@ -31,7 +29,6 @@ pub struct Demand {
 
 impl Demand {
     /// From a level, and how much the counts behind it vary.
-    #[must_use]
     pub fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
         let ArrivalLevel { rate, slope, seconds } = level;
         // A falling trend is not followed, and a rising one at most to the double: beyond that a line explains nothing.
@@ -47,7 +44,6 @@ impl Demand {
 /// A pod, and when it serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PodCapacity {
-    /// What it carries.
     pub capacity: ReplicaCapacity,
     /// Seconds until it serves; 0 if it does already.
     pub ready_in: f64,
@@ -55,7 +51,6 @@ pub struct PodCapacity {
 
 /// Requests in the role at the end of `horizon` seconds: `now` of them are there, `arriving` arrive each second, and each pod takes a
 /// share of them by how many it may run. A fluid approximation.
-#[must_use]
 pub fn requests_at_horizon(now: f64, arriving: f64, pods: &[PodCapacity], horizon: f64) -> f64 {
     let step = horizon / f64::from(FORECAST_STEPS);
     let mut inside = now;

@@ -7,7 +7,6 @@ use super::plan::{ADDITION_MARGIN, RateFinding};
 use crate::report::{Direction, Side, Threshold, Value};
 
 /// The terms of the test, in the order of the formula.
-#[must_use]
 pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
     let (demand, fleet) = (&found.demand, &found.fleet);
     let mut values = vec![
@@ -39,7 +38,6 @@ pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
 }
 
 /// At which demand the next replica comes, and at which one can go.
-#[must_use]
 pub fn turns(found: &RateFinding) -> Vec<Threshold> {
     let turn = |to, when, is, at, now| Threshold { to, when: SmolStr::new_static(when), is, at, now };
     let more = turn(

@@ -12,14 +12,12 @@ const MAX_SURGE_RESERVE: f64 = 0.57;
 
 /// The chance reserve in square roots of (load × one replica): `headroom`, which grows as a random walk spreads, with the square root of
 /// `horizon` seconds.
-#[must_use]
 pub fn chance_reserve(headroom: f64, horizon: f64) -> f64 {
     headroom * (horizon / CALIBRATED_HORIZON).sqrt()
 }
 
 /// The surge reserve as a share of the load, of a model whose largest surge was `largest`. That was measured over the model's own
 /// horizon, so that a short `horizon`, seconds, does not make it smaller.
-#[must_use]
 pub fn surge_reserve(horizon: f64, largest: f64) -> f64 {
     (SURGE_MARGIN * largest * (horizon / CALIBRATED_HORIZON).sqrt().max(1.0)).min(MAX_SURGE_RESERVE)
 }
@@ -27,7 +25,6 @@ pub fn surge_reserve(horizon: f64, largest: f64) -> f64 {
 /// What replicas carry together.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FleetCapacity {
-    /// How many they are.
     pub replicas: f64,
     /// Requests a second that they carry for long.
     pub rate: f64,
@@ -39,13 +36,11 @@ pub struct FleetCapacity {
 
 impl FleetCapacity {
     /// The sum of replicas, each with its count.
-    #[must_use]
     pub fn sum<'r>(replicas: impl IntoIterator<Item = (&'r ReplicaCapacity, f64)>) -> Self {
         replicas.into_iter().fold(Self::default(), |sum, (replica, count)| sum.plus(replica, count))
     }
 
     /// With `count` more replicas (fewer if negative).
-    #[must_use]
     pub fn plus(self, replica: &ReplicaCapacity, count: f64) -> Self {
         Self {
             replicas: self.replicas + count,
@@ -56,7 +51,6 @@ impl FleetCapacity {
     }
 
     /// What one of them carries on average, requests/s.
-    #[must_use]
     pub fn mean_rate(self) -> f64 {
         if self.replicas > 0.0 { self.rate / self.replicas } else { 0.0 }
     }
@@ -77,7 +71,6 @@ pub enum Constraint {
 
 impl Constraint {
     /// As reports name it.
-    #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Utilisation => "utilisation",
@@ -103,7 +96,6 @@ pub struct CapacityTest {
 
 impl CapacityTest {
     /// The load that each part allows a fleet to carry, requests/s; below 0 if the backlog alone is too much for it.
-    #[must_use]
     pub fn allowed(&self, fleet: &FleetCapacity) -> [(Constraint, f64); 4] {
         // load + reserve·√(load·mean) = rate, solved for √load; the other root is negative.
         let half = self.reserve * fleet.mean_rate().sqrt() / 2.0;
@@ -118,15 +110,12 @@ impl CapacityTest {
     }
 
     /// The part that allows the least, and how much, requests/s.
-    #[must_use]
     pub fn binding(&self, fleet: &FleetCapacity) -> (Constraint, f64) {
         let allowed = self.allowed(fleet).into_iter();
         let least = allowed.min_by(|(_, left), (_, right)| left.total_cmp(right));
         least.unwrap_or((Constraint::Utilisation, 0.0))
     }
 
-    /// The fleet is enough for `load` requests a second.
-    #[must_use]
     pub fn passes(&self, fleet: &FleetCapacity, load: f64) -> bool {
         self.binding(fleet).1 >= load.max(0.0)
     }

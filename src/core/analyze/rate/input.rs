@@ -7,12 +7,9 @@ use crate::model::{Bounds, RatePolicy, Role};
 use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
 
-/// One variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateVariant {
-    /// Its name.
     pub name: SmolStr,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
     /// How few and how many replicas it may have.
     pub bounds: Bounds,
@@ -27,24 +24,19 @@ pub struct RateVariant {
     pub is_full: bool,
     /// Pods that serve or will: in how many seconds.
     pub ready_in: Vec<Seconds>,
-    /// How long a pod takes to start.
     pub start_up: Seconds,
-    /// What one replica carries, if one was seen working.
     pub capacity: Option<ReplicaCapacity>,
 }
 
 /// One role at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateInput<'a> {
-    /// The moment.
     pub now: Moment,
-    /// The role.
     pub role: Role,
     /// Its variants, by name.
     pub variants: Vec<RateVariant>,
     /// Requests that wait, at the gateway or in pods.
     pub waiting: f64,
-    /// Requests that run.
     pub running: f64,
     /// Everything was measured, so that something may be removed.
     pub can_remove: bool,
@@ -52,7 +44,6 @@ pub struct RateInput<'a> {
     pub unmeasured_factor: f64,
     /// Relative differences up to this do not move an HPA.
     pub tolerance: f64,
-    /// The user's settings.
     pub policy: &'a RatePolicy,
 }
 

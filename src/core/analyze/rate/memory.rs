@@ -16,7 +16,6 @@ use crate::snapshot::ModelGroup;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateMemory {
-    /// What the pods have shown.
     pub knowledge: ModelKnowledge,
     /// Moves by role. Stored as `control`.
     #[serde(rename = "control")]
@@ -40,7 +39,6 @@ impl RateMemory {
     }
 
     /// What is worth keeping over a restart: at most 2 KiB a variant. The rest is the last ten minutes, which are over by then.
-    #[must_use]
     pub fn compacted(&self) -> Self {
         let cooldowns = self.cooldowns.iter();
         let cooldowns = cooldowns.map(|(role, cooldown)| (*role, Box::new(cooldown.compacted()))).collect();

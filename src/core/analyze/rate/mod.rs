@@ -22,4 +22,4 @@ pub use explain::{turns, values};
 pub use fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 pub use input::{RateInput, RateVariant};
 pub use memory::RateMemory;
-pub use plan::{RateFinding, RatePlan, analyze, past_tolerance};
+pub use plan::{RateFinding, RatePlan, analyze};

@@ -23,7 +23,6 @@ pub enum OutputLength {
 
 impl OutputLength {
     /// By the mean number of generated tokens.
-    #[must_use]
     pub fn from_mean(output: f64) -> Self {
         if output >= 500.0 {
             Self::Long
@@ -40,25 +39,19 @@ impl OutputLength {
 pub struct Setting<'a> {
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
-    /// Accelerators of a replica.
     pub gpus: u32,
     /// Their role: replicas that only compute prompts hold other numbers of tokens. Upstream does not tell roles apart; in its
     /// arithmetic all are [`Role::Both`].
     pub role: Role,
-    /// How much requests generate.
     pub length: OutputLength,
 }
 
 /// The last observations of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
-    /// [`Setting::accelerator`].
     pub accelerator: SmolStr,
-    /// [`Setting::gpus`].
     pub gpus: u32,
-    /// [`Setting::role`].
     pub role: Role,
-    /// [`Setting::length`].
     pub length: OutputLength,
     /// Resident tokens, oldest first, at most ten.
     pub values: Vec<Tokens>,
@@ -154,7 +147,6 @@ impl Histories {
         self.0.iter().filter(has_other_length).filter_map(History::mean).min()
     }
 
-    /// Drops what is too old.
     pub(crate) fn forget(&mut self, now: Timestamp) {
         self.0.retain(|history| now.duration_since(history.updated) <= Self::MAX_AGE);
     }

@@ -1,5 +1,7 @@
 //! What the analyzer knows of a model: its variants, and what their engines show.
 
+use serde::{Deserialize, Serialize};
+
 use super::history::{OutputLength, Setting};
 use crate::model::Role;
 use crate::snapshot::EngineParameters;
@@ -8,15 +10,11 @@ use crate::units::{Cost, Replicas, Tokens, to_f64};
 /// One variant of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenVariant<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its role.
     pub role: Role,
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
-    /// Accelerators of a replica.
     pub gpus: u32,
     /// Replicas of the scale target.
     pub current: Replicas,
@@ -29,7 +27,6 @@ pub struct TokenVariant<'a> {
 /// One model in one namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenInput<'a> {
-    /// Its variants.
     pub variants: &'a [TokenVariant<'a>],
     /// Their engines. Those of other variants count for the mean request only; upstream learns from them too.
     pub replicas: &'a [TokenObservation<'a>],
@@ -37,10 +34,33 @@ pub struct TokenInput<'a> {
     pub queue: Option<SchedulerQueue>,
 }
 
+/// The thresholds of the analyzer. The defaults are upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TokenPolicy {
+    /// K: the share of the KV cache that may be used, 0 to 1.
+    pub kv_cache_threshold: f64,
+    /// Q: with this many waiting requests a replica is at its limit, at least 0. Its fraction is ignored, as upstream.
+    pub queue_length_threshold: f64,
+    /// Required is what brings utilisation down to this, above 0 to 1.
+    pub scale_up_threshold: f64,
+    /// Spare is what brings utilisation up to this, above 0 and below the threshold for scaling up.
+    pub scale_down_boundary: f64,
+}
+
+impl Default for TokenPolicy {
+    fn default() -> Self {
+        Self {
+            kv_cache_threshold: 0.80,
+            queue_length_threshold: 5.0,
+            scale_up_threshold: 0.85,
+            scale_down_boundary: 0.70,
+        }
+    }
+}
+
 /// What the scheduler holds for the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SchedulerQueue {
-    /// Requests.
     pub requests: u64,
     /// Bytes of their prompts.
     pub bytes: u64,
@@ -49,13 +69,10 @@ pub struct SchedulerQueue {
 /// What one engine shows. A pod has several with data parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenObservation<'a> {
-    /// Its name.
     pub replica: &'a str,
-    /// Its variant.
     pub variant: &'a str,
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
     /// Peak share of the KV cache in use, 0 to 1.
     pub kv: f64,
@@ -88,7 +105,6 @@ impl TokenObservation<'_> {
 }
 
 /// U: `share` of `capacity` in whole tokens, at most all of it.
-#[must_use]
 pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
     Tokens::truncated((share * capacity.to_f64()).round()).min(capacity)
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::history::Histories;
-use super::input::{EngineInput, TokenVariant};
-use super::policy::TokenPolicy;
+use super::input::{EngineInput, TokenPolicy, TokenVariant};
 use super::queue::Workload;
 use crate::name_map::NameMap;
 use crate::snapshot::EngineParameters;
@@ -32,17 +31,14 @@ pub struct Knowledge {
 pub struct Record {
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: SmolStr,
-    /// Accelerators of a replica.
     pub gpus: u32,
     /// C: tokens that fit into the KV cache; 0 is unknown.
     pub capacity: Tokens,
     /// Tokens it can carry. Of a live record this includes the threshold on memory; of one from arguments it is only the size of a
     /// batch.
     pub effective: Tokens,
-    /// The engine's settings, if they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Box<EngineParameters>>,
-    /// Where the record is from.
     pub learned: Learned,
     /// When it was last confirmed, in whole seconds.
     pub updated: Timestamp,
@@ -97,7 +93,6 @@ impl Record {
 }
 
 impl Knowledge {
-    /// Drops what is too old.
     pub(crate) fn forget(&mut self, now: Timestamp) {
         self.histories.forget(now);
         self.records.retain(|_, record| now.duration_since(record.updated) <= MAX_RECORD_AGE);
@@ -119,7 +114,6 @@ impl Knowledge {
     }
 
     /// What running replicas of `variant` have shown that one of them carries, tokens; `None` if none has.
-    #[must_use]
     pub fn carried_by(&self, variant: &str) -> Option<f64> {
         let record = self.records.get(variant).filter(|record| record.learned == Learned::Live)?;
         Some(record.effective.to_f64()).filter(|carried| *carried > 0.0)
@@ -147,7 +141,6 @@ impl Knowledge {
         self.records.insert(variant.name.into(), record);
     }
 
-    /// Takes note of what a running replica showed.
     pub(crate) fn learn(&mut self, engine: &EngineInput<'_>, effective: Tokens, now: Timestamp) {
         let observed = &engine.observed;
         if let Some(record) = self.records.get_mut(observed.variant) {

@@ -5,7 +5,6 @@
 pub mod history;
 mod input;
 pub mod knowledge;
-mod policy;
 pub mod queue;
 pub(crate) mod replica;
 #[cfg(test)]
@@ -17,9 +16,8 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 pub(crate) use input::EngineInput;
-pub use input::{SchedulerQueue, TokenInput, TokenObservation, TokenVariant, tokens_in_use};
+pub use input::{SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant, tokens_in_use};
 pub use knowledge::Knowledge;
-pub use policy::TokenPolicy;
 pub use replica::{Source, TokenCapacity};
 
 use self::queue::{QueueDemand, Workload};
@@ -91,7 +89,6 @@ pub(crate) struct VariantSums<'a> {
 }
 
 impl<'a> VariantSums<'a> {
-    /// One for each of `variants` variants.
     pub(crate) fn collect(
         variants: usize,
         engines: &[EngineInput<'a>],
@@ -201,13 +198,11 @@ impl<'a> TokenAnalysis<'a> {
     }
 
     /// Something is known of at least one variant.
-    #[must_use]
     pub fn is_informative(&self) -> bool {
         self.variants.iter().any(|variant| variant.reason != NO_DATA)
     }
 
     /// As a finding. `live` is for the caller to say, who knows of the cycles before.
-    #[must_use]
     pub fn into_finding(self, score: f64, live: bool) -> Finding {
         let Self { total, roles, variants, .. } = self;
         Finding { analyzer: Analyzer::Saturation, score, live, total, roles, variants }

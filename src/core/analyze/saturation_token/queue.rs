@@ -2,7 +2,7 @@
 
 use super::input::{SchedulerQueue, TokenObservation};
 use crate::model::Role;
-use crate::units::count;
+use crate::units::{count, to_f64};
 
 /// Means over the replicas that finished requests, each counting once; all 0 when none did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -17,7 +17,6 @@ pub struct Workload {
 
 impl Workload {
     /// The mean of all replicas of the model, in input order.
-    #[must_use]
     pub fn mean(replicas: &[TokenObservation<'_>]) -> Self {
         let mut sum = Self::default();
         let mut busy = 0_usize;
@@ -47,34 +46,25 @@ impl QueueDemand {
     const BYTES_PER_TOKEN: f64 = 4.0;
 
     /// The prompts by their bytes or by the mean prompt, whichever is more, and the mean output.
-    #[must_use]
     pub fn new(queue: SchedulerQueue, workload: Workload) -> Self {
+        let nearest = |count: u64| to_f64(i64::try_from(count).unwrap_or(i64::MAX));
         let requests = nearest(queue.requests);
         let bytes = nearest(queue.bytes);
         let prompt = (bytes / Self::BYTES_PER_TOKEN).max(requests * workload.prompt);
         Self { prompt: prompt * (1.0 - workload.prefix_hits), output: requests * workload.output }
     }
 
-    /// For the whole model.
-    #[must_use]
     pub fn total(self) -> f64 {
         self.prompt + self.output
     }
 
     /// For the replicas of one role. The shares overlap: those who generate hold the prompt as well.
-    #[must_use]
     pub fn of_role(self, role: Role) -> f64 {
         match role {
             Role::Prefill => self.prompt,
             Role::Decode | Role::Both => self.total(),
         }
     }
-}
-
-/// `value` as a float: exact up to 2⁵³, the nearest above.
-#[expect(clippy::cast_precision_loss, reason = "no queue has 2⁵³ requests or bytes")]
-const fn nearest(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::input::{EngineInput, tokens_in_use};
+use super::input::{EngineInput, TokenPolicy, tokens_in_use};
 use super::knowledge::{Knowledge, Learned, Record};
-use super::policy::TokenPolicy;
 use crate::model::Role;
 use crate::units::Tokens;
 
@@ -28,7 +27,6 @@ pub enum Source {
 
 impl Source {
     /// As in upstream's reports.
-    #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
             Self::Observed => "P1-obs",
@@ -50,9 +48,7 @@ impl Serialize for Source {
 /// One engine's part in the result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenCapacity<'a> {
-    /// Its name.
     pub replica: &'a str,
-    /// Its variant.
     pub variant: &'a str,
     /// k1: tokens that may be resident by the threshold on memory.
     pub k1: Tokens,
@@ -102,7 +98,12 @@ pub(super) fn capacities<'a>(
     knowledge.histories.add_moment(at_limit.map(|engine| (engine.setting, engine.observed.in_use)), now);
     let mut capacities: Vec<Option<TokenCapacity<'a>>> = engines
         .iter()
-        .map(|engine| engine.has_capacity().then(|| measured(engine, knowledge, policy)))
+        .map(|engine| {
+            // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
+            let other_length = || knowledge.histories.min_of_other_lengths(engine.setting);
+            let waiting = waiting_tokens(engine);
+            engine.has_capacity().then(|| measured(engine, knowledge, policy, waiting, other_length))
+        })
         .collect();
     let shown = engines.iter().zip(&capacities);
     let shown =
@@ -122,38 +123,33 @@ pub(crate) fn is_at_limit(engine: &EngineInput<'_>, policy: &TokenPolicy) -> boo
     is_queueing && engine.observed.in_use > Tokens::ZERO
 }
 
-/// An engine that shows the size of its KV cache.
-fn measured<'a>(engine: &EngineInput<'a>, knowledge: &Knowledge, policy: &TokenPolicy) -> TokenCapacity<'a> {
-    let k1 = engine.observed.capacity.share(policy.kv_cache_threshold);
-    let (k2, source) = queueing_bound(engine, k1, knowledge, policy);
-    let demand = engine.observed.in_use.plus(waiting_tokens(engine));
-    TokenCapacity::new(engine, k1, k2, demand, source)
-}
-
-/// k2, and where it is from.
-fn queueing_bound(
-    engine: &EngineInput<'_>,
-    k1: Tokens,
+/// An engine that shows the size of its KV cache, with the tokens of its `waiting` requests. `other_length` is what engines like it
+/// showed with another length of output.
+pub(crate) fn measured<'a>(
+    engine: &EngineInput<'a>,
     knowledge: &Knowledge,
     policy: &TokenPolicy,
-) -> (Tokens, Source) {
-    if is_at_limit(engine, policy) {
-        return (engine.observed.in_use, Source::Observed);
-    }
-    if let Some(mean) = knowledge.histories.mean(engine.setting) {
-        return (mean, Source::History);
-    }
-    let record = knowledge.records.get(engine.observed.variant);
-    let estimate = record.and_then(|record| record.estimate(engine.observed.prompt, engine.observed.output));
-    // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
-    let other_length = knowledge.histories.min_of_other_lengths(engine.setting);
-    match (other_length, estimate) {
-        (Some(shown), estimate) if estimate.is_none_or(|estimate| shown <= estimate) => {
-            (shown, Source::OtherLength)
+    waiting: Tokens,
+    other_length: impl FnOnce() -> Option<Tokens>,
+) -> TokenCapacity<'a> {
+    let observed = &engine.observed;
+    let k1 = observed.capacity.share(policy.kv_cache_threshold);
+    let (k2, source) = if is_at_limit(engine, policy) {
+        (observed.in_use, Source::Observed)
+    } else if let Some(mean) = knowledge.histories.mean(engine.setting) {
+        (mean, Source::History)
+    } else {
+        let record = knowledge.records.get(observed.variant);
+        let estimate = record.and_then(|record| record.estimate(observed.prompt, observed.output));
+        match (other_length(), estimate) {
+            (Some(shown), estimate) if estimate.is_none_or(|estimate| shown <= estimate) => {
+                (shown, Source::OtherLength)
+            }
+            (_, Some(estimate)) => (estimate, Source::Arguments),
+            _ => (k1, Source::Memory),
         }
-        (_, Some(estimate)) => (estimate, Source::Arguments),
-        _ => (k1, Source::Memory),
-    }
+    };
+    TokenCapacity::new(engine, k1, k2, observed.in_use.plus(waiting), source)
 }
 
 /// An engine that does not show the size of its KV cache: by the record of its variant. `None` without one.

@@ -325,38 +325,6 @@ fn requests_too_long_to_count_are_not_free() {
 }
 
 #[test]
-fn a_threshold_out_of_range_is_named() {
-    let usual = TokenPolicy::default();
-    let refused = |policy: TokenPolicy| policy.validated().unwrap_err().to_string();
-    assert_eq!(usual.validated(), Ok(usual));
-    let above = "scaleUpThreshold 1.5 is out of range: must be above 0 to 1";
-    assert_eq!(refused(TokenPolicy { scale_up_threshold: 1.5, ..usual }), above);
-    for value in [0.0, 1.0 + f64::EPSILON] {
-        let said = |unit: &str| format!("{unit} {value} is out of range: must be above 0 to 1");
-        assert_eq!(refused(TokenPolicy { kv_cache_threshold: value, ..usual }), said("kvCacheThreshold"));
-        assert_eq!(refused(TokenPolicy { scale_up_threshold: value, ..usual }), said("scaleUpThreshold"));
-        assert_eq!(refused(TokenPolicy { scale_down_boundary: value, ..usual }), said("scaleDownBoundary"));
-    }
-    let edge = TokenPolicy {
-        kv_cache_threshold: 1.0,
-        queue_length_threshold: 0.0,
-        scale_up_threshold: 1.0,
-        ..usual
-    };
-    assert_eq!(edge.validated(), Ok(edge));
-    assert!(TokenPolicy { scale_down_boundary: usual.scale_up_threshold, ..usual }.validated().is_err());
-    assert!(TokenPolicy { queue_length_threshold: f64::INFINITY, ..usual }.validated().is_err());
-    let crossed = "scaleDownBoundary 0.9 is out of range: must be below scaleUpThreshold";
-    assert_eq!(refused(TokenPolicy { scale_down_boundary: 0.9, ..usual }), crossed);
-    assert!(
-        refused(TokenPolicy { kv_cache_threshold: f64::NAN, ..usual }).starts_with("kvCacheThreshold NaN")
-    );
-    assert!(
-        refused(TokenPolicy { queue_length_threshold: -1.0, ..usual }).starts_with("queueLengthThreshold -1")
-    );
-}
-
-#[test]
 fn the_worked_example_of_the_page_is_true() {
     let policy = TokenPolicy::default();
     let share = 0.45;

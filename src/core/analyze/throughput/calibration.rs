@@ -15,7 +15,6 @@ use crate::units::{Seconds, to_f64};
 pub const DEFAULT_INTERCEPT: f64 = 0.006;
 /// Usages outside of this range say nothing of the line: below it an engine is idle, above it it preempts.
 const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
-/// Points kept.
 const MAX_POINTS: usize = 20;
 /// Older points are dropped.
 const MAX_POINT_AGE: Seconds = Seconds::whole(30 * 60);
@@ -63,7 +62,6 @@ impl ThroughputMemory {
     }
 
     /// The last informative result is at most three periods old.
-    #[must_use]
     pub fn is_live(&self, now: Timestamp, period: Seconds) -> bool {
         self.informative.is_some_and(|at| Seconds::between(at, now).get() <= LIVE_PERIODS * period.get())
     }

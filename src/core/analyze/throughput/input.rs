@@ -66,34 +66,25 @@ impl ThroughputObservation {
 /// One variant, and what its engines show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputVariant {
-    /// Its name.
     pub name: SmolStr,
-    /// Its role.
     pub role: Role,
-    /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
-    /// Cost units an hour of a replica.
     pub cost: Cost,
-    /// Replicas that are still starting.
     pub pending: Replicas,
     /// Replicas that are ready, whether they show anything or not.
     pub ready: Replicas,
-    /// Its engines.
     pub replicas: Vec<ThroughputObservation>,
 }
 
 /// One model at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputInput {
-    /// The moment.
     pub now: Timestamp,
-    /// The model's variants.
     pub variants: Vec<ThroughputVariant>,
     /// Requests a second that arrive for the model; `None` if that was not measured.
     pub arrival: Option<f64>,
     /// Requests that the scheduler holds.
     pub queue: Requests,
-    /// How to judge it.
     pub settings: ThroughputSettings,
 }
 
@@ -104,7 +95,6 @@ pub struct ThroughputSettings {
     pub up: f64,
     /// Utilisation below which some are spare.
     pub down: f64,
-    /// The analyzer's weight.
     pub score: f64,
     /// Time between two analyses.
     pub period: Seconds,
@@ -113,9 +103,7 @@ pub struct ThroughputSettings {
 /// The mean request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestShape {
-    /// Prompt tokens.
     pub prompt: f64,
-    /// Generated tokens.
     pub generated: f64,
     /// Share of the prompt found in the prefix cache, 0 to 1.
     pub hits: f64,
@@ -124,7 +112,6 @@ pub struct RequestShape {
 impl RequestShape {
     /// The mean over `replicas`, weighted by the requests they finish; unweighted if none finishes any. `None` if no replica has
     /// lengths.
-    #[must_use]
     pub fn mean<'o>(replicas: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
         let mut weighted = Sums::default();
         let mut unweighted = Sums::default();
@@ -138,13 +125,11 @@ impl RequestShape {
     }
 
     /// Tokens that a running request holds in the KV cache on average: its own prompt, and half of what it generates.
-    #[must_use]
     pub fn resident(self) -> f64 {
         self.prompt * (1.0 - self.hits) + self.generated / 2.0
     }
 
     /// Whether these are requests of another kind than `reference`.
-    #[must_use]
     pub fn differs(self, reference: Self) -> bool {
         let has_moved = |now: f64, then: f64| (now - then).abs() / then > SHAPE_TOLERANCE;
         has_moved(self.prompt, reference.prompt) || has_moved(self.generated, reference.generated)

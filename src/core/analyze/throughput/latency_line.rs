@@ -20,7 +20,6 @@ pub struct LatencyLine {
 
 impl LatencyLine {
     /// `None` unless it rises, is finite, and is above zero where a replica is full: no engine has another line.
-    #[must_use]
     pub fn new(slope: f64, intercept: f64) -> Option<Self> {
         let line = Self { slope, intercept };
         let rises = slope.is_finite() && slope > MIN_SLOPE && intercept.is_finite();
@@ -28,13 +27,11 @@ impl LatencyLine {
     }
 
     /// Seconds between two tokens at a KV-cache usage of `kv`.
-    #[must_use]
     pub fn at(self, kv: f64) -> f64 {
         self.slope * kv + self.intercept
     }
 
     /// The line of least squares through `(kv, seconds)`; `None` if the usages do not differ.
-    #[must_use]
     pub fn fit(points: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let mut count = 0.0;
         let mut kvs = 0.0;
@@ -57,7 +54,6 @@ impl LatencyLine {
     }
 
     /// The line of least squares that starts at `intercept`. Points without usage say nothing of a slope.
-    #[must_use]
     pub fn fit_from(intercept: f64, points: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let mut products = 0.0;
         let mut squares = 0.0;

@@ -56,7 +56,7 @@ pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> Throug
     let mut resolved = Vec::new();
     let mut is_supply_known = true;
     for variant in &input.variants {
-        let found = resolve(input.now, variant, memory);
+        let found = resolve(input.now, variant, memory, Calibration::observe, Calibration::line);
         let serving = found.as_ref().map_or(Replicas::ZERO, |found| found.capacity.replicas);
         is_supply_known &= variant.role == Role::Prefill || serving >= variant.ready;
         resolved.extend(found);
@@ -85,17 +85,27 @@ fn arrival(input: &ThroughputInput) -> Option<f64> {
     input.arrival.filter(|rate| rate.is_finite() && *rate >= 0.0)
 }
 
-/// The capacity of one variant; `None` if it cannot be told.
-fn resolve(now: Timestamp, variant: &ThroughputVariant, memory: &mut ThroughputMemory) -> Option<Resolved> {
+/// Chooses a line by what was learned and by what the healthy engines show.
+pub(crate) type ChooseLine =
+    fn(&mut Calibration, Timestamp, &[&ThroughputObservation]) -> Option<(LatencyLine, Tier)>;
+
+/// The capacity of one variant; `None` if it cannot be told. `observe` takes in what the healthy engines show, `line` chooses a line.
+pub(crate) fn resolve(
+    now: Timestamp,
+    variant: &ThroughputVariant,
+    memory: &mut ThroughputMemory,
+    observe: fn(&mut Calibration, Timestamp, &[&ThroughputObservation]),
+    line: ChooseLine,
+) -> Option<Resolved> {
     if variant.replicas.is_empty() {
         return None;
     }
     let calibration = memory.calibration(&variant.name, now);
     let healthy: Vec<&ThroughputObservation> =
         variant.replicas.iter().filter(|replica| replica.is_healthy()).collect();
-    calibration.observe(now, &healthy);
+    observe(calibration, now, &healthy);
     let shape = calibration.shape()?;
-    let (line, tier) = calibration.line(now, &healthy)?;
+    let (line, tier) = line(calibration, now, &healthy)?;
     let resolved = Resolved::new(variant, line, tier, shape)?;
     calibration.verify(line, shape, &healthy);
     Some(resolved)
@@ -103,12 +113,7 @@ fn resolve(now: Timestamp, variant: &ThroughputVariant, memory: &mut ThroughputM
 
 impl Resolved {
     /// `None` if no engine shows the size of its KV cache.
-    pub(crate) fn new(
-        variant: &ThroughputVariant,
-        line: LatencyLine,
-        tier: Tier,
-        shape: RequestShape,
-    ) -> Option<Self> {
+    fn new(variant: &ThroughputVariant, line: LatencyLine, tier: Tier, shape: RequestShape) -> Option<Self> {
         let full_rate = |replica: &ThroughputObservation| {
             FULL * to_f64(replica.capacity) / shape.resident() / line.at(FULL)
         };

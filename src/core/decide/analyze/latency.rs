@@ -201,7 +201,6 @@ fn add(
         kind: name.clone(),
         multiplicity: 1,
         cost,
-        power: data::PowerProfile::default(),
     });
     system.performance.push(data::PerformanceProfile {
         model: context.id.model.clone(),

@@ -7,9 +7,7 @@ use smol_str::SmolStr;
 use wva_core::analyze::inferno::allocation::{
     Allocation, AllocationChoice, AllocationRequest, allocate, penalty,
 };
-use wva_core::analyze::inferno::data::{
-    Accelerator, Current, PerformanceProfile, PowerProfile, Server, ServerLoad,
-};
+use wva_core::analyze::inferno::data::{Accelerator, Current, PerformanceProfile, Server, ServerLoad};
 use wva_core::analyze::queueing::model::Service;
 use wva_core::analyze::queueing::sizing::Targets;
 use wva_core::upstream::inferno_greedy::{BestEffort, solve};
@@ -52,13 +50,8 @@ pub(super) fn allocation(inputs: &Value) -> Value {
             .map(current),
     };
     let name: SmolStr = text(&acc["name"]).into();
-    let accelerator = Accelerator {
-        name: name.clone(),
-        kind: name.clone(),
-        multiplicity: 1,
-        cost: single(&acc["cost"]),
-        power: PowerProfile::default(),
-    };
+    let accelerator =
+        Accelerator { name: name.clone(), kind: name.clone(), multiplicity: 1, cost: single(&acc["cost"]) };
     let [alpha, beta, gamma] = ["alpha", "beta", "gamma"].map(|name| single(&perf[name]));
     let performance = PerformanceProfile {
         model: "model".into(),
