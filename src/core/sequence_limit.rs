@@ -1,10 +1,7 @@
 //! The most requests that an engine of a variant runs at once (`--max-num-seqs`).
 //!
-//! It is *known* only from the engine's arguments. No series shows it: vLLM exports the blocks of the KV cache
-//! (`vllm:cache_config_info`) but not `--max-num-seqs`, and SGLang's `max_running_requests_under_SLO` is never set. The number seen
-//! running stays below the maximum in a calm engine, so it may raise a known maximum and is none by itself.
-//!
-//! Without an argument an *estimate* may use vLLM's default, which depends on the device. SGLang's depends on its KV cache.
+//! It is *known* only from the engine's arguments: vLLM does not export it, and SGLang's `max_running_requests_under_SLO` is never set.
+//! Without an argument an *estimate* may use vLLM's default, which depends on the device. What was seen running may raise both.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,7 @@
 //! What every capacity analyzer finds of one model, and the rule that turns it into missing and spare capacity.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::model::{Analyzer, Role};
@@ -10,7 +9,7 @@ use crate::units::{Cost, Replicas};
 
 /// What one analyzer found of one model. Supply, demand and capacity share the analyzer's own unit (tokens, tokens/s, requests/s):
 /// only ratios of two analyzers can be compared.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub analyzer: Analyzer,
     /// Its weight among the analyzers of the model, at least 0.
@@ -68,14 +67,14 @@ impl Finding {
             None => (&self.total, None),
         };
         let serving = self.variants.iter().filter(|variant| variant.replicas > Replicas::ZERO);
-        let of_role = serving.filter(|variant| role.is_none_or(|role| variant.role == role));
+        let of_role = serving.filter(|variant| variant.is_of(role));
         let capacities = of_role.map(|variant| variant.per_replica).filter(|capacity| *capacity > 0.0);
         totals.turning_points(capacities.min_by(f64::total_cmp).unwrap_or_default(), up, down)
     }
 }
 
 /// Sums over a model or over one of its roles.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Totals {
     /// What the serving replicas can carry.
     pub supply: f64,
@@ -89,6 +88,17 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// The totals of all `variants` and, if one of them has a role of its own, of each role: `of(None)` and `of(Some(role))`.
+    pub(crate) fn by_role(
+        variants: &[VariantCapacity],
+        of: impl Fn(Option<Role>) -> Self,
+    ) -> (Self, BTreeMap<Role, Self>) {
+        let roles: BTreeSet<Role> = variants.iter().map(|variant| variant.role).collect();
+        let has_roles = roles.iter().any(|role| *role != Role::Both);
+        let roles = roles.into_iter().filter(|_| has_roles);
+        (of(None), roles.map(|role| (role, of(Some(role)))).collect())
+    }
+
     /// Adds a variant's replicas, not its demand.
     pub(crate) fn add_capacity(&mut self, variant: &VariantCapacity) {
         let existing = variant.replicas.get().saturating_add(variant.pending.get());
@@ -122,7 +132,7 @@ impl Totals {
 }
 
 /// The demands at which an analyzer would find something else.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TurningPoints {
     /// Above this demand something is missing; `None` if nothing ever is.
     pub required_above: Option<f64>,
@@ -131,7 +141,7 @@ pub struct TurningPoints {
 }
 
 /// What an analyzer knows of one variant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VariantCapacity {
     pub name: SmolStr,
     pub role: Role,
@@ -149,6 +159,11 @@ pub struct VariantCapacity {
 }
 
 impl VariantCapacity {
+    /// It is of `role`; `None` is any.
+    pub(crate) fn is_of(&self, role: Option<Role>) -> bool {
+        role.is_none_or(|role| self.role == role)
+    }
+
     /// What all its serving replicas can carry.
     pub fn total(&self) -> f64 {
         f64::from(self.replicas.get()) * self.per_replica
@@ -167,39 +182,33 @@ mod tests {
 
     use super::*;
 
-    const SEEN: Totals =
+    const FOUND: Totals =
         Totals { supply: 400.0, anticipated: 500.0, demand: 340.0, required: 7.0, spare: 9.0 };
 
     #[test]
     fn missing_is_beyond_the_upper_utilisation_and_spare_below_the_lower_one() {
         let apply_thresholds = |demand: f64| {
-            let Totals { required, spare, .. } = Totals { demand, ..SEEN }.apply_thresholds(0.8, 0.5);
+            let Totals { required, spare, .. } = Totals { demand, ..FOUND }.apply_thresholds(0.8, 0.5);
             (required, spare)
         };
         assert_eq!([600.0, 400.0, 300.0].map(apply_thresholds), [(250.0, 0.0), (0.0, 0.0), (0.0, 0.0)]);
         assert_eq!([200.0, 100.0, 0.0].map(apply_thresholds), [(0.0, 0.0), (0.0, 200.0), (0.0, 400.0)]);
-    }
-
-    #[test]
-    fn a_threshold_of_nothing_leaves_its_side_as_it_was() {
-        assert_eq!(SEEN.apply_thresholds(0.0, 0.0), SEEN);
-        assert_eq!(SEEN.apply_thresholds(-1.0, -1.0), SEEN);
-        assert_eq!(SEEN.apply_thresholds(0.85, 0.0), Totals { required: 0.0, ..SEEN });
-        assert_eq!(SEEN.apply_thresholds(0.0, 0.85), Totals { spare: 0.0, ..SEEN });
+        let without_threshold = [(0.0, 0.0), (-1.0, -1.0), (0.85, 0.0), (0.0, 0.85)];
+        assert_eq!(
+            without_threshold.map(|(up, down)| FOUND.apply_thresholds(up, down)),
+            [FOUND, FOUND, Totals { required: 0.0, ..FOUND }, Totals { spare: 0.0, ..FOUND }],
+            "a threshold of nothing leaves its side as it was"
+        );
     }
 
     #[test]
     fn the_turning_points_are_where_something_gets_missing_and_a_replica_gets_spare() {
         let points = |worth, up, down| {
-            let TurningPoints { required_above, spare_below } = SEEN.turning_points(worth, up, down);
+            let TurningPoints { required_above, spare_below } = FOUND.turning_points(worth, up, down);
             (required_above, spare_below)
         };
         assert_eq!(points(100.0, 0.8, 0.5), (Some(400.0), Some(150.0)));
-        assert_eq!(
-            points(400.0, 0.8, 0.5),
-            (Some(400.0), Some(0.0)),
-            "the last replica is spare without demand"
-        );
+        assert_eq!(points(400.0, 0.8, 0.5), (Some(400.0), Some(0.0)), "the last is spare without demand");
         assert_eq!(points(401.0, 0.8, 0.5), (Some(400.0), None), "there is no whole replica");
         assert_eq!(points(0.0, 0.8, 0.5), (Some(400.0), None), "what a replica carries is not known");
         assert_eq!(points(100.0, 0.0, 0.0), (None, None));
@@ -207,18 +216,20 @@ mod tests {
 
     #[test]
     fn a_variants_utilisation_is_its_demand_by_what_all_its_replicas_carry() {
-        let one = |replicas, per_replica| VariantCapacity {
-            name: "v".into(),
-            role: Role::Both,
-            accelerator: None,
-            cost: Cost::ZERO,
-            replicas: Replicas::new(replicas),
-            pending: Replicas::new(5),
-            per_replica,
-            demand: 30.0,
-            reason: SmolStr::default(),
+        let shown = |replicas, per_replica| {
+            let capacity = VariantCapacity {
+                name: "v".into(),
+                role: Role::Both,
+                accelerator: None,
+                cost: Cost::ZERO,
+                replicas: Replicas::new(replicas),
+                pending: Replicas::new(5),
+                per_replica,
+                demand: 30.0,
+                reason: SmolStr::default(),
+            };
+            [capacity.total(), capacity.utilisation()]
         };
-        assert_eq!([one(4, 10.0).total(), one(4, 10.0).utilisation()], [40.0, 0.75]);
-        assert_eq!([one(0, 10.0), one(4, 0.0)].map(|one| one.utilisation()), [0.0, 0.0]);
+        assert_eq!([shown(4, 10.0), shown(0, 10.0), shown(4, 0.0)], [[40.0, 0.75], [0.0, 0.0], [0.0, 0.0]]);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::model::SaturationPolicy;
@@ -11,7 +11,7 @@ use crate::quality::EnginePeaks;
 use crate::units::Cost;
 
 /// What was found over all observations of a role.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct PercentAnalysis {
     pub total: u32,
     /// Those below both thresholds.
@@ -28,7 +28,7 @@ pub struct PercentAnalysis {
 }
 
 /// What was found over one variant's observations.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VariantPercent {
     pub count: u32,
     /// Those below both thresholds.
@@ -182,12 +182,16 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../docs/decisions/saturation-percent.md");
 
+    fn shown(loads: &[(f64, u32)]) -> Vec<EnginePeaks<'static>> {
+        let peaks =
+            |kv, queue| EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
+        loads.iter().map(|(kv, queue)| peaks(*kv, *queue)).collect()
+    }
+
     #[test]
     fn the_page_says_what_the_code_computes() {
         let policy = SaturationPolicy::default();
-        let one =
-            |kv, queue| EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
-        let found = analyze(&[one(0.85, 2), one(0.5, 1), one(0.6, 2)], &policy);
+        let found = analyze(&shown(&[(0.85, 2), (0.5, 1), (0.6, 2)]), &policy);
         assert!(!found.scale_up && !found.scale_down_safe);
         let (kv, queue) = found.spare_of_one_fewer(&policy);
         let free = f64::from(found.non_saturated);
@@ -211,14 +215,6 @@ mod tests {
         }
     }
 
-    fn seen(loads: &[(f64, u32)]) -> Vec<EnginePeaks<'static>> {
-        let one = |(kv, queue): &(f64, u32)| {
-            let (kv, queue) = (*kv, *queue);
-            EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue }
-        };
-        loads.iter().map(one).collect()
-    }
-
     proptest! {
         #![proptest_config(crate::cases::quick())]
 
@@ -231,7 +227,7 @@ mod tests {
             let mut more = loads.clone();
             let changed = &mut more[at % loads.len()];
             *changed = ((changed.0 + kv).min(0.799), (changed.1 + queue).min(4));
-            let (before, after) = (analyze(&seen(&loads), &policy), analyze(&seen(&more), &policy));
+            let (before, after) = (analyze(&shown(&loads), &policy), analyze(&shown(&more), &policy));
             prop_assert!(after.scale_up >= before.scale_up, "{before:?} {after:?}");
             prop_assert!(after.scale_down_safe <= before.scale_down_safe, "{before:?} {after:?}");
         }
@@ -247,9 +243,12 @@ mod tests {
                 queue_length_threshold: policy.queue_length_threshold * 8.0,
                 queue_spare_trigger: policy.queue_spare_trigger * 8.0,
             };
-            let (one, other) = (analyze(&seen(&loads), &policy), analyze(&seen(&scaled), &in_other_units));
-            prop_assert_eq!((one.scale_up, one.scale_down_safe), (other.scale_up, other.scale_down_safe));
-            prop_assert_eq!((one.total, one.non_saturated), (other.total, other.non_saturated));
+            let found = |loads: &[(f64, u32)], policy| {
+                let PercentAnalysis { total, non_saturated, scale_up, scale_down_safe, .. } =
+                    analyze(&shown(loads), policy);
+                (total, non_saturated, scale_up, scale_down_safe)
+            };
+            prop_assert_eq!(found(&loads, &policy), found(&scaled, &in_other_units));
         }
     }
 }

@@ -67,27 +67,18 @@ mod tests {
     use super::*;
     use crate::arithmetic;
     use crate::model::Compat;
-    use crate::upstream::scale_from_zero::{QueueSample, is_pending, is_pending_by_any_name};
 
     const PAGE: &str = include_str!("../../../docs/decisions/scale-from-zero.md");
 
     fn variant(name: &str, cost: f64, per_replica: Option<f64>) -> WakeCandidate {
-        let (cost, bounds) = (Cost::new(cost).unwrap(), Bounds { min: Replicas::ZERO, max: None });
-        WakeCandidate {
-            name: name.into(),
-            role: Role::Both,
-            replicas: Replicas::ZERO,
-            cost,
-            per_replica,
-            bounds,
-        }
+        let (name, cost) = (name.into(), Cost::new(cost).unwrap());
+        let bounds = Bounds { min: Replicas::ZERO, max: None };
+        WakeCandidate { name, role: Role::Both, replicas: Replicas::ZERO, cost, per_replica, bounds }
     }
 
     fn names(candidates: &[WakeCandidate], compat: Compat) -> Vec<&str> {
-        arithmetic::woken(candidates, compat)
-            .into_iter()
-            .map(|position| candidates[position].name.as_str())
-            .collect()
+        let woken = arithmetic::woken(candidates, compat).into_iter();
+        woken.map(|index| candidates[index].name.as_str()).collect()
     }
 
     #[test]
@@ -106,50 +97,27 @@ mod tests {
     }
 
     #[test]
-    fn of_a_role_that_runs_already_nothing_is_woken() {
-        let mut all = [variant("a", 1.0, None), variant("b", 2.0, None)];
-        all[1].replicas = Replicas::ONE;
-        assert_eq!(names(&all, Compat::Corrected), [""; 0]);
-        assert_eq!(names(&all, Compat::Upstream), ["a"]);
-    }
-
-    #[test]
-    fn each_role_wakes_its_own_cheapest() {
-        let mut all = [variant("p", 3.0, None), variant("d", 2.0, None), variant("e", 1.0, None)];
-        all[0].role = Role::Prefill;
-        all[1].role = Role::Decode;
-        all[2].role = Role::Decode;
-        assert_eq!(names(&all, Compat::Corrected), ["p", "e"]);
-    }
-
-    #[test]
-    fn a_variant_that_may_not_run_is_passed_over() {
-        let mut all = [variant("a", 1.0, None), variant("b", 2.0, None)];
-        all[0].bounds.max = Some(Replicas::ZERO);
-        assert_eq!(names(&all, Compat::Corrected), ["b"]);
+    fn each_sleeping_role_wakes_its_own_cheapest_variant_that_may_run() {
+        let mut running = [variant("a", 1.0, None), variant("b", 2.0, None)];
+        running[1].replicas = Replicas::ONE;
+        assert_eq!(names(&running, Compat::Corrected), [""; 0], "the role runs already");
+        assert_eq!(names(&running, Compat::Upstream), ["a"]);
+        let roles = [("p", 3.0, Role::Prefill), ("d", 2.0, Role::Decode), ("e", 1.0, Role::Decode)];
+        let roles = roles.map(|(name, cost, role)| WakeCandidate { role, ..variant(name, cost, None) });
+        assert_eq!(names(&roles, Compat::Corrected), ["p", "e"]);
+        let mut stopped = [variant("a", 1.0, None), variant("b", 2.0, None)];
+        stopped[0].bounds.max = Some(Replicas::ZERO);
+        assert_eq!(names(&stopped, Compat::Corrected), ["b"]);
     }
 
     #[test]
     fn a_capacity_of_nothing_is_not_known_and_ties_go_by_name() {
-        let known = [variant("b", 6.0, Some(3.0)), variant("a", 9.0, Some(9.0))];
+        let mut known = vec![variant("b", 6.0, Some(3.0)), variant("a", 9.0, Some(9.0))];
         assert_eq!(names(&known, Compat::Corrected), ["a"]);
-        let unknown =
-            [variant("b", 6.0, Some(3.0)), variant("a", 9.0, Some(9.0)), variant("c", 7.0, Some(0.0))];
-        assert_eq!(names(&unknown, Compat::Corrected), ["b"], "bare prices are compared");
+        known.push(variant("c", 7.0, Some(0.0)));
+        assert_eq!(names(&known, Compat::Corrected), ["b"], "bare prices are compared");
         let equal = [variant("b", 2.0, None), variant("a", 2.0, None)];
         assert_eq!(names(&equal, Compat::Corrected), ["a"]);
-    }
-
-    #[test]
-    fn a_sample_without_a_target_counts_for_its_model() {
-        let held = [QueueSample { model: "m".into(), target_model: String::new(), value: 5.0 }];
-        assert!(is_pending_by_any_name("m", &held));
-        assert!(!is_pending("m", &held));
-        let nothing = [QueueSample { value: 0.0, ..held[0].clone() }];
-        assert!(!is_pending_by_any_name("m", &nothing), "nothing waits");
-        assert!(!is_pending_by_any_name("n", &held));
-        let elsewhere = [QueueSample { model: "m".into(), target_model: "n".into(), value: 5.0 }];
-        assert!(!is_pending_by_any_name("m", &elsewhere));
     }
 
     proptest! {

@@ -53,35 +53,39 @@ mod tests {
     const PAGE: &str = include_str!("../../../docs/decisions/threshold.md");
     const TEN: Bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(10)) };
 
-    fn seen(pairs: &[(f64, u32)]) -> Vec<ThresholdObservation> {
-        pairs.iter().map(|(kv, queue)| ThresholdObservation { kv: *kv, queue: *queue }).collect()
+    fn scored(loads: &[(f64, u32)], current: u32, settings: &ThresholdSettings) -> Scored {
+        let observation = |(kv, queue): &(f64, u32)| ThresholdObservation { kv: *kv, queue: *queue };
+        let observations: Vec<_> = loads.iter().map(observation).collect();
+        analyze(&observations, Replicas::new(current), TEN, settings)
+    }
+
+    fn usual(loads: &[(f64, u32)], current: u32) -> Scored {
+        scored(loads, current, &ThresholdSettings::default())
     }
 
     #[test]
     fn the_page_says_what_the_code_computes() {
-        let found =
-            analyze(&seen(&[(0.9, 0), (0.85, 2)]), Replicas::new(2), TEN, &ThresholdSettings::default());
+        let found = usual(&[(0.9, 0), (0.85, 2)], 2);
         let says = format!("mean {} and {} replicas", found.mean.unwrap(), found.wanted);
         assert!(PAGE.contains(&says), "the page does not say {says:?}");
     }
 
     #[test]
-    fn nothing_seen_keeps_the_number_even_outside_the_bounds() {
-        let found = analyze(&[], Replicas::new(12), TEN, &ThresholdSettings::default());
+    fn nothing_observed_keeps_the_number_even_outside_the_bounds() {
+        let found = usual(&[], 12);
         assert_eq!((found.mean, found.wanted), (None, Replicas::new(12)));
     }
 
     #[test]
     fn at_the_maximum_no_score_adds_a_replica_and_it_says_so() {
-        let found = analyze(&seen(&[(0.9, 0)]), Replicas::new(10), TEN, &ThresholdSettings::default());
+        let found = usual(&[(0.9, 0)], 10);
         assert_eq!((found.wanted, found.more_above, found.fewer_below), (Replicas::new(10), None, Some(0.3)));
     }
 
     #[test]
     fn with_a_queue_limit_of_zero_anything_waiting_is_a_full_queue() {
-        let rules = ThresholdSettings { queue_limit: 0.0, ..ThresholdSettings::default() };
-        let levels = analyze(&seen(&[(0.1, 0), (0.1, 1)]), Replicas::ONE, TEN, &rules).each;
-        assert_eq!(levels, [0.1, 1.0]);
+        let settings = ThresholdSettings { queue_limit: 0.0, ..ThresholdSettings::default() };
+        assert_eq!(scored(&[(0.1, 0), (0.1, 1)], 1, &settings).each, [0.1, 1.0]);
     }
 
     fn replica() -> impl Strategy<Value = (f64, u32)> {
@@ -96,7 +100,7 @@ mod tests {
             replicas in proptest::collection::vec(replica(), 1..6),
             current in 1_u32..=10,
         ) {
-            let found = analyze(&seen(&replicas), Replicas::new(current), TEN, &ThresholdSettings::default());
+            let found = usual(&replicas, current);
             prop_assert!(TEN.clamp(found.wanted) == found.wanted);
             prop_assert!(found.wanted.get().abs_diff(current) <= 1);
             prop_assert!(!found.mean.unwrap().is_nan());
@@ -104,9 +108,7 @@ mod tests {
 
         #[test]
         fn more_load_never_wants_fewer(kv in 0.0..1.0_f64, queue in 0_u32..12, more in 0.0..1.0_f64) {
-            let wanted = |kv, queue| {
-                analyze(&seen(&[(kv, queue)]), Replicas::new(5), TEN, &ThresholdSettings::default()).wanted
-            };
+            let wanted = |kv, queue| usual(&[(kv, queue)], 5).wanted;
             prop_assert!(wanted(kv + more, queue) >= wanted(kv, queue));
             prop_assert!(wanted(kv, queue + 1) >= wanted(kv, queue));
         }

@@ -73,12 +73,8 @@ pub fn analyze(
     steps: Steps,
     queue_limit: f64,
 ) -> Scored {
-    step(
-        replicas.iter().map(|observation| score(*observation, queue_limit)).collect(),
-        current,
-        bounds,
-        steps,
-    )
+    let scores = replicas.iter().map(|observation| score(*observation, queue_limit)).collect();
+    step(scores, current, bounds, steps)
 }
 
 /// The best speeds of the last hour by [`hardware_key`], of one model.
@@ -160,27 +156,21 @@ mod tests {
     use super::*;
 
     const PAGE: &str = include_str!("../../../docs/decisions/weighted.md");
-    const TEN: Bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(10)) };
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
     }
 
-    fn wanted(one: WeightedObservation, current: u32) -> Scored {
-        analyze(&[one], Replicas::new(current), TEN, Steps::default(), QUEUE_LIMIT)
-    }
-
     #[test]
     fn the_page_says_what_the_code_computes() {
-        let one = WeightedObservation { kv: 0.95, queue: 5, speed: speed(Some(40.0), 10.0, 0.0), best: 10.0 };
-        let found = wanted(one, 2);
-        let slower = degradation(one.speed, one.best);
-        let says = format_smolstr!(
-            "degradation {slower}, score {:.3} and {} replicas",
-            found.mean.unwrap(),
-            found.wanted
-        );
-        assert!(PAGE.contains(says.as_str()), "the page does not say {says:?}");
+        let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(10)) };
+        let (kv, queue, speed, best) = (0.95, 5, speed(Some(40.0), 10.0, 0.0), 10.0);
+        let observed = [WeightedObservation { kv, queue, speed, best }];
+        let Scored { mean, wanted, .. } =
+            analyze(&observed, Replicas::new(2), bounds, Steps::default(), QUEUE_LIMIT);
+        let (slower, mean) = (degradation(speed, best), mean.unwrap());
+        let says = format!("degradation {slower}, score {mean:.3} and {wanted} replicas");
+        assert!(PAGE.contains(&says), "the page does not say {says:?}");
     }
 
     #[test]
@@ -200,29 +190,23 @@ mod tests {
     #[test]
     fn hardware_and_length_of_answers_keep_speeds_apart() {
         let keys = [0.0, 99.9, 100.0, 499.9, 500.0].map(|length| hardware_key("H100", 2, length));
-        let short = ["H100|2|short", "H100|2|short", "H100|2|medium", "H100|2|medium", "H100|2|long"];
-        assert_eq!(keys, short);
+        let lengths = ["short", "short", "medium", "medium", "long"];
+        assert_eq!(keys, lengths.map(|length| format!("H100|2|{length}")));
     }
 
     #[test]
-    fn a_best_speed_counts_for_an_hour() {
+    fn a_best_speed_is_a_positive_number_and_counts_for_an_hour() {
         let mut best = SpeedWindow::default();
-        best.observe(at(0), 50.0);
-        best.observe(at(120), 30.0);
-        best.observe(at(240), 40.0);
-        assert_eq!(
-            [3599, 3600, 3839, 3840].map(|now| best.largest(at(now), BEST_SPEED_WINDOW).to_string()),
-            ["50", "40", "40", "0"]
-        );
-    }
-
-    #[test]
-    fn what_is_no_positive_number_is_no_speed() {
-        for odd in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let mut best = SpeedWindow::default();
-            best.observe(at(0), odd);
+        for no_speed in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            best.observe(at(0), no_speed);
             assert_eq!(best, SpeedWindow::default());
         }
+        for (second, speed) in [(0, 50.0), (120, 30.0), (240, 40.0)] {
+            best.observe(at(second), speed);
+        }
+        let largest =
+            [3599, 3600, 3839, 3840].map(|now| best.largest(at(now), BEST_SPEED_WINDOW).to_string());
+        assert_eq!(largest, ["50", "40", "40", "0"]);
     }
 
     #[test]
@@ -242,7 +226,8 @@ mod tests {
             bests.observe("H100", at(second), speed);
         }
         let both = |second| {
-            [bests.get("H100", at(second)), bests.for_removals("H100", at(second))].map(|one| one.to_string())
+            let now = at(second);
+            [bests.get("H100", now), bests.for_removals("H100", now)].map(|speed| speed.to_string())
         };
         assert_eq!(both(9000), ["9", "50"]);
         assert_eq!(both(7 * 86_400 - 1), ["0", "50"]);
@@ -254,15 +239,11 @@ mod tests {
     #[test]
     fn an_hour_of_falling_speeds_stays_small() {
         let mut best = SpeedWindow::default();
-        (0..4000)
-            .for_each(|second| best.observe(at(second), 1e3 - 1.0 / 7.0 - f64::from(second as i32) / 9.0));
-        let stored = serde_json::to_string(&best).unwrap();
-        assert!(
-            best.0.len() <= 62 && stored.len() < 2300,
-            "{} entries, {} bytes",
-            best.0.len(),
-            stored.len()
-        );
+        for second in 0..4000_i32 {
+            best.observe(at(second.into()), 1e3 - 1.0 / 7.0 - f64::from(second) / 9.0);
+        }
+        let (entries, bytes) = (best.0.len(), serde_json::to_string(&best).unwrap().len());
+        assert!(entries <= 62 && bytes < 2300, "{entries} entries, {bytes} bytes");
     }
 
     proptest! {
@@ -272,12 +253,12 @@ mod tests {
         fn a_score_is_between_0_and_1_and_grows_with_load_and_slowness(
             kv in 0.0..1.0_f64, queue in 0_u32..9, speed in 0.0..20.0_f64, best in 0.0..20.0_f64, less in 0.0..1.0_f64,
         ) {
-            let one = WeightedObservation { kv, queue, speed: Some(speed), best };
-            let base = score(one, QUEUE_LIMIT);
+            let usual = WeightedObservation { kv, queue, speed: Some(speed), best };
+            let base = score(usual, QUEUE_LIMIT);
             prop_assert!((0.0..=1.0).contains(&base));
-            let fuller = WeightedObservation { kv: kv + less, ..one };
-            let queued = WeightedObservation { queue: queue + 1, ..one };
-            let slower = WeightedObservation { speed: Some(speed * less), ..one };
+            let fuller = WeightedObservation { kv: kv + less, ..usual };
+            let queued = WeightedObservation { queue: queue + 1, ..usual };
+            let slower = WeightedObservation { speed: Some(speed * less), ..usual };
             for worse in [fuller, queued, slower] {
                 prop_assert!(score(worse, QUEUE_LIMIT) >= base);
             }

@@ -4,8 +4,6 @@
 //! different units can be compared. A round serves a share of every need of one model: priority decides who is served, not how
 //! much is needed. Needs are kept until they are covered, and every replica is checked against all limits.
 
-use serde::{Deserialize, Serialize};
-
 use super::growth::grow;
 use super::plan_builder::{PlanBuilder, quantity};
 use super::removal::{remove, remove_spare};
@@ -17,7 +15,7 @@ use crate::model::{GroupId, Role};
 use crate::units::{count, to_f64};
 
 /// The plans of all models, and how capacity was shared among them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SharedPlans {
     /// One for each request, in the same order.
     pub plans: Vec<Plan>,
@@ -26,7 +24,7 @@ pub struct SharedPlans {
 }
 
 /// One round: the most starved model may fill `target`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct SharingRound {
     pub id: GroupId,
     /// Its remaining weight: GPUs times priority and score; in upstream's arithmetic a need in the findings' units instead of GPUs.

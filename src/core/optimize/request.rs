@@ -1,6 +1,5 @@
 //! What an optimizer is asked, and what it answers.
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::OptimizerStep;
@@ -10,7 +9,7 @@ use crate::model::{Bounds, GroupId, Role};
 use crate::units::{Cost, Replicas, Watts};
 
 /// One model and what is known of it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: GroupId,
     /// Its weight among models, at least 0.
@@ -21,7 +20,7 @@ pub struct Request {
 }
 
 /// A variant that may get more or fewer replicas.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The variant's name, unique in its namespace.
     pub name: SmolStr,
@@ -61,7 +60,7 @@ impl Candidate {
 }
 
 /// What an optimizer makes of a request.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub id: GroupId,
     /// One for each candidate, in the same order.
@@ -70,7 +69,7 @@ pub struct Plan {
 }
 
 /// One variant's number.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VariantTarget {
     pub name: SmolStr,
     pub current: Replicas,

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, ToSmolStr};
 
 use super::OptimizerStep;
@@ -14,7 +13,7 @@ use crate::model::Role;
 use crate::units::{Replicas, to_f64};
 
 /// Where rescaling is on.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rescale {
     /// Among models of namespaces without a quota of their own.
     pub cluster: bool,

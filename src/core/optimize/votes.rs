@@ -7,22 +7,27 @@ use crate::model::Role;
 use crate::report::Vote;
 use crate::units::{count, to_f64};
 
-/// A number for each role that has one, at the position of the role in [`Role::ALL`]: `as usize` of a fieldless enum is that position.
+/// A number for each role that has one, at the position of the role in [`Role::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct ByRole([Option<f64>; Role::ALL.len()]);
 
 impl ByRole {
+    /// `as usize` of a fieldless enum is its position among the variants, and [`Role::ALL`] has their order.
+    const fn position(role: Role) -> usize {
+        role as usize
+    }
+
     /// The number of `role`, 0 if it has none.
     pub(crate) fn get(&self, role: Role) -> f64 {
-        self.0[role as usize].unwrap_or(0.0)
+        self.0[Self::position(role)].unwrap_or(0.0)
     }
 
     pub(crate) const fn has(&self, role: Role) -> bool {
-        self.0[role as usize].is_some()
+        self.0[Self::position(role)].is_some()
     }
 
     pub(crate) const fn set(&mut self, role: Role, value: f64) {
-        self.0[role as usize] = Some(value);
+        self.0[Self::position(role)] = Some(value);
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Role, f64)> {

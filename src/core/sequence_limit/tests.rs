@@ -119,11 +119,11 @@ fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run(
         state.replicas = running.iter().map(pod).collect();
         state
     };
-    let seen = |running: &[&[f64]]| PeakRunning::default().of(&pods(running));
-    assert_eq!(seen(&[&[50.0, 50.0], &[4000.0, 4000.0], &[60.0, 60.0]]), 60);
-    assert_eq!(seen(&[&[90.0], &[80.0], &[60.0]]), 80, "the argument is not in force");
-    assert_eq!(seen(&[&[50.0, 4000.0]]), 50, "alone, and in one scrape");
-    assert_eq!(seen(&[&[50.0, 90.0, 90.0]]), 90);
+    let peak = |running: &[&[f64]]| PeakRunning::default().of(&pods(running));
+    assert_eq!(peak(&[&[50.0, 50.0], &[4000.0, 4000.0], &[60.0, 60.0]]), 60);
+    assert_eq!(peak(&[&[90.0], &[80.0], &[60.0]]), 80, "the argument is not in force");
+    assert_eq!(peak(&[&[50.0, 4000.0]]), 50, "alone, and in one scrape");
+    assert_eq!(peak(&[&[50.0, 90.0, 90.0]]), 90);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
 }
 
 #[test]
-fn what_has_not_run_for_a_week_is_forgotten_and_so_is_what_a_previous_version_has_never_seen_again() {
+fn what_has_not_run_for_a_week_is_forgotten_also_of_an_earlier_version() {
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
     let mut most = PeakRunning::default();
     most.observe(&busy, false, at(0));
@@ -191,7 +191,7 @@ fn what_no_engine_runs_is_not_believed() {
 }
 
 #[test]
-fn a_second_look_at_the_same_moment_remembers_the_same_and_it_comes_back_as_it_was_written() {
+fn a_second_call_at_the_same_moment_remembers_the_same_and_survives_storage() {
     let busy = variant("H100", None, &[40.0]);
     let mut once = PeakRunning::default();
     once.observe(&busy, false, at(0));

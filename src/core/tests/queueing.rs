@@ -14,7 +14,7 @@ use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use wva_core::analyze::queueing::{LatencyObservation, QueueingSettings, VariantLoad};
 use wva_core::arithmetic::analyze_queueing as analyze;
 use wva_core::units::Requests;
-use wva_core::upstream::inferno_greedy::{BestEffort, solve};
+use wva_core::upstream::inferno::{BestEffort, solve};
 
 fn service() -> impl Strategy<Value = Service> {
     let parameters = (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32);

@@ -11,7 +11,6 @@
 pub mod by_score;
 pub mod cost_aware;
 pub mod inferno;
-pub mod inferno_greedy;
 pub mod limiter;
 pub mod queueing;
 pub mod rebalance;
@@ -19,6 +18,25 @@ pub mod saturation_percent;
 pub mod saturation_token;
 pub mod scale_from_zero;
 pub mod throughput;
-mod tree;
 
-pub use tree::Tree;
+use crate::model::Compat;
+
+/// A source tree of upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tree {
+    /// The main branch of 2026-06 (commit 526ce85), which counts pods where v0.9 counts engines.
+    June,
+    /// Release v0.9 (2026-08).
+    August,
+}
+
+impl Tree {
+    /// The tree that `compat` asks for; `None` for the default arithmetic.
+    pub const fn from_compat(compat: Compat) -> Option<Self> {
+        match compat {
+            Compat::Corrected => None,
+            Compat::Upstream => Some(Self::August),
+            Compat::UpstreamJune => Some(Self::June),
+        }
+    }
+}

@@ -78,9 +78,6 @@ fn start(stored: Option<&Parameters>, first: &Environment) -> Start {
 
 /// A model of one replica. Defect: its own test (1 − p₀ of the solution before, 1 at first, against K) rejects a model with room for a
 /// single request.
-///
-/// # Errors
-/// As [`Model::new`], and for a single request.
 pub fn model(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Model, Unsolvable> {
     let is_single = limits.batch.saturating_add(limits.queue) == 1;
     if is_single && lengths.output >= 1.0 {

@@ -8,30 +8,23 @@
 use super::Tree;
 use crate::units::{Replicas, Requests, count, truncated_u32};
 
-/// One autoscaler, and the pool it scales.
+/// One autoscaler, and the pool it scales. Upstream takes every replica for one GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolEntry {
     /// Requests that the scheduler holds for the pool.
     pub queue: Requests,
     /// The autoscaler's minimum; 0 counts as 1.
     pub min: Replicas,
-    /// GPUs of a replica; 0 counts as 1.
-    pub gpus: u32,
 }
 
 /// The maximum of each of `entries`, in their order, or `None` if there is nothing to divide: a quota of 0, or one below the sum of the
-/// minima. Defects: a replica counts as one GPU; June's tree also ignores the minima, and may exceed the quota.
+/// minima. Defect: June's tree ignores the minima, and may exceed the quota.
 pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Replicas>> {
     let weights = weights(entries);
     match tree {
         Tree::June => (quota > 0).then(|| divide_by_weight(quota, &weights)),
-        Tree::August => divide(quota, &floors(entries, |_| 1), &weights),
+        Tree::August => divide(quota, entries, &weights),
     }
-}
-
-/// The same without the defects: a replica counts as its GPUs.
-pub fn rebalance_by_gpus(quota: u32, entries: &[PoolEntry]) -> Option<Vec<Replicas>> {
-    divide(quota, &floors(entries, |entry| entry.gpus.max(1)), &weights(entries))
 }
 
 /// Each entry's share of what waits; equal shares if nothing waits.
@@ -42,48 +35,32 @@ fn weights(entries: &[PoolEntry]) -> Vec<f64> {
     entries.iter().map(|entry| if has_queue { entry.queue.get() / total } else { equal }).collect()
 }
 
-/// Indices by weight, the heaviest first; in order if weights are equal.
-fn heaviest_first(weights: &[f64]) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by(|left, right| weights[*right].total_cmp(&weights[*left]));
-    order
+/// The index of the largest weight, the first of equal ones.
+fn heaviest(weights: &[f64]) -> Option<usize> {
+    (0..weights.len()).min_by(|left, right| weights[*right].total_cmp(&weights[*left]))
 }
 
 fn divide_by_weight(quota: u32, weights: &[f64]) -> Vec<Replicas> {
     let share = |weight: &f64| truncated_u32(f64::from(quota) * weight).max(1);
     let mut shares: Vec<u32> = weights.iter().map(share).collect();
     let given = shares.iter().fold(0_u32, |sum, share| sum.saturating_add(*share));
-    if let Some(heaviest) = heaviest_first(weights).first() {
-        shares[*heaviest] += quota.saturating_sub(given);
+    if let Some(heaviest) = heaviest(weights) {
+        shares[heaviest] += quota.saturating_sub(given);
     }
     shares.into_iter().map(Replicas::new).collect()
 }
 
-/// What an entry gets in any case.
-struct Floor {
-    min: u32,
-    gpus: u32,
-}
-
-fn floors(entries: &[PoolEntry], gpus: impl Fn(&PoolEntry) -> u32) -> Vec<Floor> {
-    entries.iter().map(|entry| Floor { min: entry.min.get().max(1), gpus: gpus(entry) }).collect()
-}
-
 /// First the minima, then the rest by weight, then what rounding left to the heaviest.
-fn divide(quota: u32, floors: &[Floor], weights: &[f64]) -> Option<Vec<Replicas>> {
-    let needed =
-        floors.iter().try_fold(0_u32, |sum, floor| sum.checked_add(floor.min.checked_mul(floor.gpus)?))?;
+fn divide(quota: u32, entries: &[PoolEntry], weights: &[f64]) -> Option<Vec<Replicas>> {
+    let minima: Vec<u32> = entries.iter().map(|entry| entry.min.get().max(1)).collect();
+    let needed = minima.iter().try_fold(0_u32, |sum, min| sum.checked_add(*min))?;
     let free = quota.checked_sub(needed).filter(|_| quota > 0)?;
-    let extra = |(floor, weight): (&Floor, &f64)| truncated_u32(f64::from(free) * weight) / floor.gpus;
-    let mut extras: Vec<u32> = floors.iter().zip(weights).map(extra).collect();
-    let used: u32 = extras.iter().zip(floors).fold(0, |sum, (extra, floor)| sum + extra * floor.gpus);
-    let mut left = free.saturating_sub(used);
-    for index in heaviest_first(weights) {
-        let gpus = floors[index].gpus;
-        extras[index] += left / gpus;
-        left %= gpus;
+    let mut extras: Vec<u32> = weights.iter().map(|weight| truncated_u32(f64::from(free) * weight)).collect();
+    let used: u32 = extras.iter().sum();
+    if let Some(heaviest) = heaviest(weights) {
+        extras[heaviest] += free.saturating_sub(used);
     }
-    Some(extras.iter().zip(floors).map(|(extra, floor)| Replicas::new(extra + floor.min)).collect())
+    Some(extras.iter().zip(minima).map(|(extra, min)| Replicas::new(extra + min)).collect())
 }
 
 #[cfg(test)]
@@ -92,75 +69,48 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::Compat;
 
-    fn entry((queue, min, gpus): (f64, u32, u32)) -> PoolEntry {
-        PoolEntry { queue: Requests::new(queue).unwrap(), min: Replicas::new(min), gpus }
-    }
-
-    fn numbers(quota: u32, entries: &[(f64, u32, u32)], compat: Compat) -> Option<Vec<u32>> {
-        let entries: Vec<PoolEntry> = entries.iter().copied().map(entry).collect();
-        let maxima = match Tree::from_compat(compat) {
-            None => rebalance_by_gpus(quota, &entries),
-            Some(tree) => rebalance(quota, &entries, tree),
+    fn numbers(quota: u32, entries: &[(f64, u32)], tree: Tree) -> Option<Vec<u32>> {
+        let entry = |(queue, min): &(f64, u32)| PoolEntry {
+            queue: Requests::new(*queue).unwrap(),
+            min: Replicas::new(*min),
         };
-        maxima.map(|maxima| maxima.into_iter().map(Replicas::get).collect())
+        let entries: Vec<PoolEntry> = entries.iter().map(entry).collect();
+        let maxima = rebalance(quota, &entries, tree)?;
+        Some(maxima.into_iter().map(Replicas::get).collect())
     }
 
     #[test]
-    fn june_exceeds_the_quota_and_ignores_minima_where_we_do_not() {
-        let entries = [(0.0, 3, 1), (100.0, 0, 1)];
-        assert_eq!(numbers(10, &entries, Compat::UpstreamJune), Some(vec![1, 10]));
-        assert_eq!(numbers(10, &entries, Compat::Corrected), Some(vec![3, 7]));
-    }
-
-    #[test]
-    fn replicas_of_several_gpus_are_counted_as_such_by_us_only() {
-        let entries = [(30.0, 1, 4), (10.0, 1, 2)];
-        assert_eq!(numbers(16, &entries, Compat::Upstream), Some(vec![12, 4]));
-        assert_eq!(numbers(16, &entries, Compat::Corrected), Some(vec![3, 2]));
+    fn june_exceeds_the_quota_and_ignores_minima() {
+        let entries = [(0.0, 3), (100.0, 0)];
+        assert_eq!(numbers(10, &entries, Tree::June), Some(vec![1, 10]));
+        assert_eq!(numbers(10, &entries, Tree::August), Some(vec![3, 7]));
     }
 
     #[test]
     fn minima_above_the_quota_leave_everything_as_it_is() {
-        let entries = [(1.0, 6, 1), (1.0, 6, 1)];
-        assert_eq!(numbers(10, &entries, Compat::Corrected), None);
-        assert_eq!(numbers(10, &entries, Compat::Upstream), None);
-        assert_eq!(numbers(0, &[(1.0, 0, 1)], Compat::UpstreamJune), None);
-        assert_eq!(numbers(u32::MAX, &[(1.0, u32::MAX, u32::MAX)], Compat::Corrected), None);
+        assert_eq!(numbers(10, &[(1.0, 6), (1.0, 6)], Tree::August), None);
+        assert_eq!(numbers(0, &[(1.0, 0)], Tree::June), None);
+        assert_eq!(numbers(u32::MAX, &[(1.0, u32::MAX), (1.0, 1)], Tree::August), None);
     }
 
     proptest! {
         #![proptest_config(crate::cases::quick())]
 
         #[test]
-        fn every_entry_has_its_minimum_and_the_sum_is_within_the_quota(
+        fn every_entry_has_its_minimum_and_nothing_of_the_quota_is_left(
             quota in prop_oneof![0_u32..100, any::<u32>()],
-            entries in vec((prop_oneof![Just(0.0), 0.0..1e3_f64, Just(f64::MAX)], 0_u32..9, 0_u32..9), 0..8),
+            entries in vec((prop_oneof![Just(0.0), 0.0..1e3_f64, Just(f64::MAX)], 0_u32..9), 1..8),
         ) {
-            let Some(numbers) = numbers(quota, &entries, Compat::Corrected) else { return Ok(()) };
-            let mut used = 0_u64;
-            for (number, (_, min, gpus)) in numbers.iter().zip(&entries) {
-                prop_assert!(number >= min && *number >= 1);
-                used += u64::from(*number) * u64::from((*gpus).max(1));
-            }
-            prop_assert!(used <= u64::from(quota));
-        }
-
-        #[test]
-        fn with_one_gpu_a_replica_nothing_of_the_quota_is_left(
-            quota in 20_u32..200, entries in vec((0.0..1e3_f64, 0_u32..3, 1_u32..2), 1..6),
-        ) {
-            let given = numbers(quota, &entries, Compat::Corrected).unwrap();
-            prop_assert_eq!(given.iter().sum::<u32>(), quota);
-            prop_assert_eq!(Some(given), numbers(quota, &entries, Compat::Upstream));
+            let Some(numbers) = numbers(quota, &entries, Tree::August) else { return Ok(()) };
+            prop_assert!(numbers.iter().zip(&entries).all(|(number, (_, min))| number >= min && *number >= 1));
+            prop_assert_eq!(numbers.iter().map(|number| u64::from(*number)).sum::<u64>(), u64::from(quota));
         }
 
         #[test]
         fn june_never_panics(quota: u32, queues in vec(0.0..1e300_f64, 0..8)) {
-            let entries: Vec<_> = queues.iter().map(|queue| (*queue, 0, 1)).collect();
-            let given = numbers(quota, &entries, Compat::UpstreamJune);
-            prop_assert_eq!(given.is_some(), quota > 0);
+            let entries: Vec<_> = queues.iter().map(|queue| (*queue, 0)).collect();
+            prop_assert_eq!(numbers(quota, &entries, Tree::June).is_some(), quota > 0);
         }
     }
 }

@@ -19,13 +19,6 @@ pub fn is_pending(model: &str, samples: &[QueueSample]) -> bool {
     samples.iter().any(|sample| sample.target_model == model && sample.value > 0.0)
 }
 
-/// The same without the defect: a sample without a target model counts for its model.
-pub fn is_pending_by_any_name(model: &str, samples: &[QueueSample]) -> bool {
-    let is_untargeted =
-        |sample: &QueueSample| sample.target_model.is_empty() && sample.model == model && sample.value > 0.0;
-    is_pending(model, samples) || samples.iter().any(is_untargeted)
-}
-
 /// The indices of the candidates to wake, ascending. Defect: all that sleep are woken.
 pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     (0..candidates.len()).filter(|index| candidates[*index].is_asleep()).collect()

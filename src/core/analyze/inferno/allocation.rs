@@ -1,6 +1,5 @@
 //! One server on one accelerator. Derived from WVA until v0.5, `pkg/core/allocation.go`.
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::data::{Accelerator, Current, PerformanceProfile, Server};
@@ -9,7 +8,7 @@ use crate::analyze::queueing::sizing::Targets;
 use crate::units::Replicas;
 
 /// Replicas of one server on one accelerator, and what they do. Times in ms.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Allocation {
     /// The accelerator's name; empty for the allocation of nothing.
     pub accelerator: SmolStr,
@@ -225,9 +224,9 @@ mod tests {
     #[test]
     fn replicas_are_as_many_as_the_arrivals_take_and_at_least_the_minimum() {
         let load = |arrival| ServerLoad { arrival, input: 128, output: 256 };
-        let one = allocated(0, 0, load(6.0)).unwrap();
-        assert_eq!((one.replicas, one.cost), (Replicas::ONE, 80.0));
-        let per_minute = one.max_rate * 60_000.0;
+        let found = allocated(0, 0, load(6.0)).unwrap();
+        assert_eq!((found.replicas, found.cost), (Replicas::ONE, 80.0));
+        let per_minute = found.max_rate * 60_000.0;
         assert_eq!(allocated(0, 0, load(per_minute * 2.5)).unwrap().replicas.get(), 3);
         assert_eq!(allocated(0, 5, load(per_minute * 2.5)).unwrap().replicas.get(), 5);
     }

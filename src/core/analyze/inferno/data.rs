@@ -1,7 +1,6 @@
 //! What the solver knows: accelerators, how fast they serve which model, service classes and servers. Plain values; files and YAML
 //! keys are read elsewhere. Derived from WVA until v0.5, `pkg/config/types.go`.
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use crate::analyze::queueing::model::Service;
@@ -9,7 +8,7 @@ use crate::analyze::queueing::sizing::Targets;
 use crate::units::{OutOfRange, Replicas};
 
 /// A unit of accelerators that is allocated as a whole.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Accelerator {
     pub name: SmolStr,
     /// What is counted when the supply is limited.
@@ -21,7 +20,7 @@ pub struct Accelerator {
 }
 
 /// How one accelerator serves one model.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PerformanceProfile {
     pub model: SmolStr,
     pub accelerator: SmolStr,
@@ -43,7 +42,7 @@ impl PerformanceProfile {
 }
 
 /// The targets of a class of users.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServiceLevel {
     name: SmolStr,
     priority: u32,
@@ -56,10 +55,8 @@ impl ServiceLevel {
     /// The lowest priority, and that of a class without a valid one.
     pub const LOWEST: u32 = 100;
 
-    /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model.
-    ///
-    /// # Errors
-    /// If a target is negative or not finite.
+    /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model. Fails for a target that is
+    /// negative or not finite.
     pub fn new(name: &str, priority: i64, targets: Vec<(SmolStr, Targets)>) -> Result<Self, OutOfRange> {
         for (_, target) in &targets {
             target.validated()?;
@@ -91,7 +88,7 @@ fn name_or_default(name: &str) -> &str {
 }
 
 /// What is asked of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerLoad {
     /// Requests a minute.
     pub arrival: f32,
@@ -100,7 +97,7 @@ pub struct ServerLoad {
 }
 
 /// A model served for a class of users: in this product a variant.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Server {
     pub name: SmolStr,
     /// Its class; empty is the unnamed one.
@@ -116,7 +113,7 @@ pub struct Server {
 }
 
 /// What a server has now.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Current {
     /// Its accelerator; empty is none.
     pub accelerator: SmolStr,

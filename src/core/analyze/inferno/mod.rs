@@ -9,14 +9,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use self::allocation::{Allocation, AllocationChoice, AllocationRequest, allocate};
 use self::data::{Accelerator, PerformanceProfile, Server, ServiceLevel};
 use crate::units::Replicas;
 
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct System {
     /// Accelerators; of equal values the first wins.
     pub accelerators: Vec<Accelerator>,

@@ -6,8 +6,7 @@ use super::data::{Current, ServerLoad};
 use super::*;
 use crate::analyze::queueing::model::Service;
 use crate::analyze::queueing::sizing::Targets;
-use crate::upstream::inferno::{LimitedSupply, proposals, solve, solve_with_idle};
-use crate::upstream::inferno_greedy::{self as greedy, BestEffort};
+use crate::upstream::inferno::{self as upstream, BestEffort, GreedySolution};
 
 fn accelerator(name: &str, cost: f32) -> Accelerator {
     Accelerator { name: name.into(), kind: name.into(), multiplicity: 1, cost }
@@ -19,9 +18,9 @@ fn performance(accelerator: &str, units: u32, speed: f32) -> PerformanceProfile 
     PerformanceProfile { model, accelerator, units, max_batch: 64, at_tokens: 256, service }
 }
 
-fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
-    let accelerator = on.into();
-    let current = Some(Current { accelerator, replicas: Replicas::new(2), cost: 80.0 });
+/// Two replicas of it are on `accelerator`, unless that is empty.
+fn server(name: &str, class: &str, arrival: f32, accelerator: &str) -> Server {
+    let current = Current { accelerator: accelerator.into(), replicas: Replicas::new(2), cost: 80.0 };
     Server {
         name: name.into(),
         class: class.into(),
@@ -30,7 +29,7 @@ fn server(name: &str, class: &str, arrival: f32, on: &str) -> Server {
         min: Replicas::ZERO,
         max_batch: 0,
         keep_accelerator: false,
-        current: current.filter(|_| !on.is_empty()),
+        current: (!accelerator.is_empty()).then_some(current),
     }
 }
 
@@ -48,32 +47,9 @@ fn system(servers: Vec<Server>) -> System {
     }
 }
 
-fn limited(a100: u64, h100: u64, policy: BestEffort) -> LimitedSupply {
-    let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
-    LimitedSupply { available, policy, delayed: false }
-}
-
-#[test]
-fn the_reference_tables_allocations_agree() {
-    let targets = Targets::latency(200.0, 40.0).unwrap();
-    let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
-    let find = |server: &Server| allocate(server, &a100, &perf, targets);
-    let a0 = find(&server("a0", "", 600.0, "")).unwrap();
-    assert_eq!((a0.replicas, a0.cost), (Replicas::ONE, 40.0));
-    let close = |found: f32, told: f32| (found / told - 1.0).abs() < 3e-4;
-    assert!(close(a0.itl, 16.5428) && close(a0.ttft, 24.3165) && close(a0.rho, 0.1673), "{a0:?}");
-    assert_eq!(find(&server("a2", "", 0.0, "")), Some(Allocation::default()));
-    let broken =
-        Server { load: ServerLoad { arrival: f32::NAN, input: 1, output: 1 }, ..server("x", "", 1.0, "") };
-    assert_eq!(find(&broken), None);
-}
-
-#[test]
-fn a_change_of_accelerator_costs_a_tenth_of_both() {
-    let from = Current { accelerator: "A".into(), replicas: Replicas::new(2), cost: 80.0 };
-    let to =
-        Allocation { accelerator: "H".into(), replicas: Replicas::ONE, cost: 100.0, ..Allocation::default() };
-    assert_eq!(penalty(&from, &to), 38.0);
+/// What the servers of `system` get of so many accelerators.
+fn limited(system: &System, a100: u64, h100: u64, policy: BestEffort) -> BTreeMap<SmolStr, Allocation> {
+    granted(&system.requests(), &[("A100", a100), ("H100", h100)], policy, false).allocations
 }
 
 /// `replicas` of an accelerator that is its own kind, worth what they cost.
@@ -83,28 +59,81 @@ fn choice(name: &str, units: u64, replicas: u32, value: f32) -> AllocationChoice
     AllocationChoice { allocation, kind: Some(name.into()), units }
 }
 
+fn request(server: &str, priority: u32, choices: Vec<AllocationChoice>) -> AllocationRequest {
+    AllocationRequest { server: server.into(), priority, choices }
+}
+
+fn granted(
+    requests: &[AllocationRequest],
+    accelerators: &[(&'static str, u64)],
+    policy: BestEffort,
+    delayed: bool,
+) -> GreedySolution {
+    let available = accelerators.iter().map(|(name, count)| (SmolStr::new_static(name), *count)).collect();
+    upstream::solve(requests, &available, policy, delayed)
+}
+
+/// "server replicas accelerator" for each server that got something, and what is left of each type.
+fn words(solution: &GreedySolution) -> String {
+    let allocations = solution.allocations.iter();
+    let got = allocations.map(|(server, got)| format!("{server} {} {}", got.replicas, got.accelerator));
+    let left = solution.left.values().map(u64::to_string).collect::<Vec<_>>();
+    format!("{}; left {}", got.collect::<Vec<_>>().join(", "), left.join(" "))
+}
+
 #[test]
-fn the_reference_tables_best_efforts_agree() {
-    let request =
-        |server: &str, priority, choices| AllocationRequest { server: server.into(), priority, choices };
-    let solve = |requests: &[AllocationRequest], a100, h100, policy, delayed| {
-        let available = [(SmolStr::new_static("A100"), a100), (SmolStr::new_static("H100"), h100)].into();
-        let granted = greedy::solve(requests, &available, policy, delayed);
-        let got = |one: &Allocation| (one.replicas.get(), one.accelerator.clone());
-        let left: Vec<u64> = granted.left.into_values().collect();
-        (granted.allocations.values().map(got).collect::<Vec<_>>(), left)
-    };
+fn the_reference_tables_allocations_agree() {
+    let targets = Targets::latency(200.0, 40.0).unwrap();
+    let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
+    let find = |server: &Server| allocate(server, &a100, &perf, targets);
+    let a0 = find(&server("a0", "", 600.0, "")).unwrap();
+    assert_eq!((a0.replicas, a0.cost), (Replicas::ONE, 40.0));
+    let close = |found: f32, expected: f32| (found / expected - 1.0).abs() < 3e-4;
+    assert!(close(a0.itl, 16.5428) && close(a0.ttft, 24.3165) && close(a0.rho, 0.1673), "{a0:?}");
+    assert_eq!(find(&server("a2", "", 0.0, "")), Some(Allocation::default()));
+    for arrival in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
+        assert_eq!(find(&server("s", "", arrival, "")), None, "{arrival} is no number of requests");
+    }
+}
+
+#[test]
+fn a_change_of_accelerator_costs_a_tenth_of_both() {
+    let from = Current { accelerator: "A".into(), replicas: Replicas::new(2), cost: 80.0 };
+    assert_eq!(penalty(&from, &choice("H", 1, 1, 100.0).allocation), 38.0);
+}
+
+#[test]
+fn too_few_accelerators_go_by_priority_and_by_the_policy_of_best_effort() {
+    use BestEffort::{PriorityExhaustive, PriorityRoundRobin, RoundRobin};
     let both = || vec![choice("A100", 1, 4, 160.0), choice("H100", 1, 2, 200.0)];
     let two = [request("s1", 1, both()), request("s2", 10, both())];
-    let on = |replicas, accelerator: &str| (replicas, SmolStr::from(accelerator));
-    let exhaustive = solve(&two, 6, 1, BestEffort::PriorityExhaustive, false);
-    assert_eq!(exhaustive, (vec![on(4, "A100"), on(2, "A100")], vec![0, 1]));
+    let solution = granted(&two, &[("A100", 6), ("H100", 1)], PriorityExhaustive, false);
+    assert_eq!(words(&solution), "s1 4 A100, s2 2 A100; left 0 1", "a table of the reference");
     let equals = [
         request("s1", 1, vec![choice("A100", 1, 5, 200.0)]),
         request("s2", 1, vec![choice("H100", 4, 2, 200.0)]),
     ];
-    let two_types = solve(&equals, 4, 7, BestEffort::RoundRobin, true);
-    assert_eq!(two_types, (vec![on(4, "A100"), on(1, "H100")], vec![0, 3]));
+    let solution = granted(&equals, &[("A100", 4), ("H100", 7)], RoundRobin, true);
+    assert_eq!(words(&solution), "s1 4 A100, s2 1 H100; left 0 3", "a table of the reference");
+    let four = |server, priority| request(server, priority, vec![choice("A", 1, 4, 0.0)]);
+    let in_turns = |policy| words(&granted(&[four("s1", 1), four("s2", 2)], &[("A", 3)], policy, true));
+    assert_eq!(in_turns(RoundRobin), "s1 2 A, s2 1 A; left 0", "over all");
+    assert_eq!(in_turns(PriorityRoundRobin), "s1 3 A; left 0", "within a priority");
+    let all = |server, units| request(server, 1, vec![choice("A", units, u32::MAX, 0.0)]);
+    let solution = granted(&[all("s1", 1), all("s3", 3)], &[("A", 4_000_000_001)], RoundRobin, true);
+    assert_eq!(words(&solution), "s1 1000000001 A, s3 1000000000 A; left 0", "billions take no time");
+}
+
+#[test]
+fn a_part_is_taken_of_the_first_choice_that_has_room() {
+    let choices = vec![choice("none", 1, 9, 1.0), choice("few", 2, 9, 2.0)];
+    let request = [request("s", 1, choices)];
+    for policy in [BestEffort::RoundRobin, BestEffort::PriorityRoundRobin, BestEffort::PriorityExhaustive] {
+        let solution = granted(&request, &[("none", 0), ("few", 5)], policy, true);
+        assert_eq!(words(&solution), "s 2 few; left 1 0", "{policy:?}");
+        let got = &solution.allocations["s"];
+        assert!((got.cost - 4.0 / 9.0).abs() < 1e-6 && (got.value - 4.0 / 9.0).abs() < 1e-6, "{got:?}");
+    }
 }
 
 #[test]
@@ -118,26 +147,22 @@ fn a_class_has_a_name_and_a_priority_whatever_is_given() {
 
 #[test]
 fn without_limits_the_cheapest_wins_and_moving_has_a_price() {
-    let new = system(vec![server("new", "Premium", 6000.0, "")]).solve();
-    assert_eq!(
-        (new["new"].accelerator.as_str(), new["new"].replicas.get(), new["new"].cost),
-        ("H100", 2, 200.0)
-    );
+    let solve = |server: &Server| system(vec![server.clone()]).solve().remove(&server.name);
+    let new = solve(&server("new", "Premium", 6000.0, "")).unwrap();
+    assert_eq!((new.accelerator.as_str(), new.replicas.get(), new.cost), ("H100", 2, 200.0));
     let mut here = server("here", "Premium", 600.0, "H100");
-    let solve = |server: &Server| system(vec![server.clone()]).solve();
-    assert_eq!(solve(&here)["here"].accelerator, "A100", "one for 40 instead of two for 80");
+    assert_eq!(solve(&here).unwrap().accelerator, "A100", "one for 40 instead of two for 80");
     here.keep_accelerator = true;
-    assert_eq!(solve(&here)["here"].accelerator, "H100");
+    assert_eq!(solve(&here).unwrap().accelerator, "H100");
     here.current.as_mut().unwrap().accelerator = "gone".into();
-    assert!(solve(&here).is_empty(), "an unknown accelerator has no choices");
-}
-
-#[test]
-fn a_model_without_targets_or_performance_gets_nothing() {
-    let mut unknown = server("s", "Premium", 600.0, "");
-    unknown.model = "other".into();
-    assert!(system(vec![unknown]).solve().is_empty());
-    assert!(system(vec![server("s", "", 600.0, "")]).solve().is_empty());
+    assert_eq!(solve(&here), None, "an unknown accelerator has no choices");
+    let unknown = Server { model: "other".into(), ..server("s", "Premium", 600.0, "") };
+    assert_eq!(solve(&unknown), None, "a model without a performance");
+    assert_eq!(solve(&server("s", "", 600.0, "")), None, "a class without targets");
+    let mut equal = system(vec![server("s", "Premium", 600.0, "")]);
+    equal.accelerators = vec![accelerator("B", 40.0), accelerator("A", 40.0)];
+    equal.performance = vec![performance("A", 1, 1.0), performance("B", 1, 1.0)];
+    assert_eq!(equal.solve()["s"].accelerator, "B", "the first of two of one value");
 }
 
 #[test]
@@ -146,167 +171,82 @@ fn a_variant_is_held_where_no_number_of_replicas_is_the_answer() {
     let moved = server("moved", "Premium", 6000.0, "A100");
     let unserved = server("unserved", "Freemium", 6000.0, "A100");
     let system = system(vec![idle, moved, unserved]);
-    let supply = limited(0, 2, BestEffort::None);
-    let ours = system.proposals(&solve_with_idle(&system, &supply));
-    let theirs = proposals(&system, &solve(&system, &supply));
+    let mut allocations = limited(&system, 0, 2, BestEffort::None);
+    let upstream = upstream::proposals(&system, &allocations);
+    // Nothing is always to be had: the solver without limits does not forget a server that needs nothing.
+    let nothing = system.solve().into_iter().filter(|(_, allocation)| allocation.accelerator.is_empty());
+    allocations.extend(nothing);
+    let corrected = system.proposals(&allocations);
     let replicas = |count| ServerProposal::Replicas(Replicas::new(count));
     let values = |proposals: BTreeMap<SmolStr, ServerProposal>| proposals.into_values().collect::<Vec<_>>();
-    assert_eq!(values(ours), [replicas(0), ServerProposal::Hold, ServerProposal::Hold]);
-    assert_eq!(values(theirs), [replicas(0), replicas(2), replicas(0)]);
+    assert_eq!(values(corrected), [replicas(0), ServerProposal::Hold, ServerProposal::Hold]);
+    assert_eq!(values(upstream), [replicas(0), replicas(2), replicas(0)]);
 }
 
 #[test]
 fn the_page_says_what_the_code_computes() {
     let page = include_str!("../../../../docs/decisions/inferno.md");
     let system = system(vec![server("chat", "Premium", 6000.0, ""), server("batch", "Freemium", 6000.0, "")]);
-    let mut said = Vec::new();
+    let mut expected = Vec::new();
     for server in &system.servers {
-        for AllocationChoice { allocation: one, .. } in system.choices(server) {
-            let Allocation { accelerator, replicas, cost, itl, ttft, .. } = one;
+        for AllocationChoice { allocation, .. } in system.choices(server) {
+            let Allocation { accelerator, replicas, cost, itl, ttft, .. } = allocation;
             let name = &server.name;
-            said.push(format!("| {name} | {accelerator} | {replicas} | {cost} | {itl:.2} | {ttft:.2} |"));
+            expected.push(format!("| {name} | {accelerator} | {replicas} | {cost} | {itl:.2} | {ttft:.2} |"));
         }
     }
-    let of = |solved: BTreeMap<SmolStr, Allocation>| {
+    let mut expect = |solved: BTreeMap<SmolStr, Allocation>| {
         let words = |name: &str| {
-            solved.get(name).map_or(format!("{name} nothing"), |one| {
-                format!("{name} {} × {}", one.replicas, one.accelerator)
+            let found = solved.get(name);
+            found.map_or(format!("{name} nothing"), |got| {
+                format!("{name} {} × {}", got.replicas, got.accelerator)
             })
         };
-        format!("{}, {}", words("chat"), words("batch"))
+        expected.push(format!("{}, {}", words("chat"), words("batch")));
     };
-    said.push(of(system.solve()));
-    said.push(of(solve_with_idle(&system, &limited(4, 2, BestEffort::None))));
-    said.push(of(solve_with_idle(&system, &limited(4, 2, BestEffort::PriorityExhaustive))));
-    for words in said {
+    expect(system.solve());
+    expect(limited(&system, 4, 2, BestEffort::None));
+    expect(limited(&system, 4, 2, BestEffort::PriorityExhaustive));
+    for words in expected {
         assert!(page.contains(&words), "the page does not say: {words}");
     }
 }
 
 #[test]
-fn arrivals_that_are_no_number_of_requests_have_no_allocation() {
-    let (a100, perf) = (accelerator("A100", 40.0), performance("A100", 1, 1.0));
-    let targets = Targets::latency(200.0, 40.0).unwrap();
-    for arrival in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
-        let server = server("s", "", arrival, "");
-        assert_eq!(allocate(&server, &a100, &perf, targets), None, "{arrival}");
-    }
-}
-
-#[test]
-fn of_two_accelerators_of_one_value_the_first_wins() {
-    let mut system = system(vec![server("s", "Premium", 600.0, "")]);
-    system.accelerators = vec![accelerator("B", 40.0), accelerator("A", 40.0)];
-    system.performance = vec![performance("A", 1, 1.0), performance("B", 1, 1.0)];
-    assert_eq!(system.solve()["s"].accelerator, "B");
-}
-
-#[test]
-fn turns_are_taken_on_the_first_choice_that_has_room() {
-    let choices = [choice("none", 1, 9, 1.0), choice("few", 2, 9, 2.0), choice("free", 0, 9, 3.0)];
-    let request = AllocationRequest { server: "s".into(), priority: 1, choices: choices[..2].to_vec() };
-    let available: BTreeMap<SmolStr, u64> =
-        [("none".into(), 0), ("few".into(), 5), ("free".into(), 0)].into();
-    for policy in [BestEffort::RoundRobin, BestEffort::PriorityRoundRobin, BestEffort::PriorityExhaustive] {
-        let granted = greedy::solve(std::slice::from_ref(&request), &available, policy, true);
-        let got = &granted.allocations["s"];
-        assert_eq!((got.accelerator.as_str(), got.replicas.get()), ("few", 2), "{policy:?}");
-        assert!((got.cost - 4.0 / 9.0).abs() < 1e-6 && (got.value - 4.0 / 9.0).abs() < 1e-6, "{got:?}");
-        assert_eq!(granted.left["few"], 1, "{policy:?}");
-    }
-}
-
-#[test]
 fn a_value_of_minus_nothing_is_not_smaller_than_nothing() {
-    let choice = |name: &str, value| {
-        let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
-        let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
-        AllocationChoice { allocation, kind: Some(name.into()), units: 1 }
-    };
     for (first, second) in [(0.0, -0.0), (-0.0, 0.0)] {
-        let choices = vec![choice("a", first), choice("b", second)];
-        let request = AllocationRequest { server: "s".into(), priority: 1, choices };
-        let available = [("a".into(), 1), ("b".into(), 1)].into();
-        let granted = greedy::solve(&[request], &available, BestEffort::None, false);
-        assert_eq!(granted.allocations["s"].accelerator, "a", "the first of equal ones");
+        let request = request("s", 1, vec![choice("a", 1, 1, first), choice("b", 1, 1, second)]);
+        let solution = granted(&[request], &[("a", 1), ("b", 1)], BestEffort::None, false);
+        assert_eq!(solution.allocations["s"].accelerator, "a", "the first of equal ones");
     }
 }
 
 #[test]
 fn a_best_effort_is_known_by_its_name() {
+    use BestEffort::{None, PriorityExhaustive, PriorityRoundRobin, RoundRobin};
     let names = ["PriorityExhaustive", "PriorityRoundRobin", "RoundRobin", "None", "other"];
-    let efforts = [
-        BestEffort::PriorityExhaustive,
-        BestEffort::PriorityRoundRobin,
-        BestEffort::RoundRobin,
-        BestEffort::None,
-        BestEffort::None,
-    ];
-    assert_eq!(names.map(BestEffort::from_name), efforts);
+    assert_eq!(
+        names.map(BestEffort::from_name),
+        [PriorityExhaustive, PriorityRoundRobin, RoundRobin, None, None]
+    );
 }
 
 #[test]
 fn who_loses_most_by_the_next_choice_is_served_first() {
-    let choice = |name: &str, value| {
-        let (accelerator, replicas) = (SmolStr::from(name), Replicas::ONE);
-        let allocation = Allocation { accelerator, replicas, cost: 1.0, value, ..Allocation::default() };
-        AllocationChoice { allocation, kind: Some(name.into()), units: 1 }
-    };
-    // Who of the two gets the only A; the other one has to take what comes next.
-    let first = |one: &[f32], other: &[f32]| {
+    // Which of the two gets the only A; the other has to take what comes next.
+    let served = |first: &[f32], second: &[f32]| {
         let request = |server: &str, values: &[f32]| {
-            let choices = ["A", "B"].iter().zip(values).map(|(name, value)| choice(name, *value)).collect();
-            AllocationRequest { server: server.into(), priority: 1, choices }
+            let choices = ["A", "B"].iter().zip(values).map(|(name, value)| choice(name, 1, 1, *value));
+            request(server, 1, choices.collect())
         };
-        let available = [("A".into(), 1), ("B".into(), 1)].into();
-        let requests = [request("one", one), request("other", other)];
-        let granted = greedy::solve(&requests, &available, BestEffort::None, false);
-        let on_a = granted.allocations.iter().find(|(_, got)| got.accelerator == "A");
-        on_a.unwrap().0.clone()
+        let requests = [request("first", first), request("second", second)];
+        let solution = granted(&requests, &[("A", 1), ("B", 1)], BestEffort::None, false);
+        solution.allocations.into_iter().find(|(_, got)| got.accelerator == "A").unwrap().0
     };
-    assert_eq!(first(&[10.0, 20.0], &[10.0, 100.0]), "other", "it would lose 90 and not 10");
-    assert_eq!(first(&[1.0, 10.0], &[100.0, 150.0]), "other", "50 is more than 9");
-    assert_eq!(first(&[100.0, 101.0], &[1.0, 50.0]), "other", "49 is more than 1");
-    assert_eq!(first(&[10.0, 20.0], &[50.0]), "other", "without a next choice it would lose all");
-    assert_eq!(first(&[10.0, 20.0], &[15.0, 25.0]), "other", "of equal losses the larger value");
-    assert_eq!(first(&[10.0, 20.0], &[10.0, 20.0]), "one");
-}
-
-#[test]
-fn turns_for_billions_of_replicas_take_no_time() {
-    let choice = |units| {
-        let replicas = Replicas::new(u32::MAX);
-        let allocation = Allocation { accelerator: "A".into(), replicas, ..Allocation::default() };
-        AllocationChoice { allocation, kind: Some("A".into()), units }
-    };
-    let request = |server: &str, units| AllocationRequest {
-        server: server.into(),
-        priority: 1,
-        choices: vec![choice(units)],
-    };
-    let available = [("A".into(), 4_000_000_001)].into();
-    let requests = [request("one", 1), request("three", 3)];
-    let granted = greedy::solve(&requests, &available, BestEffort::RoundRobin, true);
-    let got: Vec<u32> = granted.allocations.values().map(|one| one.replicas.get()).collect();
-    assert_eq!((got, granted.left["A"]), (vec![1_000_000_001, 1_000_000_000], 0));
-}
-
-#[test]
-fn turns_are_taken_within_a_priority_or_over_all() {
-    let request = |server: &str, priority| {
-        let allocation =
-            Allocation { accelerator: "A".into(), replicas: Replicas::new(4), ..Allocation::default() };
-        AllocationRequest {
-            server: server.into(),
-            priority,
-            choices: vec![AllocationChoice { allocation, kind: Some("A".into()), units: 1 }],
-        }
-    };
-    let requests = [request("one", 1), request("two", 2)];
-    let got = |policy| {
-        let granted = greedy::solve(&requests, &[("A".into(), 3)].into(), policy, true);
-        granted.allocations.into_iter().map(|(server, got)| (server, got.replicas.get())).collect::<Vec<_>>()
-    };
-    assert_eq!(got(BestEffort::RoundRobin), [("one".into(), 2), ("two".into(), 1)]);
-    assert_eq!(got(BestEffort::PriorityRoundRobin), [("one".into(), 3)]);
+    assert_eq!(served(&[10.0, 20.0], &[10.0, 100.0]), "second", "it would lose 90 and not 10");
+    assert_eq!(served(&[1.0, 10.0], &[100.0, 150.0]), "second", "50 is more than 9");
+    assert_eq!(served(&[100.0, 101.0], &[1.0, 50.0]), "second", "49 is more than 1");
+    assert_eq!(served(&[10.0, 20.0], &[50.0]), "second", "without a next choice it would lose all");
+    assert_eq!(served(&[10.0, 20.0], &[15.0, 25.0]), "second", "of equal losses the larger value");
+    assert_eq!(served(&[10.0, 20.0], &[10.0, 20.0]), "first");
 }

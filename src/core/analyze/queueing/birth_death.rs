@@ -40,14 +40,14 @@ impl Chain {
 
     /// Solves the chain for two λ, in requests per ms, above 0 and finite.
     pub(super) fn solve(&mut self, lambda: Lanes) -> [Occupancy; 2] {
-        let seen = self.weigh(lambda).unwrap_or_else(|| self.weigh_scaled(lambda));
+        let visited = self.weigh(lambda).unwrap_or_else(|| self.weigh_scaled(lambda));
         let (served, places) = (self.rates.len(), float(self.rates.len()));
         let (mut in_service, mut in_system, mut sum): (Option<Lanes>, Lanes, Lanes) =
             (None, [0.0; 2], [0.0; 2]);
         let serving =
             |in_system: Lanes, sum: Lanes| both(in_system, sum, |mean, sum| mean + (1.0 - sum) * places);
         let mut place = 0.0;
-        for (state, p) in self.p.iter().take(seen).enumerate() {
+        for (state, p) in self.p.iter().take(visited).enumerate() {
             in_system = both(in_system, *p, |mean, p| mean + place * p);
             sum = both(sum, *p, |sum, p| sum + p);
             place += 1.0;
@@ -56,7 +56,7 @@ impl Chain {
             }
         }
         let last = self.p.last().copied().unwrap_or_default();
-        let [full0, full1] = if seen == self.p.len() { last } else { [0.0; 2] };
+        let [full0, full1] = if visited == self.p.len() { last } else { [0.0; 2] };
         let [serving0, serving1] = in_service.unwrap_or_else(|| serving(in_system, sum));
         let [system0, system1] = in_system;
         [
@@ -72,7 +72,7 @@ impl Chain {
         let (states, [lambda0, lambda1]) = (float(self.p.len()), lambda);
         let most = lambda0.max(lambda1);
         let (mut value, mut sum, mut weighted): (Lanes, Lanes, Lanes) = ([1.0; 2], [1.0; 2], [0.0; 2]);
-        let (mut place, mut seen) = (0.0, 1);
+        let (mut place, mut visited) = (0.0, 1);
         let (first, rest) = self.p.split_first_mut()?;
         *first = value;
         let rates = self.rates.iter().copied().chain(std::iter::repeat(last));
@@ -82,7 +82,7 @@ impl Chain {
             place += 1.0;
             sum = both(sum, value, |sum, value| sum + value);
             weighted = both(weighted, value, |weighted, value| weighted + place * value);
-            seen += 1;
+            visited += 1;
             if most <= rate && self.is_rising {
                 let [done0, done1] = both(both(weighted, sum, f64::min), value, |sums, value| {
                     NEGLIGIBLE * sums - states * value
@@ -95,16 +95,16 @@ impl Chain {
         if !sum.iter().chain(&weighted).all(|sum| sum.is_finite()) {
             return None;
         }
-        self.p.iter_mut().take(seen).for_each(|p| *p = both(*p, sum, |p, sum| p / sum));
-        Some(seen)
+        self.p.iter_mut().take(visited).for_each(|p| *p = both(*p, sum, |p, sum| p / sum));
+        Some(visited)
     }
 
     /// Upstream's way with its rule for overflow: what there is so far is divided by the largest float by K. Returns
     /// the number of states, which is all.
     fn weigh_scaled(&mut self, [lambda0, lambda1]: Lanes) -> usize {
-        let one = self.weigh_lane(lambda0);
-        let other = self.weigh_lane(lambda1);
-        self.p = one.into_iter().zip(other).map(<Lanes>::from).collect();
+        let first = self.weigh_lane(lambda0);
+        let second = self.weigh_lane(lambda1);
+        self.p = first.into_iter().zip(second).map(<Lanes>::from).collect();
         self.p.len()
     }
 
@@ -148,6 +148,7 @@ fn float(count: usize) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::model::single;
     use super::*;
 
     /// The chain of a server whose iterations take 1 + slope·n.
@@ -179,7 +180,7 @@ mod tests {
                 let served: f64 = p.iter().take(batch + 1).enumerate().map(|(state, p)| float(state) * p).sum();
                 let beyond = 1.0 - p.iter().take(batch + 1).sum::<f64>();
                 prop_assert_eq!((served + beyond * float(batch)).to_bits(), found.in_service.to_bits());
-                prop_assert_eq!((1.0 - p[p.len() - 1] as f32).to_bits(), (1.0 - found.full as f32).to_bits());
+                prop_assert_eq!((1.0 - single(p[p.len() - 1])).to_bits(), (1.0 - single(found.full)).to_bits());
             }
         }
     }

@@ -175,22 +175,18 @@ fn minimum(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
 mod tests {
     #![allow(clippy::float_cmp, reason = "exact by construction")]
 
-    use super::super::model::{Limits, Model, RequestLengths, Service};
+    use super::super::model::RequestLengths;
+    use super::super::tests::shown;
     use super::*;
 
-    /// What a replica with 8 ms, 0.016 ms and 0.0005 ms shows at `rate` requests/s.
-    fn seen(rate: f32) -> Environment {
-        let (lengths, batch) = (RequestLengths { input: 512.0, output: 128.0 }, 64);
-        let service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
-        let mut model = Model::new(service, lengths, Limits::long(batch)).unwrap();
-        let at = model.analyze(rate).unwrap();
-        Environment { rate: rate * 60.0, lengths, batch, ttft: at.wait + at.prefill, itl: at.itl }
-    }
-
-    fn of(window: &[Environment], state: Vec3) -> f64 {
+    fn misfit_of(window: &[Environment], state: Vec3) -> f64 {
         let rows: Vec<Row<'_>> = window.iter().filter_map(Row::new).collect();
         let newest = rows.last().unwrap();
         misfit(&rows, prior(newest.observed, newest.n), state)
+    }
+
+    fn near(found: Vec3, expected: Vec3, share: f64) -> bool {
+        found.into_iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < share)
     }
 
     #[test]
@@ -202,25 +198,25 @@ mod tests {
     fn the_least_of_a_parabola_is_found_within_its_box() {
         let normal = [[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]];
         let right = [6.0, 10.0, 8.0]; // of [1, 2, 3]
-        let near =
-            |found: Vec3, expected: Vec3| found.into_iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
         let free = minimum(normal, right, [-9.0; 3], [9.0; 3]);
-        assert!(near(free, [1.0, 2.0, 3.0]), "{free:?}");
+        assert!(near(free, [1.0, 2.0, 3.0], 3e-7), "{free:?}");
         let boxed = minimum(normal, right, [1.5; 3], [2.5; 3]);
-        assert!(near(boxed, [1.5, 2.0, 2.5]), "{boxed:?}");
+        assert!(near(boxed, [1.5, 2.0, 2.5], 3e-7), "{boxed:?}");
     }
 
     #[test]
     fn nothing_near_a_fit_explains_the_loads_better() {
-        for window in [vec![seen(2.0)], vec![seen(1.0), seen(9.0)], vec![seen(14.0), seen(3.0), seen(1.0)]] {
+        for window in
+            [vec![shown(2.0)], vec![shown(1.0), shown(9.0)], vec![shown(14.0), shown(3.0), shown(1.0)]]
+        {
             let found = fit(&window).unwrap();
-            let best = of(&window, found);
+            let best = misfit_of(&window, found);
             for index in 0..3 {
                 for part in [0.98, 1.02] {
-                    let mut other = found;
-                    other[index] *= part;
-                    let misfit = of(&window, other);
-                    assert!(misfit > best, "{window:?}: {other:?} has {misfit}, {found:?} {best}");
+                    let mut nearby = found;
+                    nearby[index] *= part;
+                    let misfit = misfit_of(&window, nearby);
+                    assert!(misfit > best, "{window:?}: {nearby:?} has {misfit}, {found:?} {best}");
                 }
             }
         }
@@ -228,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_misfit_is_the_errors_of_the_latencies_and_the_distance_from_the_prior() {
-        let window = [seen(2.0)];
+        let window = [shown(2.0)];
         let rows: Vec<Row<'_>> = window.iter().filter_map(Row::new).collect();
         let truth = [8.0, 0.016, 0.0005];
         let twice = truth.map(|value| 2.0 * value);
@@ -246,52 +242,48 @@ mod tests {
 
     #[test]
     fn requests_in_a_replica_are_what_arrives_while_one_is_served() {
-        let one = seen(2.0);
-        let n = concurrency(&one).unwrap();
-        let served = f64::from(one.ttft) + 128.0 * f64::from(one.itl);
+        let usual = shown(2.0);
+        let n = concurrency(&usual).unwrap();
+        let served = f64::from(usual.ttft) + 128.0 * f64::from(usual.itl);
         assert!((n - 2.0 * served / 1000.0).abs() < 1e-6, "{n}");
-        let full = Environment { ttft: 1e6, ..one };
+        let full = Environment { ttft: 1e6, ..usual };
         assert_eq!(concurrency(&full), None, "in a full batch the time to first token says nothing");
     }
 
     #[test]
     fn the_prior_takes_half_of_an_iteration_for_its_fixed_part_at_twenty_requests() {
-        let one = seen(2.0);
-        let [ttft, itl] = one.latencies();
+        let usual = shown(2.0);
+        let [ttft, itl] = usual.latencies();
         let (prompt, load) = ((ttft - itl) / 512.0, 0.5 * itl / (21.0 * 576.0));
-        let near = |found: Vec3, expected: Vec3| {
-            found.into_iter().zip(expected).all(|(a, b)| (a / b - 1.0).abs() < 1e-9)
-        };
-        assert!(near(prior(&one, 20.0), [0.5 * itl, prompt, load]));
-        assert!(near(prior(&one, 60.0), [0.25 * itl, prompt, 0.75 * itl / (61.0 * 576.0)]));
+        assert!(near(prior(&usual, 20.0), [0.5 * itl, prompt, load], 1e-9));
+        assert!(near(prior(&usual, 60.0), [0.25 * itl, prompt, 0.75 * itl / (61.0 * 576.0)], 1e-9));
         // What cannot be told apart is a twentieth.
-        let short = Environment { ttft: one.itl, ..one };
-        assert!(near(prior(&short, 0.2), [itl / 1.01, 0.05 * itl / 512.0, 0.05 * itl / (1.2 * 576.0)]));
+        let short = Environment { ttft: usual.itl, ..usual };
+        assert!(near(prior(&short, 0.2), [itl / 1.01, 0.05 * itl / 512.0, 0.05 * itl / (1.2 * 576.0)], 1e-9));
     }
 
     #[test]
     fn a_load_says_what_each_parameter_counts_for_in_both_latencies() {
         // Three requests of 20 ms each at a time; x = 8/3, y = 7.
         let lengths = RequestLengths { input: 6.0, output: 2.0 };
-        let one = Environment { rate: 9000.0, lengths, batch: 64, ttft: 10.0, itl: 5.0 };
-        let row = Row::new(&one).unwrap();
+        let observed = Environment { rate: 9000.0, lengths, batch: 64, ttft: 10.0, itl: 5.0 };
+        let row = Row::new(&observed).unwrap();
         let expected = [[1.0, 14.0, 27.0], [1.0, 9.0, 28.0]];
-        let off = row.factors.into_iter().zip(expected).map(|(own, other)| add(own, scale(other, -1.0)));
+        let off =
+            row.factors.into_iter().zip(expected).map(|(found, expected)| add(found, scale(expected, -1.0)));
         assert!(off.flatten().all(|off| off.abs() < 1e-4), "{:?}", row.factors);
         assert!((row.n - 3.0).abs() < 1e-6 && row.offset.iter().all(|offset| offset.abs() <= 0.0));
     }
 
     #[test]
     fn a_row_touches_the_queue_where_it_is_asked_to() {
-        let (one, state) = (seen(9.0), [9.0, 0.02, 0.0004]);
-        let mut row = Row::new(&one).unwrap();
+        let (observed, state) = (shown(9.0), [9.0, 0.02, 0.0004]);
+        let mut row = Row::new(&observed).unwrap();
         row.linearize(state).unwrap();
-        let predicted = one.predict(state).unwrap();
+        let predicted = observed.predict(state).unwrap();
         for ((factors, offset), predicted) in row.factors.into_iter().zip(row.offset).zip(predicted) {
-            assert!(
-                (dot(factors, state) + offset - predicted).abs() < 1e-9,
-                "{factors:?} {offset} {predicted}"
-            );
+            let off = dot(factors, state) + offset - predicted;
+            assert!(off.abs() < 1e-9, "{factors:?} {offset} {predicted}");
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What the analyzer knows of a model: its variants, what their engines show, and how it is judged.
 
-use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
 use super::sizing::{DEFAULT_MULTIPLIER, Targets};
@@ -8,7 +7,7 @@ use crate::model::Role;
 use crate::units::{Cost, Replicas, Seconds, count};
 
 /// What one engine shows; 0 is unknown, except for the arrivals.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyObservation {
     /// Requests a second that the scheduler sends it; `None` is unknown, which upstream takes for 0.
     pub arrival: Option<f64>,
@@ -30,7 +29,7 @@ impl LatencyObservation {
 }
 
 /// One variant, and what its engines show.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct VariantLoad {
     pub name: SmolStr,
     pub role: Role,
@@ -51,7 +50,7 @@ impl VariantLoad {
 }
 
 /// How a model is analyzed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueueingSettings {
     /// The user's targets for this model, TTFT and ITL; `None` infers them.
     pub targets: Option<Targets>,

@@ -7,6 +7,7 @@ use super::fit::{concurrency, fit};
 use super::matrix::{Mat3, Vec3, is_symmetric};
 use super::model::{Service, single};
 use super::tuner::{Environment, Filter, Start};
+use crate::units::truncated_i64;
 
 /// What has been learned of one variant. The caller keeps it from cycle to cycle; less than 2 kB as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -129,7 +130,8 @@ fn start_at(service: Service, window: Vec<Environment>, now: &[Environment]) -> 
 /// Keeps `observed` as the newest of its load: one observation for each doubling of the requests in a replica.
 fn file(window: &mut Vec<Environment>, observed: &Environment) {
     // Rounded down and well within i32: a replica holds between 2⁻¹⁰⁷⁴ and 2²⁰ requests.
-    let octave = |environment: &Environment| concurrency(environment).map(|n| n.log2().floor() as i32);
+    let octave =
+        |environment: &Environment| concurrency(environment).map(|n| truncated_i64(n.log2().floor()));
     let Some(own) = octave(observed) else { return };
     window.retain(|kept| octave(kept) != Some(own));
     window.push(*observed);
@@ -139,10 +141,9 @@ fn file(window: &mut Vec<Environment>, observed: &Environment) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Limits, Model, RequestLengths};
+    use super::super::model::RequestLengths;
+    use super::super::tests::shown;
     use super::*;
-
-    const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
 
     /// One request in the replica takes 1 s at these latencies, so that `rate` requests/s are as many in it.
     fn holding(requests: f32) -> Environment {
@@ -151,7 +152,7 @@ mod tests {
     }
 
     fn loads(window: &[Environment]) -> Vec<f32> {
-        window.iter().map(|seen| (seen.rate / 60.0).round()).collect()
+        window.iter().map(|observed| (observed.rate / 60.0).round()).collect()
     }
 
     #[test]
@@ -169,23 +170,16 @@ mod tests {
         assert_eq!(loads(&window).len(), 8, "a full batch says nothing");
     }
 
-    fn seen(rate: f32, slower: f32) -> Environment {
-        let (lengths, batch) = (RequestLengths { input: 512.0, output: 128.0 }, 64);
-        let mut model = Model::new(SERVICE, lengths, Limits::long(batch)).unwrap();
-        let at = model.analyze(rate).unwrap();
-        Environment {
-            rate: rate * 60.0,
-            lengths,
-            batch,
-            ttft: (at.wait + at.prefill) * slower,
-            itl: at.itl * slower,
-        }
+    /// What a replica shows that is `factor` times as slow as the usual one.
+    fn slowed(rate: f32, factor: f32) -> Environment {
+        let usual = shown(rate);
+        Environment { ttft: usual.ttft * factor, itl: usual.itl * factor, ..usual }
     }
 
     #[test]
     fn a_start_has_to_make_half_of_what_is_seen_likely() {
-        let (good, odd) = (seen(6.0, 1.0), seen(6.0, 3.0));
-        let window = || vec![seen(2.0, 1.0), good];
+        let (good, odd) = (shown(6.0), slowed(6.0, 3.0));
+        let window = || vec![shown(2.0), good];
         let service = service(fit(&window()).unwrap()).unwrap();
         let begins = |now: &[Environment]| start_at(service, window(), now).is_some();
         assert!(begins(&[good]) && begins(&[good, odd]) && begins(&[odd, good]));
@@ -194,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_right_again_finds_what_was_learned_before_it_was_wrong() {
-        let learned = learn(None, &[seen(2.0, 1.0), seen(6.0, 1.0)]).unwrap();
+        let learned = learn(None, &[shown(2.0), shown(6.0)]).unwrap();
         let cycle =
-            |own: Parameters, slower| learn(Some(&own), &[seen(5.0, slower), seen(6.0, slower)]).unwrap();
+            |own: Parameters, factor| learn(Some(&own), &[slowed(5.0, factor), slowed(6.0, factor)]).unwrap();
         let halved = (0..20).fold(learned.clone(), |own, _| cycle(own, 0.5));
         assert!(!halved.earlier.is_empty() && halved.service != learned.service);
         let after = (0..i32::try_from(MAX_REJECTIONS).unwrap()).fold(halved, |own, _| cycle(own, 1.0));
@@ -205,26 +199,26 @@ mod tests {
 
     #[test]
     fn after_every_third_refusal_a_new_start_is_tried() {
-        let usual = [seen(2.0, 1.0), seen(6.0, 1.0)];
+        let usual = [shown(2.0), shown(6.0)];
         let stored = learn(None, &usual).unwrap();
         let after = |refused| {
             let stored = Parameters { rejections: refused, ..stored.clone() };
-            learn(Some(&stored), &[seen(6.0, 3.0)]).unwrap().rejections
+            learn(Some(&stored), &[slowed(6.0, 3.0)]).unwrap().rejections
         };
         assert_eq!([0, 1, 2, 3, 4, 5].map(after), [1, 2, 0, 4, 5, 0]);
     }
 
     #[test]
     fn an_accepted_observation_ends_the_refusals_and_is_filed() {
-        let stored = learn(None, &[seen(2.0, 1.0)]).unwrap();
+        let stored = learn(None, &[shown(2.0)]).unwrap();
         let stored = Parameters { rejections: 2, ..stored };
-        let next = learn(Some(&stored), &[seen(6.0, 1.0)]).unwrap();
+        let next = learn(Some(&stored), &[shown(6.0)]).unwrap();
         assert_eq!((next.rejections, loads(&next.window)), (0, vec![2.0, 6.0]));
     }
 
     #[test]
     fn without_observations_what_is_known_stays() {
-        let stored = learn(None, &[seen(2.0, 1.0)]);
+        let stored = learn(None, &[shown(2.0)]);
         for learn in [learn, crate::upstream::queueing::learn] {
             assert_eq!(learn(stored.as_ref(), &[]), stored);
             assert_eq!(learn(None, &[]), None);

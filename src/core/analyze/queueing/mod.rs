@@ -27,7 +27,7 @@ use self::model::{RequestLengths, single};
 use self::sizing::{Means, Targets, fallback, inferred, larger};
 use self::tuner::Environment;
 use super::finding::{Finding, Totals, VariantCapacity};
-use crate::model::{Analyzer, Role};
+use crate::model::Analyzer;
 use crate::units::Requests;
 
 /// The model has no targets: none given, no parameters learned, and no latencies measured.
@@ -150,26 +150,16 @@ fn finding(
 ) -> Finding {
     let drain = settings.drain.get();
     let queue_rate = if drain > 0.0 { queued.get() / drain } else { 0.0 };
-    let sums = |role: Option<Role>| {
-        let is_within = |of: Role| role.is_none_or(|role| of == role);
-        let known = variants.iter().filter(|variant| variant.per_replica > 0.0 && is_within(variant.role));
+    let (total, roles) = Totals::by_role(&variants, |role| {
+        let known = variants.iter().filter(|variant| variant.per_replica > 0.0 && variant.is_of(role));
         let totals = totals(known, queue_rate).apply_thresholds(settings.up, settings.down);
         // The demand of a partly measured variant is a lower bound: nothing is spare.
-        let is_partial = loads.iter().any(|load| is_within(load.role) && load.is_partial());
+        let is_partial =
+            loads.iter().any(|load| role.is_none_or(|role| load.role == role) && load.is_partial());
         if is_partial { Totals { spare: 0.0, ..totals } } else { totals }
-    };
-    let mut roles: BTreeMap<Role, Totals> = BTreeMap::new();
-    if variants.iter().any(|variant| variant.role != Role::Both) {
-        roles.extend(variants.iter().map(|variant| (variant.role, sums(Some(variant.role)))));
-    }
-    Finding {
-        analyzer: Analyzer::QueueingModel,
-        score: settings.score,
-        live: variants.iter().any(|variant| variant.per_replica > 0.0),
-        total: sums(None),
-        roles,
-        variants,
-    }
+    });
+    let live = variants.iter().any(|variant| variant.per_replica > 0.0);
+    Finding { analyzer: Analyzer::QueueingModel, score: settings.score, live, total, roles, variants }
 }
 
 /// The sums over variants of known capacity, with the queue. Nothing without any: there would be no telling what the queue takes.

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::birth_death::{Chain, Occupancy};
-use crate::units::{OutOfRange, to_f64};
+use crate::units::{OutOfRange, at_least_zero, to_f64};
 
 /// What an accelerator needs for a model, in milliseconds: the three numbers that the tuner learns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -21,13 +21,11 @@ pub struct Service {
 }
 
 impl Service {
-    /// # Errors
-    /// When a parameter is negative or not finite.
+    /// Fails for a parameter that is negative or not finite.
     pub fn new(alpha: f32, beta: f32, gamma: f32) -> Result<Self, OutOfRange> {
-        let at_least_zero = |unit, value: f32| checked(unit, value, 0.0, "finite and at least 0");
-        at_least_zero("alpha", alpha)?;
-        at_least_zero("beta", beta)?;
-        at_least_zero("gamma", gamma)?;
+        at_least_zero("alpha", alpha.into())?;
+        at_least_zero("beta", beta.into())?;
+        at_least_zero("gamma", gamma.into())?;
         Ok(Self { alpha, beta, gamma })
     }
 }
@@ -42,24 +40,12 @@ pub struct RequestLengths {
 }
 
 impl RequestLengths {
-    /// # Errors
-    /// When a length is negative or not finite.
+    /// Fails for a length that is negative or not finite.
     pub fn new(input: f32, output: f32) -> Result<Self, OutOfRange> {
-        checked("input tokens", input, 0.0, "finite and at least 0")?;
-        checked("output tokens", output, 0.0, "finite and at least 0")?;
+        at_least_zero("input tokens", input.into())?;
+        at_least_zero("output tokens", output.into())?;
         Ok(Self { input, output })
     }
-}
-
-/// `value` when it is finite and at least `least`.
-pub(super) fn checked(
-    unit: &'static str,
-    value: f32,
-    least: f32,
-    allowed: &'static str,
-) -> Result<f32, OutOfRange> {
-    let ok = value.is_finite() && value >= least;
-    if ok { Ok(value) } else { Err(OutOfRange { unit, value: f64::from(value), allowed }) }
 }
 
 /// The times of one service and one kind of request, with what does not depend on n computed once.
@@ -109,7 +95,7 @@ impl ServiceTimes {
 }
 
 /// How many requests a replica holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// N: in the batch at once, at least 1.
     pub batch: u32,
@@ -161,7 +147,7 @@ pub enum Unsolvable {
 }
 
 /// What a model says of one rate. Times in ms, rates in requests/s.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Performance {
     /// Requests finished; below the rate when some are lost.
     pub throughput: f32,
@@ -189,16 +175,17 @@ pub struct Model {
     times: ServiceTimes,
     batch: f32,
     chain: Chain,
-    /// Least and most, requests/s.
-    pub(super) range: (f32, f32),
+    /// Requests/s.
+    pub(super) min_rate: f32,
+    /// Requests/s.
+    pub(super) max_rate: f32,
 }
 
 /// The part of the range that is left out at each end, where latencies are numerically unstable (upstream's constant).
 const RANGE_MARGIN: f32 = 0.001;
 
 impl Model {
-    /// # Errors
-    /// When `limits` or the output length are out of range, or no finite service rates follow from the parameters.
+    /// Fails if `limits` or the output length are out of range, or no finite service rates follow from the parameters.
     pub fn new(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Self, Unsolvable> {
         let output = f64::from(lengths.output);
         if !(output.is_finite() && output >= 1.0) {
@@ -218,29 +205,27 @@ impl Model {
         else {
             return Err(Unsolvable::NoServiceRate);
         };
-        let range = (first * RANGE_MARGIN * 1000.0, last * (1.0 - RANGE_MARGIN) * 1000.0);
+        let min_rate = first * RANGE_MARGIN * 1000.0;
+        let max_rate = last * (1.0 - RANGE_MARGIN) * 1000.0;
         let states = usize::try_from(states).unwrap_or(usize::MAX);
         let chain = Chain::new(rates.into_iter().map(f64::from).collect(), states);
-        Ok(Self { times, batch: single_count(limits.batch), chain, range })
+        Ok(Self { times, batch: single_count(limits.batch), chain, min_rate, max_rate })
     }
 
     pub const fn max_rate(&self) -> f32 {
-        self.range.1
+        self.max_rate
     }
 
     pub const fn output(&self) -> f32 {
         self.times.lengths.output
     }
 
-    /// The latencies of the replica at `rate` requests/s.
-    ///
-    /// # Errors
-    /// When `rate` is not above 0 or above the maximum.
+    /// The latencies of the replica at `rate` requests/s, which has to be above 0 and at most the maximum.
     pub fn analyze(&mut self, rate: f32) -> Result<Performance, Unsolvable> {
         if rate.is_nan() || rate <= 0.0 {
             return Err(Unsolvable::NoRate(rate));
         }
-        let max_rate = self.max_rate();
+        let max_rate = self.max_rate;
         if rate > max_rate {
             return Err(Unsolvable::AboveMaximum { rate, max_rate });
         }
@@ -275,7 +260,7 @@ impl Model {
         let ttft = wait + prefill + itl;
         let rho = (in_service / self.batch).clamp(0.0, 1.0);
         let throughput = throughput * 1000.0;
-        let max_rate = self.max_rate();
+        let max_rate = self.max_rate;
         if !(ttft.is_finite() && throughput.is_finite()) {
             return Err(Unsolvable::NoServiceRate);
         }

@@ -3,13 +3,11 @@
 
 use std::cmp::Ordering;
 
-use serde::{Deserialize, Serialize};
-
-use super::model::{Model, Performance, RequestLengths, Service, Unsolvable, checked, single};
-use crate::units::OutOfRange;
+use super::model::{Model, Performance, RequestLengths, Service, Unsolvable, single};
+use crate::units::{OutOfRange, at_least_zero};
 
 /// Targets of latency and throughput; 0 is no target.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Targets {
     /// Time to first token, ms.
     pub ttft: f32,
@@ -21,19 +19,15 @@ pub struct Targets {
 
 impl Targets {
     /// Targets of latency, in ms.
-    ///
-    /// # Errors
-    /// When one is negative or not finite.
     pub fn latency(ttft: f32, itl: f32) -> Result<Self, OutOfRange> {
         Self { ttft, itl, tps: 0.0 }.validated()
     }
 
-    /// # Errors
-    /// Names the first target that is negative or not finite.
+    /// Fails for the first target that is negative or not finite.
     pub fn validated(self) -> Result<Self, OutOfRange> {
-        checked("target TTFT", self.ttft, 0.0, "finite and at least 0")?;
-        checked("target ITL", self.itl, 0.0, "finite and at least 0")?;
-        checked("target TPS", self.tps, 0.0, "finite and at least 0")?;
+        at_least_zero("target TTFT", self.ttft.into())?;
+        at_least_zero("target ITL", self.itl.into())?;
+        at_least_zero("target TPS", self.tps.into())?;
         Ok(self)
     }
 }
@@ -115,15 +109,13 @@ const MAX_HALVINGS: u32 = 100;
 const TOLERANCE: f32 = 1e-6;
 
 impl Model {
-    /// The largest rate that meets `targets`.
-    ///
-    /// # Errors
-    /// If a target is out of range, or missed even at the smallest load.
+    /// The largest rate that meets `targets`. Fails if a target is out of range, or missed even at the smallest load.
     pub fn size(&mut self, targets: Targets) -> Result<Size, Unsolvable> {
         let targets = targets.validated()?;
-        let range = (self.range.0 / 1000.0, self.range.1 / 1000.0);
-        let mut ttft = Search::new("TTFT", range, targets.ttft);
-        let mut itl = Search::new("ITL", range, targets.itl);
+        let low = self.min_rate / 1000.0;
+        let high = self.max_rate / 1000.0;
+        let mut ttft = Search::new("TTFT", low, high, targets.ttft);
+        let mut itl = Search::new("ITL", low, high, targets.itl);
         while !(ttft.is_done() && itl.is_done()) {
             let [at_ttft, at_itl] = self.solve_both([ttft.at, itl.at]);
             if !ttft.is_done() {
@@ -133,7 +125,7 @@ impl Model {
                 itl.narrow(at_itl?.itl)?;
             }
         }
-        let tps = if targets.tps > 0.0 { range.1 * (1.0 - STABILITY_MARGIN) } else { range.1 };
+        let tps = if targets.tps > 0.0 { high * (1.0 - STABILITY_MARGIN) } else { high };
         // Dividing λ_max by 1000 and multiplying it again gives λ_max back to the bit, so it is not above the maximum.
         let at = self.analyze(ttft.at.min(itl.at).min(tps) * 1000.0)?;
         Ok(Size { rate_ttft: ttft.at * 1000.0, rate_itl: itl.at * 1000.0, rate_tps: tps * 1000.0, at })
@@ -160,7 +152,7 @@ enum Phase {
 }
 
 impl Search {
-    fn new(name: &'static str, (low, high): (f32, f32), target: f32) -> Self {
+    fn new(name: &'static str, low: f32, high: f32, target: f32) -> Self {
         let (at, phase) = if target > 0.0 { (low, Phase::Low) } else { (high, Phase::Done) };
         Self { name, target, low, high, at, phase }
     }
@@ -231,7 +223,7 @@ mod tests {
 
     /// Where between 1 and 9 the latency is `target`.
     fn found(latency: impl Fn(f32) -> f32, target: f32) -> Result<f32, Unsolvable> {
-        let mut search = Search::new("TTFT", (1.0, 9.0), target);
+        let mut search = Search::new("TTFT", 1.0, 9.0, target);
         while !search.is_done() {
             search.narrow(latency(search.at))?;
         }

@@ -6,13 +6,13 @@ use super::model::{Limits, Model, Performance, Service, Unsolvable};
 use super::tuner::{Filter, Start, guess};
 use super::*;
 use crate::arithmetic::analyze_queueing as analyze;
-use crate::model::Compat;
+use crate::model::{Compat, Role};
 use crate::units::{Cost, Replicas};
 use crate::upstream;
 
-const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
+pub(super) const SERVICE: Service = Service { alpha: 8.0, beta: 0.016, gamma: 0.0005 };
 const SMALL: Service = Service { alpha: 1.0, beta: 0.01, gamma: 0.001 };
-const LENGTHS: RequestLengths = RequestLengths { input: 512.0, output: 128.0 };
+pub(super) const LENGTHS: RequestLengths = RequestLengths { input: 512.0, output: 128.0 };
 
 fn model(service: Service, (input, output): (f32, f32), batch: u32, queue: u32) -> Model {
     Model::new(service, RequestLengths { input, output }, Limits { batch, queue }).unwrap()
@@ -24,10 +24,10 @@ fn rounded(value: f32, digits: i32) -> f64 {
 }
 
 /// What a replica of [`SERVICE`] shows at `rate` requests/s.
-fn seen(rate: f32, batch: u32) -> Environment {
-    let mut model = Model::new(SERVICE, LENGTHS, Limits::long(batch)).unwrap();
+pub(super) fn shown(rate: f32) -> Environment {
+    let mut model = Model::new(SERVICE, LENGTHS, Limits::long(64)).unwrap();
     let at = model.analyze(rate).unwrap();
-    Environment { rate: rate * 60.0, lengths: LENGTHS, batch, ttft: at.wait + at.prefill, itl: at.itl }
+    given(rate * 60.0, at.wait + at.prefill, at.itl)
 }
 
 fn given(rate: f32, ttft: f32, itl: f32) -> Environment {
@@ -52,16 +52,8 @@ fn load(name: &str, role: Role, ready: u32, pending: u32, arrivals: &[f64]) -> V
 
 /// [`SERVICE`] for each name.
 fn known(names: &[&str]) -> BTreeMap<SmolStr, Parameters> {
-    let covariance = tuner::process_noise(tuner::state_of(SERVICE));
-    let parameters = Parameters {
-        service: SERVICE,
-        covariance,
-        nis: None,
-        rejections: 0,
-        window: Vec::new(),
-        earlier: Vec::new(),
-        learned_at: None,
-    };
+    let filter = Filter::new(&Start::stored(SERVICE, None), &shown(6.0)).unwrap();
+    let parameters = learn::parameters(&filter, None).unwrap();
     names.iter().map(|name| (SmolStr::from(*name), parameters.clone())).collect()
 }
 
@@ -93,17 +85,27 @@ fn the_reference_tables_sizes_agree() {
 #[test]
 fn the_reference_tables_targets_agree() {
     let means = |input, output| Means { input, output, ..Means::default() };
-    let one = inferred(SERVICE, &means(512.0, 128.0), 2.0).unwrap();
-    assert_eq!([one.ttft, one.itl].map(|value| rounded(value, 4)), [24.448, 16.3043]);
-    let service = Service::new(12.0, 0.03, 0.0002).unwrap();
-    let three = inferred(service, &means(4000.0, 500.0), 5.0).unwrap();
-    assert_eq!([three.ttft, three.itl].map(|value| rounded(value, 4)), [180.8, 60.8801]);
+    let targets = |service, means, multiplier| {
+        let Targets { ttft, itl, .. } = inferred(service, &means, multiplier).unwrap();
+        [ttft, itl].map(|value| rounded(value, 4))
+    };
+    assert_eq!(targets(SERVICE, means(512.0, 128.0), 2.0), [24.448, 16.3043]);
+    let slower = Service::new(12.0, 0.03, 0.0002).unwrap();
+    assert_eq!(targets(slower, means(4000.0, 500.0), 5.0), [180.8, 60.8801]);
     let slow = fallback(&Means { ttft: 8.0, itl: 0.02, ..Means::default() }).unwrap();
     assert_eq!([slow.ttft, slow.itl], [10_000.0, 30.0]);
-    let seen = |ttft, itl| fallback(&Means { ttft, itl, ..Means::default() }).is_some();
-    let none = [seen(0.0, 0.02), seen(0.05, 0.0), seen(1e-60, 0.02), seen(0.05, 1e-60), seen(f64::NAN, 0.02)];
-    assert!(!seen(-8.0, 0.02) && !seen(0.05, -0.02));
-    assert_eq!(none, [false; 5], "what is no latency, or none that a float of 32 bits holds");
+    let no_latencies = [
+        (0.0, 0.02),
+        (0.05, 0.0),
+        (1e-60, 0.02),
+        (0.05, 1e-60),
+        (f64::NAN, 0.02),
+        (-8.0, 0.02),
+        (0.05, -0.02),
+    ];
+    for (ttft, itl) in no_latencies {
+        assert_eq!(fallback(&Means { ttft, itl, ..Means::default() }), None, "{ttft} {itl}");
+    }
     let (brisk, patient) = (Targets::latency(9.0, 5.0).unwrap(), Targets::latency(8.0, 6.0).unwrap());
     assert_eq!(larger(brisk, patient), Targets::latency(9.0, 6.0).unwrap());
 }
@@ -112,7 +114,7 @@ fn the_reference_tables_targets_agree() {
 fn the_reference_tables_filters_agree() {
     let followed = |start: Start, environments: &[Environment]| {
         let mut filter = Filter::new(&start, &environments[0]).unwrap();
-        environments.iter().map(|seen| filter.step(seen)).last().unwrap()
+        environments.iter().map(|environment| filter.step(environment)).last().unwrap()
     };
     let from_guess = |environments: &[Environment]| {
         let first = environments[0];
@@ -164,8 +166,8 @@ fn a_model_out_of_range_is_named() {
 #[test]
 fn room_for_one_request_is_refused_by_upstream_only() {
     let limits = Limits { batch: 1, queue: 0 };
-    let theirs = upstream::queueing::model(SERVICE, LENGTHS, limits);
-    assert_eq!(theirs.unwrap_err(), Unsolvable::SingleState);
+    let refused = upstream::queueing::model(SERVICE, LENGTHS, limits);
+    assert_eq!(refused.unwrap_err(), Unsolvable::SingleState);
     assert!(Model::new(SERVICE, LENGTHS, limits).unwrap().analyze(0.5).is_ok());
 }
 
@@ -187,7 +189,7 @@ fn upstream_counts_the_replicas_it_wants_as_supply_and_never_scales_up() {
 }
 
 #[test]
-fn ours_counts_the_replicas_there_are() {
+fn the_default_counts_the_replicas_there_are() {
     let finding = found(&[load("v", Role::Both, 2, 1, &[40.0, 50.0])], 60.0, Compat::Corrected);
     let prc = finding.variants[0].per_replica;
     assert!((prc - 6.2343).abs() < 1e-4, "{prc}");
@@ -208,29 +210,26 @@ fn an_idle_variant_has_no_capacity_upstream_and_spare_capacity_here() {
     let finding = |compat| analyze(&idle, Requests::ZERO, &known(&["v"]), &settings, compat).finding.unwrap();
     let upstream = finding(Compat::Upstream);
     assert_eq!((upstream.variants[0].per_replica, upstream.variants[0].reason.as_str()), (0.0, "no-load"));
-    let ours = finding(Compat::Corrected).total;
-    assert!(ours.supply > 18.0 && ours.spare == ours.supply, "{ours:?}");
+    let corrected = finding(Compat::Corrected).total;
+    assert!(corrected.supply > 18.0 && corrected.spare == corrected.supply, "{corrected:?}");
 }
 
 #[test]
 fn a_replica_that_shows_no_arrivals_leaves_nothing_to_spare() {
+    let spare = |load: &VariantLoad| found(std::slice::from_ref(load), 0.0, Compat::Corrected).total.spare;
     let mut partial = load("v", Role::Both, 3, 0, &[1.0, 1.0]);
-    assert_eq!(
-        found(&[partial.clone()], 0.0, Compat::Corrected).total.spare,
-        0.0,
-        "one of three is not seen"
-    );
+    assert_eq!(spare(&partial), 0.0, "one of three is not observed");
     partial.observations.push(observation(None));
-    assert_eq!(found(&[partial.clone()], 0.0, Compat::Corrected).total.spare, 0.0, "one tells no arrivals");
+    assert_eq!(spare(&partial), 0.0, "one shows no arrivals");
     partial.observations[2].arrival = Some(0.0);
-    assert!(found(&[partial], 0.0, Compat::Corrected).total.spare > 0.0, "all are seen");
+    assert!(spare(&partial) > 0.0, "all are observed");
 }
 
 #[test]
 fn a_variant_without_load_is_sized_for_the_models_requests() {
     let loads = [load("busy", Role::Both, 1, 0, &[4.0]), load("asleep", Role::Both, 0, 0, &[])];
-    let ours = found(&loads, 0.0, Compat::Corrected);
-    assert!((ours.variants[1].per_replica - 6.2343).abs() < 1e-4);
+    let corrected = found(&loads, 0.0, Compat::Corrected);
+    assert!((corrected.variants[1].per_replica - 6.2343).abs() < 1e-4);
     let upstream = found(&loads, 0.0, Compat::Upstream);
     let asleep = &upstream.variants[1];
     assert_eq!((asleep.per_replica, asleep.cost, asleep.accelerator.as_deref()), (0.0, Cost::ZERO, None));
@@ -260,13 +259,8 @@ fn without_parameters_an_analysis_says_nothing_and_is_not_live() {
 #[test]
 fn without_targets_there_is_no_finding_and_what_was_learned_stays() {
     let loads = [load("v", Role::Both, 1, 0, &[])];
-    let analysis = analyze(
-        &loads,
-        Requests::ZERO,
-        &known(&["v", "gone"]),
-        &QueueingSettings::default(),
-        Compat::Corrected,
-    );
+    let (known_before, settings) = (known(&["v", "gone"]), QueueingSettings::default());
+    let analysis = analyze(&loads, Requests::ZERO, &known_before, &settings, Compat::Corrected);
     assert_eq!(analysis.finding, Err(NoTargets));
     assert_eq!(analysis.learned, known(&["v"]), "and only of variants there are");
 }
@@ -274,25 +268,21 @@ fn without_targets_there_is_no_finding_and_what_was_learned_stays() {
 #[test]
 fn a_steady_load_at_which_upstream_never_learns_is_learned() {
     let steady = given(120.0, 40.0, 12.0);
-    let mut theirs = None;
-    let mut ours = None;
-    for _ in 0..5 {
-        theirs = upstream::queueing::learn(theirs.as_ref(), &[steady]);
-        ours = learn(ours.as_ref(), &[steady]);
-    }
-    let theirs = theirs.unwrap();
-    let ours = ours.unwrap();
-    assert!((theirs.nis.unwrap() - 35.341).abs() < 1e-2, "{theirs:?}");
-    assert_eq!(theirs.service.alpha, 10.8, "the guess for good");
-    assert!(ours.nis.unwrap() < 0.01 && ours.rejections == 0, "{ours:?}");
+    let after_five = |learn: fn(Option<&Parameters>, &[Environment]) -> Option<Parameters>| {
+        (0..5).fold(None, |known, _| learn(known.as_ref(), &[steady])).unwrap()
+    };
+    let (upstream, corrected) = (after_five(upstream::queueing::learn), after_five(learn));
+    assert!((upstream.nis.unwrap() - 35.341).abs() < 1e-2, "{upstream:?}");
+    assert_eq!(upstream.service.alpha, 10.8, "the guess for good");
+    assert!(corrected.nis.unwrap() < 0.01 && corrected.rejections == 0, "{corrected:?}");
 }
 
 #[test]
 fn a_load_that_the_guess_cannot_carry_is_learned() {
     let busy = given(600.0, 40.0, 12.0);
     assert_eq!(upstream::queueing::learn(None, &[busy]), None);
-    let ours = learn(None, &[busy]).unwrap();
-    assert!(ours.nis.unwrap() < 1.0, "{ours:?}");
+    let learned = learn(None, &[busy]).unwrap();
+    assert!(learned.nis.unwrap() < 1.0, "{learned:?}");
 }
 
 /// ITL and TTFT as predicted, relative to what is true, at `rate`.
@@ -304,10 +294,10 @@ fn error(learned: &Parameters, rate: f32) -> f32 {
 
 #[test]
 fn a_second_load_settles_what_the_first_left_open() {
-    let mut learned = learn(None, &[seen(0.2, 64)]);
+    let mut learned = learn(None, &[shown(0.2)]);
     assert!(error(learned.as_ref().unwrap(), 13.0) > 0.1, "one load is not enough");
     for _ in 0..2 * MAX_REJECTIONS {
-        learned = learn(learned.as_ref(), &[seen(13.0, 64)]);
+        learned = learn(learned.as_ref(), &[shown(13.0)]);
     }
     let learned = learned.unwrap();
     assert!(error(&learned, 13.0) < 0.01 && error(&learned, 0.2) < 0.01, "{learned:?}");
@@ -315,7 +305,7 @@ fn a_second_load_settles_what_the_first_left_open() {
 
 #[test]
 fn an_outlier_is_refused_and_a_new_truth_is_believed_after_three_cycles() {
-    let usual = [seen(2.0, 64), seen(6.0, 64)];
+    let usual = [shown(2.0), shown(6.0)];
     let mut learned = learn(None, &usual).unwrap();
     let before = learned.service;
     let slow = given(360.0, 80.0, 48.0);
@@ -331,19 +321,19 @@ fn an_outlier_is_refused_and_a_new_truth_is_believed_after_three_cycles() {
 #[test]
 fn a_rate_beyond_the_model_is_refused_without_a_measure() {
     let start = Start::stored(SERVICE, None);
-    let mut filter = Filter::new(&start, &seen(6.0, 64)).unwrap();
+    let mut filter = Filter::new(&start, &shown(6.0)).unwrap();
     let before = filter.clone();
     let step = filter.step(&given(6000.0, 40.0, 12.0));
     assert_eq!((step.accepted, step.nis, step.predicted), (false, None, None));
     assert_eq!(filter, before);
     let skewed = Start { covariance: Some([[1.0, 2.0, 0.0], [0.0; 3], [0.0; 3]]), ..start };
-    let error = Filter::new(&skewed, &seen(6.0, 64)).unwrap_err();
+    let error = Filter::new(&skewed, &shown(6.0)).unwrap_err();
     assert_eq!(error, Unsolvable::Asymmetric);
 }
 
 #[test]
 fn what_is_learned_survives_being_written_down() {
-    let learned = learn(None, &[seen(2.0, 64), seen(12.0, 64)]).unwrap();
+    let learned = learn(None, &[shown(2.0), shown(12.0)]).unwrap();
     let text = serde_json::to_string(&learned).unwrap();
     assert_eq!(serde_json::from_str::<Parameters>(&text).unwrap(), learned);
     assert!(text.len() < 1_000, "{text}");
@@ -351,7 +341,7 @@ fn what_is_learned_survives_being_written_down() {
 
 #[test]
 fn three_loads_give_the_truth_back() {
-    let learned = learn(None, &[1.0, 5.0, 14.0].map(|rate| seen(rate, 64))).unwrap();
+    let learned = learn(None, &[1.0, 5.0, 14.0].map(shown)).unwrap();
     let close = |found: f32, truth: f32| (found / truth - 1.0).abs() < 0.01;
     let Service { alpha, beta, gamma } = learned.service;
     assert!(close(alpha, 8.0) && close(beta, 0.016) && close(gamma, 0.0005), "{learned:?}");
@@ -366,7 +356,7 @@ fn the_page_says_what_the_code_computes() {
     let targets = inferred(SERVICE, &means, 3.0).unwrap();
     let upstream = found(&loads, 30.0, Compat::Upstream).total;
     let Totals { supply, anticipated, demand, required, spare } = finding.total;
-    let said = [
+    let expected = [
         format!("TTFT {:.3} ms, ITL {:.3} ms", targets.ttft, targets.itl),
         format!("μ* = {:.4}", finding.variants[0].per_replica),
         format!("supply {supply:.4}, anticipated {anticipated:.4}, demand {demand:.1}"),
@@ -376,7 +366,7 @@ fn the_page_says_what_the_code_computes() {
             upstream.supply, upstream.required, upstream.spare
         ),
     ];
-    for words in said {
+    for words in expected {
         assert!(page.contains(&words), "the page does not say: {words}");
     }
 }
@@ -410,19 +400,19 @@ fn a_guess_needs_three_parameters_above_nothing() {
 }
 
 #[test]
-fn the_batch_is_that_of_the_first_replica_that_tells_one() {
-    let batches = |told: &[u32]| {
-        let all: Vec<_> =
-            told.iter().map(|batch| LatencyObservation { batch: *batch, ..observation(None) }).collect();
-        batch(&all)
+fn the_batch_is_that_of_the_first_replica_that_shows_one() {
+    let batches = |batches: &[u32]| {
+        let observations =
+            batches.iter().map(|batch| LatencyObservation { batch: *batch, ..observation(None) });
+        batch(&observations.collect::<Vec<_>>())
     };
     assert_eq!([batches(&[]), batches(&[0]), batches(&[0, 8, 16])], [256, 256, 8]);
 }
 
 #[test]
 fn a_filter_sees_requests_a_minute_and_milliseconds() {
-    let told = LatencyObservation { ttft: 0.25, itl: 0.5, batch: 64, ..observation(Some(4.0)) };
-    let silent = LatencyObservation { arrival: None, ..told };
-    let wrong = LatencyObservation { input: f64::NAN, ..told };
-    assert_eq!(environments(&[silent, told, wrong]), [given(240.0, 250.0, 500.0)]);
+    let whole = LatencyObservation { ttft: 0.25, itl: 0.5, batch: 64, ..observation(Some(4.0)) };
+    let silent = LatencyObservation { arrival: None, ..whole };
+    let wrong = LatencyObservation { input: f64::NAN, ..whole };
+    assert_eq!(environments(&[silent, whole, wrong]), [given(240.0, 250.0, 500.0)]);
 }

@@ -166,10 +166,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// A filter at `start` whose noise is that of the `first` observation.
-    ///
-    /// # Errors
-    /// If the covariance is not symmetric, or the model has no solution for the start and the first observation.
+    /// A filter at `start` whose noise is that of the `first` observation. Fails if the covariance is not symmetric, or the model has
+    /// no solution for the two.
     pub fn new(start: &Start, first: &Environment) -> Result<Self, Unsolvable> {
         let process = process_noise(start.state);
         let covariance = start.covariance.unwrap_or(process);

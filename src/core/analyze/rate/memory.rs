@@ -1,18 +1,17 @@
-//! What the policy remembers of one model.
+//! What the policy remembers of one model: what its pods have shown, when the policy last moved, and how careful it has become.
 
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::cooldown::Cooldown;
 use crate::learn::{ModelKnowledge, ingest};
 use crate::model::Role;
 use crate::moment::Moment;
 use crate::quality::SignalHistory;
 use crate::snapshot::ModelGroup;
 
-/// What the policy remembers of one model: what its pods have shown, and its own moves.
+/// What the policy remembers of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateMemory {
@@ -50,5 +49,78 @@ impl RateMemory {
         self.knowledge.not_after(now.into());
         self.observed_at = self.observed_at.filter(|at| *at <= now.into());
         self.cooldowns.values_mut().for_each(|cooldown| cooldown.not_after(now.into()));
+    }
+}
+
+/// Between two removals, seconds: a request stays 10 to 30 s, and a minute lets the others show their new load.
+const REMOVAL_INTERVAL: f64 = 60.0;
+/// An addition within this time of a removal, seconds, shows that the removal was a mistake.
+const MISTAKE_WINDOW: f64 = 600.0;
+/// A mistake is forgotten after this time, seconds.
+const MISTAKE_MEMORY: f64 = 3600.0;
+/// Mistakes that count. Each doubles the wait: 300, 600, 1200 s.
+const MAX_MISTAKES: u8 = 2;
+
+/// What is remembered of the moves of one role.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cooldown {
+    /// The last evaluation. Not kept over a restart. Stored as `looked`.
+    #[serde(rename = "looked", skip_serializing_if = "Option::is_none")]
+    pub evaluated_at: Option<Moment>,
+    /// When more was last needed. Stored as `up`.
+    #[serde(rename = "up", skip_serializing_if = "Option::is_none")]
+    pub added_at: Option<Moment>,
+    /// When something was last removed. Stored as `down`.
+    #[serde(rename = "down", skip_serializing_if = "Option::is_none")]
+    pub removed_at: Option<Moment>,
+    /// Mistakes, at most two.
+    pub mistakes: u8,
+    /// When the last mistake was counted or forgotten. Stored as `regret`.
+    #[serde(rename = "regret", skip_serializing_if = "Option::is_none")]
+    pub mistake_at: Option<Moment>,
+}
+
+impl Cooldown {
+    /// Forgets a mistake an hour after the last.
+    pub fn forget_old_mistake(&mut self, now: Moment) {
+        if self.mistakes > 0 && self.mistake_at.is_some_and(|at| at.until(now) >= MISTAKE_MEMORY) {
+            self.mistakes -= 1;
+            self.mistake_at = Some(now);
+        }
+    }
+
+    /// Notes that more was needed. Each removal counts as a mistake once.
+    pub fn note_addition(&mut self, now: Moment) {
+        let recent = self.removed_at.filter(|at| at.until(now) < MISTAKE_WINDOW);
+        if recent.is_some_and(|removed| self.mistake_at.is_none_or(|counted| counted < removed)) {
+            self.mistakes = (self.mistakes + 1).min(MAX_MISTAKES);
+            self.mistake_at = Some(now);
+        }
+        self.added_at = Some(now);
+    }
+
+    pub fn note_removal(&mut self, now: Moment) {
+        self.removed_at = Some(now);
+    }
+
+    /// Seconds until a removal is allowed, with a cooldown of `dwell` seconds after an addition.
+    pub fn remaining(&self, now: Moment, dwell: f64) -> f64 {
+        let left = |at: Option<Moment>, wait: f64| at.map_or(0.0, |at| (wait - at.until(now)).max(0.0));
+        let careful = dwell * f64::from(1_u32 << self.mistakes.min(MAX_MISTAKES));
+        left(self.removed_at, REMOVAL_INTERVAL).max(left(self.added_at, careful))
+    }
+
+    /// What is worth keeping over a restart.
+    pub fn compacted(&self) -> Self {
+        Self { evaluated_at: None, ..*self }
+    }
+
+    /// Replaces moments after `now` by `now`: the clock was set back.
+    pub fn not_after(&mut self, now: Moment) {
+        self.evaluated_at = self.evaluated_at.filter(|at| *at <= now);
+        for at in [&mut self.added_at, &mut self.removed_at, &mut self.mistake_at] {
+            *at = at.map(|at| at.min(now));
+        }
     }
 }

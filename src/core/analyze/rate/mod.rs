@@ -5,7 +5,6 @@
 //! nothing. In one page, with an example: `docs/decisions/rate.md`.
 
 mod capacity;
-mod cooldown;
 mod demand;
 mod explain;
 mod fleet;
@@ -16,10 +15,9 @@ mod plan;
 mod tests;
 
 pub use capacity::{EngineModel, ReplicaCapacity, RequestSize};
-pub use cooldown::Cooldown;
 pub use demand::{Demand, PodCapacity, requests_at_horizon};
 pub use explain::{turns, values};
 pub use fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 pub use input::{RateInput, RateVariant};
-pub use memory::RateMemory;
+pub use memory::{Cooldown, RateMemory};
 pub use plan::{RateFinding, RatePlan, analyze};

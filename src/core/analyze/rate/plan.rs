@@ -5,10 +5,10 @@
 //! at a time. The committed number is moved past what an HPA takes for equal.
 
 use super::capacity::ReplicaCapacity;
-use super::cooldown::Cooldown;
 use super::demand::{Demand, PodCapacity, requests_at_horizon};
 use super::fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 use super::input::{RateInput, RateVariant, resolve_capacities};
+use super::memory::Cooldown;
 use crate::hpa::past_tolerance;
 use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, current_level};
 use crate::model::Role;

@@ -1,4 +1,4 @@
-//! The formulas by their published values, the fleet test by hand, and what a look does with it.
+//! The formulas by their published values, the fleet test by hand, and what an evaluation does with it.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::units::{Cost, Replicas, Seconds};
 
 /// The accelerator of the published comparison: 5.5 ms a step, 24 µs a prompt token, 10 µs a sequence, 38 ns a token of a
 /// cache of 480,000.
-fn process() -> EngineModel {
+fn engine() -> EngineModel {
     let step = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
     EngineModel {
         step_time: step,
@@ -26,11 +26,41 @@ fn request(prompt: f64, output: f64) -> RequestSize {
 }
 
 fn replica(prompt: f64, output: f64) -> ReplicaCapacity {
-    ReplicaCapacity::new(Role::Both, &process(), request(prompt, output), &RatePolicy::default()).unwrap()
+    ReplicaCapacity::new(Role::Both, &engine(), request(prompt, output), &RatePolicy::default()).unwrap()
 }
 
-fn close(one: f64, other: f64, share: f64) {
-    assert!((one - other).abs() <= share * other.abs(), "{one} is not {other}");
+fn close(found: f64, expected: f64, share: f64) {
+    assert!((found - expected).abs() <= share * expected.abs(), "{found} is not {expected}");
+}
+
+/// A variant with as many replicas ordered as its scale target has, which take 95 s to start.
+pub(super) fn variant(committed: u32, capacity: ReplicaCapacity) -> RateVariant {
+    RateVariant {
+        name: "llama".into(),
+        cost: Cost::new(10.0).unwrap(),
+        bounds: Bounds { min: Replicas::ONE, max: None },
+        committed: Replicas::new(committed),
+        requested: Replicas::new(committed),
+        unavailable: Replicas::ZERO,
+        is_full: false,
+        ready_in: Vec::new(),
+        start_up: Seconds::whole(95),
+        capacity: Some(capacity),
+    }
+}
+
+pub(super) fn input(policy: &RatePolicy, now: Moment, variants: Vec<RateVariant>) -> RateInput<'_> {
+    RateInput {
+        unmeasured_factor: 1.0,
+        now,
+        role: Role::Both,
+        variants,
+        waiting: 0.0,
+        running: 0.0,
+        can_remove: true,
+        tolerance: 0.1,
+        policy,
+    }
 }
 
 #[test]
@@ -40,11 +70,11 @@ fn capacities_are_those_published_with_the_formula() {
         ((1000.0, 250.0), (256.0, 1.375, 0.037_187_5, 23.497)),
         ((100.0, 1000.0), (256.0, 5.5, 0.0352, 17.642)),
     ];
-    for ((prompt, output), (most, fixed, each, rate)) in cases {
+    for ((prompt, output), (max_sequences, fixed, per_request, rate)) in cases {
         let own = replica(prompt, output);
-        close(own.max_sequences, most, 1e-9);
+        close(own.max_sequences, max_sequences, 1e-9);
         close(own.fixed_seconds, fixed, 1e-9);
-        close(own.seconds_per_request, each, 1e-9);
+        close(own.seconds_per_request, per_request, 1e-9);
         close(own.max_rate(), rate, 2e-4);
         close(own.running_at(own.rate_at(10.0)), 10.0, 1e-9);
     }
@@ -58,12 +88,11 @@ fn needed(replica: &ReplicaCapacity, load: f64) -> u32 {
 
 #[test]
 fn the_need_is_what_one_computes_by_hand() {
-    let need = |shape: (f64, f64), loads: &[f64]| -> Vec<u32> {
-        loads.iter().map(|load| needed(&replica(shape.0, shape.1), *load)).collect()
-    };
-    assert_eq!(need((4000.0, 1000.0), &[2.0, 4.0, 6.0, 8.0]), [2, 2, 3, 4]);
-    assert_eq!(need((1000.0, 250.0), &[16.0, 20.0, 24.0]), [2, 2, 2]);
-    assert_eq!(need((100.0, 1000.0), &[16.0, 24.0]), [2, 2]);
+    let need =
+        |replica, loads: &[f64]| -> Vec<u32> { loads.iter().map(|load| needed(&replica, *load)).collect() };
+    assert_eq!(need(replica(4000.0, 1000.0), &[2.0, 4.0, 6.0, 8.0]), [2, 2, 3, 4]);
+    assert_eq!(need(replica(1000.0, 250.0), &[16.0, 20.0, 24.0]), [2, 2, 2]);
+    assert_eq!(need(replica(100.0, 1000.0), &[16.0, 24.0]), [2, 2]);
 }
 
 #[test]
@@ -77,41 +106,30 @@ fn the_page_says_what_the_code_computes() {
         backlog: 0.0,
         drain: 60.0,
     };
-    let asked = |count| test(0.0).binding(&of(count)).1;
-    let surged = test(0.4).binding(&of(3.0));
+    let ReplicaCapacity { max_sequences, fixed_seconds, seconds_per_request, .. } = own;
+    let allowed = [1.0, 2.0, 3.0].map(|count| test(0.0).binding(&of(count)).1);
+    let need = [2.0, 4.0, 6.0].map(|load| needed(&own, load));
+    let (binding, _) = test(0.0).binding(&of(3.0));
+    let (_, surged) = test(0.4).binding(&of(3.0));
     for says in [
         format!(
-            "n_max = {:.0}, A = {:.1} s, g = {:.3} s, X = {:.3} requests/s",
-            own.max_sequences,
-            own.fixed_seconds,
-            own.seconds_per_request,
+            "n_max = {max_sequences:.0}, A = {fixed_seconds:.1} s, g = {seconds_per_request:.3} s, X = {:.3} requests/s",
             own.max_rate()
         ),
         format!(
             "1 replica may be asked {:.2}, 2 replicas {:.2}, 3 replicas {:.2}",
-            asked(1.0),
-            asked(2.0),
-            asked(3.0)
+            allowed[0], allowed[1], allowed[2]
         ),
-        format!(
-            "(the {} binds; utilisation allows {:.2})",
-            test(0.0).binding(&of(3.0)).0.as_str(),
-            of(3.0).usable_rate
-        ),
-        format!(
-            "2, 4 and 6 requests/s need {}, {} and {} replicas",
-            needed(&own, 2.0),
-            needed(&own, 4.0),
-            needed(&own, 6.0)
-        ),
-        format!("r = {:.2}, and 3 replicas may be asked {:.2}", test(0.4).surge, surged.1),
+        format!("(the {} binds; utilisation allows {:.2})", binding.as_str(), of(3.0).usable_rate),
+        format!("2, 4 and 6 requests/s need {}, {} and {} replicas", need[0], need[1], need[2]),
+        format!("r = {:.2}, and 3 replicas may be asked {surged:.2}", test(0.4).surge),
     ] {
         assert!(page.contains(&says), "the page does not say {says:?}");
     }
 }
 
 #[test]
-fn what_is_cut_after_a_look_is_missed_at_the_next_moment_and_not_at_this_one() {
+fn what_is_cut_after_an_evaluation_is_missed_at_the_next_moment_and_not_at_this() {
     let policy = RatePolicy::default();
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
     let (mut known, mut cooldown) = (RoleKnowledge::default(), Cooldown::default());
@@ -121,29 +139,13 @@ fn what_is_cut_after_a_look_is_missed_at_the_next_moment_and_not_at_this_one() {
         known.arrivals.close(at(second), None, None, |from, to| from.until(to));
     }
     let mut ask = |now: f64, target: u32| {
-        let variant = RateVariant {
-            name: "llama".into(),
-            cost: Cost::new(10.0).unwrap(),
-            bounds: Bounds { min: Replicas::ONE, max: None },
-            committed: Replicas::new(target),
+        let replica = replica(4000.0, 1000.0);
+        let ordered = RateVariant {
             requested: Replicas::ONE,
-            unavailable: Replicas::ZERO,
-            is_full: false,
             ready_in: vec![Seconds::ZERO],
-            start_up: Seconds::whole(95),
-            capacity: Some(replica(4000.0, 1000.0)),
+            ..variant(target, replica)
         };
-        let input = RateInput {
-            unmeasured_factor: 1.0,
-            now: at(now),
-            role: Role::Both,
-            variants: vec![variant],
-            waiting: 0.0,
-            running: 40.0,
-            can_remove: true,
-            tolerance: 0.1,
-            policy: &policy,
-        };
+        let input = RateInput { running: 40.0, ..input(&policy, at(now), vec![ordered]) };
         analyze(&input, &mut known, &mut cooldown, &|_| true).unwrap().targets[0].get()
     };
     assert_eq!(ask(120.0, 4), 4, "enough for 6 requests/s");
@@ -159,7 +161,7 @@ proptest! {
         prompt in 1.0_f64..20_000.0, output in 1.0_f64..4000.0, more in 1.0_f64..3.0,
         cache in 1e4_f64..1e6, terms in prop::array::uniform4(0.1_f64..10.0),
     ) {
-        let mut own = process();
+        let mut own = engine();
         own.step_time.base *= terms[0];
         own.step_time.prompt_token *= terms[1];
         own.step_time.sequence *= terms[2];
@@ -185,7 +187,7 @@ proptest! {
         let slow = StepTime {
             base: 5.5e-3 * factor, prompt_token: 24e-6 * factor, sequence: 1e-5 * factor, full_cache: 18.24e-3 * factor,
         };
-        let slow = EngineModel { step_time: slow, ..process() };
+        let slow = EngineModel { step_time: slow, ..engine() };
         let slow = ReplicaCapacity::new(Role::Both, &slow, request(4000.0, 1000.0), &RatePolicy::default()).unwrap();
         // Within rounding of a boundary either answer is right.
         let own = replica(4000.0, 1000.0);
@@ -202,7 +204,7 @@ fn a_learned_limit_never_beats_the_argument_and_without_both_the_device_counts()
     let mut known = VariantKnowledge { limit, limit_at, first_token, ..VariantKnowledge::default() };
     let sequences = |known: &VariantKnowledge, argument, default| {
         EngineModel::from_knowledge(Role::Prefill, known, argument, default, now)
-            .map(|process| process.max_sequences)
+            .map(|engine| engine.max_sequences)
     };
     assert_eq!(sequences(&known, Some(32.0), 256.0), Some(32.0));
     assert_eq!(sequences(&known, None, 256.0), Some(30.0));
@@ -225,15 +227,11 @@ fn a_limit_and_a_first_token_of_last_month_once_made_a_replica_carry_more_than_o
         known
     };
     let month = Some(now.plus(-30.0 * 86_400.0));
-    let process =
+    let engine =
         |limit, at| EngineModel::from_knowledge(Role::Both, &known(limit, at), None, 256.0, now).unwrap();
-    let sequences = |limit, at| process(limit, at).max_sequences as u32;
-    assert_eq!(
-        [sequences(1000.0, Some(now)), sequences(1000.0, month), sequences(1000.0, None)],
-        [1000, 256, 256]
-    );
-    assert_eq!([sequences(64.0, Some(now)), sequences(64.0, month), sequences(64.0, None)], [64, 64, 64]);
-    let prompt = |at| process(64.0, at).step_time.prompt_token;
+    let sequences = |limit| [Some(now), month, None].map(|at| engine(limit, at).max_sequences);
+    assert_eq!([sequences(1000.0), sequences(64.0)], [[1000.0, 256.0, 256.0], [64.0; 3]]);
+    let prompt = |at| engine(64.0, at).step_time.prompt_token;
     assert!(prompt(Some(now)) < prompt(month), "{} and {}", prompt(Some(now)), prompt(month));
     assert_eq!(prompt(month).to_bits(), prompt(None).to_bits());
 }
@@ -249,10 +247,7 @@ fn what_a_replica_carries_lowers_nothing_when_it_was_learned_a_month_ago_or_nobo
         let may = |at| known(at).may_lower(role, now);
         assert_eq!([may(Some(now)), may(month), may(None)], [true, false, false], "{role:?}");
     }
-    assert!(
-        prompts(None).may_lower(Role::Both, now),
-        "nothing is known of its steps, and nothing rests on that"
-    );
+    assert!(prompts(None).may_lower(Role::Both, now), "nothing rests on steps of which nothing is known");
     let mut shape = crate::learn::TokenShape::default();
     assert!(shape.may_lower(now));
     let sizes = RequestSizes { prompt: 4000.0, firsts: 4.0, output: 800.0, finished: 4.0 };

@@ -1,7 +1,5 @@
 //! What the analyzer knows of a model: its variants, and what their engines show.
 
-use serde::{Deserialize, Serialize};
-
 use super::history::{OutputLength, Setting};
 use crate::model::Role;
 use crate::snapshot::EngineParameters;
@@ -35,7 +33,7 @@ pub struct TokenInput<'a> {
 }
 
 /// The thresholds of the analyzer. The defaults are upstream's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenPolicy {
     /// K: the share of the KV cache that may be used, 0 to 1.
     pub kv_cache_threshold: f64,

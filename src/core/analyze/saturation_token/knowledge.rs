@@ -11,11 +11,8 @@ use crate::name_map::NameMap;
 use crate::snapshot::EngineParameters;
 use crate::units::Tokens;
 
-/// What is remembered between analyses of one model in one namespace, at most 2 KiB of JSON for each variant.
-///
-/// Upstream keeps one store for the whole cluster: namespaces that serve the same model share histories of equal hardware, and look
-/// for compatible records in each other. Here every group has its own store, so that the order in which groups are decided does
-/// not matter, and no tenant's load changes another tenant's numbers.
+/// What is remembered between analyses of one model in one namespace, at most 2 KiB of JSON for each variant. Upstream keeps one store
+/// for the whole cluster, in which one tenant's load changes another tenant's numbers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Knowledge {
     /// Tokens resident when requests queued.
@@ -242,93 +239,59 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::super::input::TokenInput;
+    use super::super::tests::{later, record, variant};
     use super::*;
     use crate::arithmetic;
-    use crate::model::{Compat, Role};
+    use crate::model::Compat;
     use crate::snapshot::Engine;
-    use crate::units::{Cost, Replicas};
-
-    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
-
-    fn after(hours: i64) -> Timestamp {
-        NOW + SignedDuration::from_hours(hours)
-    }
-
-    fn variant<'a>(parameters: &'a EngineParameters, accelerator: &'a str, gpus: u32) -> TokenVariant<'a> {
-        TokenVariant {
-            name: "a",
-            role: Role::Both,
-            accelerator,
-            cost: Cost::ZERO,
-            gpus,
-            current: Replicas::ZERO,
-            pending: Replicas::ZERO,
-            parameters: Some(parameters),
-        }
-    }
 
     #[test]
     fn a_record_from_arguments_is_confirmed_by_the_same_arguments_and_hardware_only() {
         let usual = EngineParameters::defaults(Engine::Vllm);
-        let other = EngineParameters { batched_tokens: 4096, ..usual.clone() };
-        let confirmed = |variant: &TokenVariant<'_>| {
+        let larger_batch = EngineParameters { batched_tokens: 4096, ..usual.clone() };
+        let confirmed = |parameters, accelerator, gpus| {
+            let before = TokenVariant { parameters: Some(&usual), ..variant("a", 0) };
             let mut knowledge = Knowledge::default();
-            knowledge.read_arguments(&self::variant(&usual, "H100", 1), after(0));
+            knowledge.read_arguments(&before, later(0));
             // What tells a confirmed record from one that is made again.
             knowledge.records.get_mut("a").unwrap().capacity = Tokens::new(77);
-            knowledge.read_arguments(variant, after(1));
+            let after = TokenVariant { parameters: Some(parameters), accelerator, gpus, ..before };
+            knowledge.read_arguments(&after, later(1));
             let Record { accelerator, gpus, capacity, effective, updated, .. } =
                 knowledge.records.get("a").unwrap().clone();
-            assert_eq!(updated, after(1));
+            assert_eq!(updated, later(1));
             (accelerator, gpus, capacity.get(), effective.get())
         };
-        assert_eq!(confirmed(&variant(&usual, "H100", 1)), ("H100".into(), 1, 77, 8192));
-        assert_eq!(confirmed(&variant(&usual, "A100", 1)), ("A100".into(), 1, 0, 8192));
-        assert_eq!(confirmed(&variant(&usual, "H100", 2)), ("H100".into(), 2, 0, 8192));
-        assert_eq!(confirmed(&variant(&other, "H100", 1)), ("H100".into(), 1, 0, 4096));
+        assert_eq!(confirmed(&usual, "H100", 1), ("H100".into(), 1, 77, 8192));
+        assert_eq!(confirmed(&usual, "A100", 1), ("A100".into(), 1, 0, 8192));
+        assert_eq!(confirmed(&usual, "H100", 2), ("H100".into(), 2, 0, 8192));
+        assert_eq!(confirmed(&larger_batch, "H100", 1), ("H100".into(), 1, 0, 4096));
     }
 
     #[test]
     fn what_a_sleeper_could_carry_is_the_least_of_its_estimate_its_memory_and_a_like_one() {
-        let policy = TokenPolicy::default();
-        let usual = EngineParameters::defaults(Engine::Vllm);
-        let record = |learned, capacity, effective| Record {
-            accelerator: "H100".into(),
-            gpus: 1,
-            capacity: Tokens::new(capacity),
-            effective: Tokens::new(effective),
-            parameters: Some(Box::new(usual.clone())),
-            learned,
-            updated: NOW,
-        };
         let workload = Workload { prompt: 100.0, output: 50.0, prefix_hits: 0.0 };
-        let carries = |capacity, like: Option<Record>| {
+        let live = |effective| record(Learned::Live, 0, effective);
+        let cases = [
+            ("256 requests of 125 tokens", 0, None, 32_000),
+            ("0.8 of its memory", 30_000, None, 24_000),
+            ("more memory than it needs", 50_000, None, 32_000),
+            ("one like it carries less", 50_000, Some(live(9_000)), 9_000),
+            ("one like it carries more", 50_000, Some(live(90_000)), 32_000),
+            ("nobody saw the one like it", 50_000, Some(record(Learned::Arguments, 0, 9_000)), 32_000),
+            ("nothing is known of the one like it", 50_000, Some(live(0)), 32_000),
+            ("other GPUs", 50_000, Some(Record { gpus: 2, ..live(9_000) }), 32_000),
+            ("another device", 50_000, Some(Record { accelerator: "A100".into(), ..live(9_000) }), 32_000),
+        ];
+        for (name, capacity, like, expected) in cases {
             let mut knowledge = Knowledge::default();
             knowledge.records.insert("a".into(), record(Learned::Arguments, capacity, 8192));
             if let Some(like) = like {
                 knowledge.records.insert("b".into(), like);
             }
-            knowledge.stored_capacity("a", workload, &policy).map(Tokens::get)
-        };
-        assert_eq!(carries(0, None), Some(32_000), "256 requests of 125 tokens");
-        assert_eq!(carries(30_000, None), Some(24_000), "0.8 of its memory");
-        assert_eq!(carries(50_000, None), Some(32_000));
-        assert_eq!(carries(50_000, Some(record(Learned::Live, 0, 9_000))), Some(9_000));
-        assert_eq!(carries(50_000, Some(record(Learned::Live, 0, 90_000))), Some(32_000));
-        assert_eq!(
-            carries(50_000, Some(record(Learned::Arguments, 0, 9_000))),
-            Some(32_000),
-            "nobody saw it"
-        );
-        assert_eq!(
-            carries(50_000, Some(record(Learned::Live, 0, 0))),
-            Some(32_000),
-            "nothing is known of it"
-        );
-        let other = Record { gpus: 2, ..record(Learned::Live, 0, 9_000) };
-        assert_eq!(carries(50_000, Some(other)), Some(32_000));
-        let other = Record { accelerator: "A100".into(), ..record(Learned::Live, 0, 9_000) };
-        assert_eq!(carries(50_000, Some(other)), Some(32_000));
+            let carried = knowledge.stored_capacity("a", workload, &TokenPolicy::default());
+            assert_eq!(carried, Some(Tokens::new(expected)), "{name}");
+        }
     }
 
     #[test]
@@ -337,14 +300,13 @@ mod tests {
         let left = |names: &[&str], compat| {
             let mut knowledge = Knowledge::default();
             for (hour, name) in (0..).zip(names) {
-                let variant = TokenVariant { name, ..variant(&usual, "H100", 1) };
-                knowledge.read_arguments(&variant, after(hour));
+                let known = TokenVariant { parameters: Some(&usual), ..variant(name, 0) };
+                knowledge.read_arguments(&known, later(hour));
             }
-            let variants =
-                ["a", "b"].map(|name| TokenVariant { name, parameters: None, ..variant(&usual, "H100", 1) });
+            let variants = ["a", "b"].map(|name| variant(name, 0));
             let input = TokenInput { variants: &variants, ..TokenInput::default() };
             let policy = TokenPolicy::default();
-            let _ = arithmetic::analyze_tokens(&input, &mut knowledge, &policy, compat, after(9));
+            let _ = arithmetic::analyze_tokens(&input, &mut knowledge, &policy, compat, later(9));
             knowledge.records.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(left(&["a", "b", "d", "c"], Compat::Corrected), ["a", "b", "c", "d"]);
@@ -355,19 +317,10 @@ mod tests {
     #[test]
     fn only_what_running_replicas_have_shown_is_what_a_variant_carries() {
         let carried = |learned, effective| {
-            let record = Record {
-                accelerator: "H100".into(),
-                gpus: 1,
-                capacity: Tokens::new(9000),
-                effective: Tokens::new(effective),
-                parameters: None,
-                learned,
-                updated: NOW,
-            };
-            let records = [("a".into(), record)].into();
-            Knowledge { records, ..Knowledge::default() }.carried_by("a").map(|carried| carried as i64)
+            let records = [("a".into(), record(learned, 9000, effective))].into();
+            Knowledge { records, ..Knowledge::default() }.carried_by("a")
         };
-        assert_eq!(carried(Learned::Live, 5000), Some(5000));
+        assert_eq!(carried(Learned::Live, 5000), Some(5000.0));
         assert_eq!([carried(Learned::Arguments, 5000), carried(Learned::Live, 0)], [None, None]);
         assert_eq!(Knowledge::default().carried_by("a"), None);
     }

@@ -171,30 +171,16 @@ impl<'a> TokenAnalysis<'a> {
         policy: &TokenPolicy,
     ) -> Self {
         let queue = input.queue.map_or(QueueDemand::default(), |queue| QueueDemand::new(queue, workload));
-        let mut total = Totals::default();
-        let mut roles: BTreeMap<Role, Totals> = BTreeMap::new();
-        let has_roles = variants.iter().any(|variant| variant.role != Role::Both);
-        for variant in &variants {
-            total.add_capacity(variant);
-            total.demand += variant.demand;
-            if has_roles {
-                let of_role = roles.entry(variant.role).or_default();
-                of_role.add_capacity(variant);
-                of_role.demand += variant.demand;
+        let (total, roles) = Totals::by_role(&variants, |role| {
+            let mut totals = Totals::default();
+            for variant in variants.iter().filter(|variant| variant.is_of(role)) {
+                totals.add_capacity(variant);
+                totals.demand += variant.demand;
             }
-        }
-        total.demand += queue.total();
-        for (role, totals) in &mut roles {
-            totals.demand += queue.of_role(*role);
-        }
-        let with_thresholds =
-            |totals: Totals| totals.apply_thresholds(policy.scale_up_threshold, policy.scale_down_boundary);
-        Self {
-            total: with_thresholds(total),
-            roles: roles.into_iter().map(|(role, totals)| (role, with_thresholds(totals))).collect(),
-            variants,
-            replicas: capacities.into_iter().flatten().collect(),
-        }
+            totals.demand += role.map_or(queue.total(), |role| queue.of_role(role));
+            totals.apply_thresholds(policy.scale_up_threshold, policy.scale_down_boundary)
+        });
+        Self { total, roles, variants, replicas: capacities.into_iter().flatten().collect() }
     }
 
     /// Something is known of at least one variant.

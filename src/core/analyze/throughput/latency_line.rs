@@ -1,7 +1,5 @@
 //! The time between two tokens as a straight line over KV-cache usage, and the two ways to fit it.
 
-use serde::{Deserialize, Serialize};
-
 /// The KV-cache usage at which a replica is full (upstream's constant).
 pub const FULL: f64 = 0.85;
 /// A slope has to be above this, in seconds per whole cache, to be told from none.
@@ -10,7 +8,7 @@ const MIN_SLOPE: f64 = 1e-12;
 const MIN_SPREAD: f64 = 1e-12;
 
 /// `latency(kv) = slope · kv + intercept`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LatencyLine {
     /// Seconds that a full KV cache adds.
     pub slope: f64,

@@ -174,16 +174,23 @@ impl ThroughputAnalysis {
         let demand = demand(&resolved, arrival(input).unwrap_or(0.0), input.queue);
         let lines = resolved.iter().map(|variant| (variant.capacity.name.clone(), variant.line)).collect();
         let variants: Vec<VariantCapacity> = resolved.into_iter().map(|variant| variant.capacity).collect();
-        let judge = |totals: Totals| limit(totals.apply_thresholds(up, down));
-        let finding = Finding {
-            analyzer: Analyzer::Throughput,
-            score,
-            live: memory.is_live(input.now, period),
-            total: judge(totals(&variants, demand)),
-            roles: role_totals(&variants, demand).map(|(role, totals)| (role, judge(totals))).collect(),
-            variants,
-        };
-        Self { finding, lines }
+        let live = memory.is_live(input.now, period);
+        let generating: BTreeSet<Role> =
+            variants.iter().map(|variant| variant.role).filter(|role| *role != Role::Prefill).collect();
+        let (total, roles) = Totals::by_role(&variants, |role| {
+            // Each role that generates has an equal share, prefill none.
+            let demand = match role {
+                None => demand,
+                Some(Role::Prefill) => 0.0,
+                Some(_) => demand / f64::from(count(generating.len())),
+            };
+            let mut totals = Totals { demand, ..Totals::default() };
+            let of_role = variants.iter().filter(|variant| variant.is_of(role));
+            of_role.for_each(|variant| totals.add_capacity(variant));
+            limit(totals.apply_thresholds(up, down))
+        });
+        let analyzer = Analyzer::Throughput;
+        Self { finding: Finding { analyzer, score, live, total, roles, variants }, lines }
     }
 }
 
@@ -205,21 +212,4 @@ fn demand(resolved: &[Resolved], arrival: f64, queue: Requests) -> f64 {
     } else {
         0.0
     }
-}
-
-fn totals<'c>(variants: impl IntoIterator<Item = &'c VariantCapacity>, demand: f64) -> Totals {
-    let mut totals = Totals { demand, ..Totals::default() };
-    variants.into_iter().for_each(|variant| totals.add_capacity(variant));
-    totals
-}
-
-/// Each role's share of the demand: an equal one for each role that generates, none for prefill. Empty for a model without roles.
-fn role_totals(variants: &[VariantCapacity], demand: f64) -> impl Iterator<Item = (Role, Totals)> {
-    let roles: BTreeSet<Role> = variants.iter().map(|variant| variant.role).collect();
-    let has_roles = roles.iter().any(|role| *role != Role::Both);
-    let generating = f64::from(count(roles.iter().filter(|role| **role != Role::Prefill).count()));
-    roles.into_iter().filter(move |_| has_roles).map(move |role| {
-        let share = if role == Role::Prefill { 0.0 } else { demand / generating };
-        (role, totals(variants.iter().filter(|variant| variant.role == role), share))
-    })
 }

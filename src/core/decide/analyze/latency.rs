@@ -143,7 +143,7 @@ fn solve(
     let mut system = System { classes: vec![class], ..System::default() };
     for (observation, load) in observations.iter().zip(&loads) {
         if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| has_known_load(context, load)) {
-            add(context, &mut system, observation, load, (parameters.service, share));
+            add(context, &mut system, observation, load, parameters.service, share);
         }
     }
     let allocations = system.solve();
@@ -182,7 +182,8 @@ fn add(
     system: &mut System,
     observation: &VariantObservation<'_, '_>,
     load: &VariantLoad,
-    (service, queued): (Service, f64),
+    service: Service,
+    queued: f64,
 ) {
     let (state, running) = (observation.variant.state, observation.variant.scale.base());
     let unit = load.accelerator.as_ref().and_then(|name| context.unit_costs.get(name));

@@ -2,12 +2,13 @@
 
 use proptest::prelude::*;
 
+use super::super::tests as fixture;
 use super::*;
 use crate::model::{Bounds, RatePolicy};
 use crate::moment::Moment;
-use crate::units::{Cost, Seconds};
+use crate::units::Cost;
 
-/// As it once was: a turn and an entry for each replica.
+/// As it once was: a step and an entry for each replica.
 fn one_by_one(planner: &Planner<'_, '_>, targets: &mut [u32], load: f64) -> Vec<u32> {
     let (mut left, mut list) = (targets.to_vec(), Vec::new());
     let mut places = planner.by_price();
@@ -24,51 +25,35 @@ fn one_by_one(planner: &Planner<'_, '_>, targets: &mut [u32], load: f64) -> Vec<
         }
     }
     list.iter().take(list.len().div_ceil(2)).for_each(|at| targets[*at] -= 1);
-    let times = |at| u32::try_from(list.iter().filter(|one| **one == at).count()).unwrap();
+    let times = |at| u32::try_from(list.iter().filter(|removed| **removed == at).count()).unwrap();
     (0..targets.len()).map(times).collect()
 }
 
-fn variant(target: u32, min: u32, cost: f64, lost: u32, rate: f64) -> (RateVariant, ReplicaCapacity) {
-    let replica = ReplicaCapacity {
+fn variant(target: u32, min: u32, cost: f64, lost: u32, rate: f64) -> RateVariant {
+    let capacity = ReplicaCapacity {
         max_sequences: 10.0 * rate,
         fixed_seconds: 9.0,
         seconds_per_request: 0.1 / rate,
         usable_rate: 0.75 * rate,
     };
-    let variant = RateVariant {
-        name: "v".into(),
+    RateVariant {
         cost: Cost::new(cost).unwrap(),
         bounds: Bounds { min: Replicas::new(min), max: None },
-        committed: Replicas::new(target),
-        requested: Replicas::new(target),
         unavailable: Replicas::new(lost),
         is_full: lost > 0,
-        ready_in: Vec::new(),
-        start_up: Seconds::whole(95),
-        capacity: Some(replica),
-    };
-    (variant, replica)
+        ..fixture::variant(target, capacity)
+    }
 }
 
 fn with<T>(
-    fleet: Vec<(RateVariant, ReplicaCapacity)>,
+    variants: Vec<RateVariant>,
     test: CapacityTest,
     then: impl FnOnce(&Planner<'_, '_>, &mut Vec<u32>) -> T,
 ) -> T {
     let policy = RatePolicy::default();
-    let (variants, replicas): (Vec<_>, Vec<_>) = fleet.into_iter().unzip();
-    let mut targets: Vec<u32> = variants.iter().map(|one: &RateVariant| one.committed.get()).collect();
-    let input = RateInput {
-        unmeasured_factor: 1.0,
-        now: Moment::from(jiff::Timestamp::UNIX_EPOCH),
-        role: Role::Both,
-        variants,
-        waiting: 0.0,
-        running: 0.0,
-        can_remove: true,
-        tolerance: 0.1,
-        policy: &policy,
-    };
+    let replicas = variants.iter().filter_map(|variant| variant.capacity).collect();
+    let mut targets = variants.iter().map(|variant| variant.committed.get()).collect();
+    let input = fixture::input(&policy, Moment::from(jiff::Timestamp::UNIX_EPOCH), variants);
     let level = ArrivalLevel { rate: 0.0, slope: 0.0, seconds: 0.0 };
     let demand = Demand::new(level, 1.0, 125.0);
     let planner = Planner { input: &input, replicas, test, demand, peak: 0.0, fits: &|_| true };

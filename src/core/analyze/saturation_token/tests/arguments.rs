@@ -45,10 +45,10 @@ fn arguments_mean_what_upstream_reads_in_them() {
 #[test]
 fn an_engine_is_known_by_its_image_or_its_command() {
     let of = |image: &str, command: &[&str], args: &[&str]| {
-        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+        let texts = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         let (command, args) = (texts(command), texts(args));
-        let other = Container { image: "proxy".into(), ..Container::default() };
-        Engine::of(&[other, Container { image: image.into(), command, args, environment: Vec::new() }])
+        let sidecar = Container { image: "proxy".into(), ..Container::default() };
+        Engine::of(&[sidecar, Container { image: image.into(), command, args, environment: Vec::new() }])
     };
     assert_eq!(of("lmsysorg/sglang:v0.5", &[], &[]), Engine::Sglang);
     assert_eq!(of("x", &["python3", "-m", "sglang.launch_server"], &[]), Engine::Sglang);
@@ -59,10 +59,10 @@ fn an_engine_is_known_by_its_image_or_its_command() {
 #[test]
 fn engines_are_compatible_whose_memory_and_batches_are_alike_and_june_takes_any_engine() {
     let usual = EngineParameters::defaults(Engine::Vllm);
-    let with = |other: EngineParameters| {
+    let with = |changed: EngineParameters| {
         let upstream = [Tree::June, Tree::August]
-            .map(|tree| upstream::saturation_token::is_compatible(&usual, &other, tree));
-        [upstream[0], upstream[1], usual.is_compatible(&other)]
+            .map(|tree| upstream::saturation_token::is_compatible(&usual, &changed, tree));
+        [upstream[0], upstream[1], usual.is_compatible(&changed)]
     };
     assert_eq!(with(EngineParameters { max_length: 9, eager: true, ..usual.clone() }), [true; 3]);
     assert_eq!(with(EngineParameters { engine: Engine::Sglang, ..usual.clone() }), [true, false, false]);

@@ -3,12 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::super::*;
-use crate::arithmetic::analyze_tokens as analyze;
-use crate::model::Compat;
-use crate::snapshot::{Engine, EngineParameters};
+use super::*;
 
-const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 const NAMES: [&str; 4] = ["a", "b", "c", "gone"];
 const ROLES: [Role; 3] = [Role::Both, Role::Decode, Role::Prefill];
 
@@ -23,17 +19,14 @@ struct Fleet {
 
 impl Fleet {
     fn look(&self, knowledge: &mut Knowledge, policy: &TokenPolicy, compat: Compat, now: Timestamp) -> Found {
-        let with = |(one, parameters): (&TokenVariant<'static>, &'_ Option<EngineParameters>)| {
-            (*one, parameters.clone())
-        };
-        let owned: Vec<_> = self.variants.iter().zip(&self.parameters).map(with).collect();
-        let variants: Vec<_> = owned
-            .iter()
-            .map(|(one, parameters)| TokenVariant { parameters: parameters.as_ref(), ..*one })
+        let variants = self.variants.iter().zip(&self.parameters);
+        let variants: Vec<_> = variants
+            .map(|(variant, parameters)| TokenVariant { parameters: parameters.as_ref(), ..*variant })
             .collect();
         let inputs = TokenInput { variants: &variants, replicas: &self.replicas, queue: self.queue };
         let found = analyze(&inputs, knowledge, policy, compat, now);
-        let replicas = found.replicas.iter().map(|one| (one.effective, one.demand, one.source)).collect();
+        let replicas = found.replicas.iter();
+        let replicas = replicas.map(|replica| (replica.effective, replica.demand, replica.source)).collect();
         Found { replicas, finding: found.into_finding(1.0, true) }
     }
 
@@ -87,23 +80,20 @@ fn parameters() -> impl Strategy<Value = Option<EngineParameters>> {
 }
 
 fn fleet_of(observation: impl Strategy<Value = TokenObservation<'static>>) -> impl Strategy<Value = Fleet> {
-    let variant = (prop_oneof![2 => Just(0_usize), 1 => 0_usize..3], 0_u32..6, 0_u32..4, parameters());
+    let drawn = (prop_oneof![2 => Just(0_usize), 1 => 0_usize..3], 0_u32..6, 0_u32..4, parameters());
     let queue =
         (0_u64..200, 0_u64..1_000_000).prop_map(|(requests, bytes)| SchedulerQueue { requests, bytes });
-    (vec(variant, 0..4), vec(observation, 0..9), proptest::option::of(queue)).prop_map(
-        |(made, replicas, queue)| {
-            let variant = |(name, one): (&&'static str, &(usize, u32, u32, _))| TokenVariant {
-                name,
-                role: ROLES[one.0],
-                accelerator: "H100",
-                cost: Cost::ZERO,
-                gpus: 1,
-                current: Replicas::new(one.1),
-                pending: Replicas::new(one.2),
-                parameters: None,
-            };
-            let variants = NAMES.iter().zip(&made).map(variant).collect();
-            Fleet { variants, parameters: made.into_iter().map(|one| one.3).collect(), replicas, queue }
+    (vec(drawn, 0..4), vec(observation, 0..9), proptest::option::of(queue)).prop_map(
+        |(drawn, replicas, queue)| {
+            let build =
+                |(name, (role, current, pending, _)): (&&'static str, &(usize, u32, u32, _))| TokenVariant {
+                    role: ROLES[*role],
+                    pending: Replicas::new(*pending),
+                    ..variant(name, *current)
+                };
+            let variants = NAMES.iter().zip(&drawn).map(build).collect();
+            let parameters = drawn.into_iter().map(|(_, _, _, parameters)| parameters).collect();
+            Fleet { variants, parameters, replicas, queue }
         },
     )
 }
@@ -120,7 +110,7 @@ fn odd_observation() -> impl Strategy<Value = TokenObservation<'static>> {
     let count = || prop_oneof![any::<i64>(), Just(i64::MAX)].prop_map(Tokens::new);
     let numbers = (number(), number(), number(), number());
     (observation(), numbers, count(), count(), any::<u32>()).prop_map(
-        |(one, (kv, prompt, output, prefix_hits), in_use, capacity, queue)| TokenObservation {
+        |(usual, (kv, prompt, output, prefix_hits), in_use, capacity, queue)| TokenObservation {
             kv,
             prompt,
             output,
@@ -128,7 +118,7 @@ fn odd_observation() -> impl Strategy<Value = TokenObservation<'static>> {
             in_use,
             capacity,
             queue,
-            ..one
+            ..usual
         },
     )
 }
@@ -146,8 +136,8 @@ proptest! {
 
     #[test]
     fn nothing_is_required_and_spare_at_once(fleet in fleet(), compat in compat()) {
-        for one in judgements(&fleet.first_look(compat)) {
-            prop_assert!(one.required <= 0.0 || one.spare <= 0.0, "{one:?}");
+        for totals in judgements(&fleet.first_look(compat)) {
+            prop_assert!(totals.required <= 0.0 || totals.spare <= 0.0, "{totals:?}");
         }
     }
 
@@ -162,13 +152,13 @@ proptest! {
         let mut knowledge = Knowledge::default();
         for _ in 0..2 {
             let found = fleet.look(&mut knowledge, &TokenPolicy::default(), compat, NOW);
-            for one in judgements(&found) {
-                let all = [one.supply, one.anticipated, one.demand, one.required, one.spare];
-                prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
-            }
-            for one in &found.finding.variants {
-                let all = [one.per_replica, one.demand, one.total(), one.utilisation()];
-                prop_assert!(all.iter().all(|value| value.is_finite() && *value >= 0.0), "{one:?}");
+            let Found { finding, .. } = &found;
+            let totals = judgements(&found)
+                .map(|totals| [totals.supply, totals.anticipated, totals.demand, totals.required, totals.spare]);
+            let variants = finding.variants.iter();
+            let variants = variants.map(|variant| [variant.per_replica, variant.demand, variant.total(), variant.utilisation()]);
+            for value in totals.flatten().chain(variants.flatten()) {
+                prop_assert!(value.is_finite() && value >= 0.0, "{found:?}");
             }
         }
     }
@@ -188,14 +178,14 @@ proptest! {
         }
     }
 
-    /// Below the queue that makes usage the measure of capacity, and where capacity is told.
+    /// Below the queue that makes usage the measure of capacity, and where capacity is shown.
     #[test]
     fn more_tokens_in_use_never_require_less(fleet in fleet(), compat in compat(), more in 0_i64..50_000) {
         let mut fleet = fleet;
-        fleet.replicas.iter_mut().for_each(|one| one.queue = one.queue.min(4));
+        fleet.replicas.iter_mut().for_each(|replica| replica.queue = replica.queue.min(4));
         let before = fleet.first_look(compat);
-        for one in fleet.replicas.iter_mut().filter(|one| one.capacity > Tokens::ZERO) {
-            one.in_use = one.in_use.plus(Tokens::new(more)).min(one.capacity);
+        for replica in fleet.replicas.iter_mut().filter(|replica| replica.capacity > Tokens::ZERO) {
+            replica.in_use = replica.in_use.plus(Tokens::new(more)).min(replica.capacity);
         }
         let after = fleet.first_look(compat);
         for (before, after) in judgements(&before).zip(judgements(&after)) {
@@ -210,11 +200,11 @@ proptest! {
             (Just(fleet), replicas)
         }),
     ) {
-        let other = Fleet { replicas: shuffled, ..fleet.clone() };
+        let shuffled = Fleet { replicas: shuffled, ..fleet.clone() };
         let (mut left, mut right) = (Knowledge::default(), Knowledge::default());
         let policy = TokenPolicy::default();
         let a = fleet.look(&mut left, &policy, Compat::Corrected, NOW);
-        let b = other.look(&mut right, &policy, Compat::Corrected, NOW);
+        let b = shuffled.look(&mut right, &policy, Compat::Corrected, NOW);
         // Sums of floats are taken in input order: their last bits may differ.
         for (a, b) in judgements(&a).zip(judgements(&b)) {
             prop_assert!(near(a.supply, b.supply) && near(a.anticipated, b.anticipated) && near(a.demand, b.demand));
@@ -229,7 +219,7 @@ proptest! {
         prop_assert_eq!(a, b);
         prop_assert_eq!(&left.histories, &right.histories);
         // Records of one variant on two kinds of accelerators are no case of the product's.
-        let numbers = |all: &Knowledge| all.records.values().map(|one| one.effective).collect::<Vec<_>>();
+        let numbers = |all: &Knowledge| all.records.values().map(|record| record.effective).collect::<Vec<_>>();
         prop_assert_eq!(numbers(&left), numbers(&right));
     }
 
@@ -242,14 +232,16 @@ proptest! {
         let mut fleet = fleet;
         fleet.parameters.fill(None);
         // One bucket before and after: its borders are in tokens.
-        fleet.replicas.iter_mut().for_each(|one| one.output += 500.0);
+        fleet.replicas.iter_mut().for_each(|replica| replica.output += 500.0);
         // June drops the fraction of a prompt before it multiplies.
-        fleet.replicas.iter_mut().for_each(|one| one.prompt = one.prompt.trunc());
+        fleet.replicas.iter_mut().for_each(|replica| replica.prompt = replica.prompt.trunc());
         let mut scaled = fleet.clone();
         let times = u32::try_from(factor).unwrap_or(1);
-        for one in &mut scaled.replicas {
-            (one.in_use, one.capacity) = (one.in_use.times(times), one.capacity.times(times));
-            (one.prompt, one.output) = (one.prompt * f64::from(times), one.output * f64::from(times));
+        for replica in &mut scaled.replicas {
+            replica.in_use = replica.in_use.times(times);
+            replica.capacity = replica.capacity.times(times);
+            replica.prompt *= f64::from(times);
+            replica.output *= f64::from(times);
         }
         let bytes = |queue: SchedulerQueue| queue.bytes * u64::from(times);
         scaled.queue = fleet.queue.map(|queue| SchedulerQueue { bytes: bytes(queue), ..queue });
@@ -273,7 +265,7 @@ proptest! {
         prop_assert_eq!(&known, &knowledge);
         let text = serde_json::to_string(&knowledge).unwrap();
         let mut restored: Knowledge = serde_json::from_str(&text).unwrap();
-        let later = NOW + jiff::SignedDuration::from_secs(30);
+        let later = NOW + SignedDuration::from_secs(30);
         let (a, b) = (
             next.look(&mut knowledge, &policy, Compat::Corrected, later),
             next.look(&mut restored, &policy, Compat::Corrected, later),
@@ -290,9 +282,9 @@ proptest! {
             let turning = finding.turning_points(role, 0.85, 0.70);
             let above = turning.required_above.unwrap();
             prop_assert!(at(above + 1.0).required > 0.0 && at((above - 1.0).max(0.0)).required <= 0.0);
-            let of_role = finding.variants.iter().filter(|one| role.is_none_or(|role| one.role == role));
-            let serving = of_role.filter(|one| one.replicas > Replicas::ZERO && one.per_replica > 0.0);
-            let smallest = serving.map(|one| one.per_replica).min_by(f64::total_cmp);
+            let of_role = finding.variants.iter().filter(|variant| role.is_none_or(|role| variant.role == role));
+            let serving = of_role.filter(|variant| variant.replicas > Replicas::ZERO && variant.per_replica > 0.0);
+            let smallest = serving.map(|variant| variant.per_replica).min_by(f64::total_cmp);
             prop_assert_eq!(smallest.is_some(), turning.spare_below.is_some());
             if let (Some(worth), Some(below)) = (smallest, turning.spare_below) {
                 prop_assert!(at(below + 1.0).spare < worth && at((below - 1.0).max(0.0)).spare >= worth - 1e-6);

@@ -27,8 +27,9 @@ fn odd_replica() -> impl Strategy<Value = ThroughputObservation> {
 /// What real servers say: on a line, with some noise, of similar requests.
 fn real_replica() -> impl Strategy<Value = ThroughputObservation> {
     (0.05..0.95_f64, 0.9..1.1_f64, 0.0..3.0_f64).prop_map(|(kv, noise, finished)| {
-        let seen = replica(kv);
-        ThroughputObservation { latency: seen.latency * noise, prompt: seen.prompt * noise, finished, ..seen }
+        let exact = replica(kv);
+        let (latency, prompt) = (exact.latency * noise, exact.prompt * noise);
+        ThroughputObservation { latency, prompt, finished, ..exact }
     })
 }
 
@@ -40,6 +41,11 @@ fn with_roles(replicas: Vec<Vec<ThroughputObservation>>, roles: &[usize]) -> Vec
         ..variant(&format!("v{index}"), replicas)
     };
     replicas.into_iter().enumerate().map(build).collect()
+}
+
+/// What is found of a model at first sight.
+fn first(arrival: f64, variants: Vec<ThroughputVariant>) -> Finding {
+    Model::new(Compat::Corrected).analyze(0, Some(arrival), variants).finding
 }
 
 proptest! {
@@ -58,39 +64,38 @@ proptest! {
 
     #[test]
     fn no_input_gives_a_capacity_or_a_total_that_is_not_a_number_or_negative(
-        looks in vec((vec(vec(odd_replica(), 0..4), 0..3), odd(), 0.0..100.0_f64), 1..4),
+        cycles in vec((vec(vec(odd_replica(), 0..4), 0..3), odd(), 0.0..100.0_f64), 1..4),
         roles in vec(0_usize..3, 3), upstream: bool,
     ) {
-        let compat = if upstream { Compat::Upstream } else { Compat::Corrected };
-        let mut memory = ThroughputMemory::default();
-        for (step, (replicas, arrival, queue)) in looks.into_iter().enumerate() {
-            let mut seen = look(15 * step as i64, Some(arrival), with_roles(replicas, &roles));
-            seen.queue = Requests::new(queue).unwrap();
-            let found = analyze(&seen, &mut memory, compat).finding;
-            for one in &found.variants {
-                prop_assert!(one.per_replica.is_finite() && one.per_replica > 0.0 && one.demand >= 0.0);
+        let mut model = Model::new(if upstream { Compat::Upstream } else { Compat::Corrected });
+        for (step, (replicas, arrival, queue)) in (0_i64..).zip(cycles) {
+            let mut input = input(15 * step, Some(arrival), with_roles(replicas, &roles));
+            input.queue = Requests::new(queue).unwrap();
+            let found = analyze(&input, &mut model.memory, model.compat).finding;
+            for variant in &found.variants {
+                let VariantCapacity { per_replica, demand, .. } = variant;
+                prop_assert!(per_replica.is_finite() && *per_replica > 0.0 && *demand >= 0.0);
             }
             for totals in found.roles.values().chain([&found.total]) {
                 let all = [totals.supply, totals.anticipated, totals.demand, totals.required, totals.spare];
                 prop_assert!(all.iter().all(|value| *value >= 0.0), "{totals:?}");
             }
         }
-        let stored = serde_json::to_string(&memory).unwrap();
-        prop_assert_eq!(serde_json::from_str::<ThroughputMemory>(&stored).unwrap(), memory);
+        let stored = serde_json::to_string(&model.memory).unwrap();
+        prop_assert_eq!(serde_json::from_str::<ThroughputMemory>(&stored).unwrap(), model.memory);
     }
 
     #[test]
     fn the_roles_share_the_demand_of_the_model_and_prefill_gets_none(
         replicas in vec(vec(real_replica(), 1..4), 1..4), roles in vec(0_usize..3, 3), arrival in 0.0..100.0_f64,
     ) {
-        let found = analyze(
-            &look(0, Some(arrival), with_roles(replicas, &roles)), &mut ThroughputMemory::default(), Compat::Corrected,
-        ).finding;
+        let found = first(arrival, with_roles(replicas, &roles));
+        let sum = |value: fn(&Totals) -> f64| found.roles.values().map(value).sum::<f64>();
         if !found.roles.is_empty() {
-            prop_assert!(near(found.roles.values().map(|one| one.demand).sum(), found.total.demand));
-            prop_assert!(near(found.roles.values().map(|one| one.supply).sum(), found.total.supply));
+            prop_assert!(near(sum(|totals| totals.demand), found.total.demand));
+            prop_assert!(near(sum(|totals| totals.supply), found.total.supply));
         }
-        prop_assert!(found.roles.get(&Role::Prefill).is_none_or(|one| one.demand == 0.0));
+        prop_assert!(found.roles.get(&Role::Prefill).is_none_or(|totals| totals.demand == 0.0));
     }
 
     #[test]
@@ -99,11 +104,8 @@ proptest! {
     ) {
         let variants = with_roles(replicas, &[]);
         let mut turned: Vec<ThroughputVariant> = variants.iter().rev().cloned().collect();
-        turned.iter_mut().for_each(|one| one.replicas.reverse());
-        let total = |variants| {
-            analyze(&look(0, Some(arrival), variants), &mut ThroughputMemory::default(), Compat::Corrected).finding.total
-        };
-        let (a, b) = (total(variants), total(turned));
+        turned.iter_mut().for_each(|variant| variant.replicas.reverse());
+        let (a, b) = (first(arrival, variants).total, first(arrival, turned).total);
         prop_assert!(near(a.supply, b.supply) && near(a.demand, b.demand), "{a:?} {b:?}");
         prop_assert!(near(a.required, b.required) && near(a.spare, b.spare), "{a:?} {b:?}");
     }
@@ -114,23 +116,21 @@ proptest! {
         replicas in vec(real_replica(), 1..5), arrival in 0.0..100.0_f64, queue in 0.0..50.0_f64,
     ) {
         let total = |replicas: Vec<ThroughputObservation>, times: f64| {
-            let mut seen = look(0, Some(arrival * times), vec![variant("v", replicas)]);
-            seen.queue = Requests::new(queue * times).unwrap();
-            analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
+            let mut input = input(0, Some(arrival * times), vec![variant("v", replicas)]);
+            input.queue = Requests::new(queue * times).unwrap();
+            analyze(&input, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
         };
-        let (one, two) = (total(replicas.clone(), 1.0), total([replicas.clone(), replicas].concat(), 2.0));
-        prop_assert!(near(2.0 * one.supply, two.supply) && near(2.0 * one.demand, two.demand), "{one:?} {two:?}");
-        prop_assert!(near(2.0 * one.required, two.required) && near(2.0 * one.spare, two.spare), "{one:?} {two:?}");
+        let (single, double) = (total(replicas.clone(), 1.0), total([replicas.clone(), replicas].concat(), 2.0));
+        let is_double = |value: fn(&Totals) -> f64| near(2.0 * value(&single), value(&double));
+        prop_assert!(is_double(|totals| totals.supply) && is_double(|totals| totals.demand), "{single:?} {double:?}");
+        prop_assert!(is_double(|totals| totals.required) && is_double(|totals| totals.spare), "{single:?} {double:?}");
     }
 
     #[test]
     fn more_requests_never_miss_less_or_spare_more(
         replicas in vec(real_replica(), 1..7), arrival in 0.1..100.0_f64, more in 0.0..100.0_f64,
     ) {
-        let total = |arrival| {
-            let seen = look(0, Some(arrival), vec![variant("v", replicas.clone())]);
-            analyze(&seen, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
-        };
+        let total = |arrival| first(arrival, vec![variant("v", replicas.clone())]).total;
         let (fewer, more) = (total(arrival), total(arrival + more));
         prop_assert!(more.required >= fewer.required && more.spare <= fewer.spare);
     }

@@ -75,7 +75,6 @@ pub(super) fn coordinator(inputs: &Value) -> Value {
     let entry = |given: &Value| PoolEntry {
         queue: requests(float_or_zero(&given["queue"])),
         min: replicas_or_zero(&given["min"]),
-        gpus: 1,
     };
     let entries: Vec<_> = all(&inputs["entries"], entry);
     let tree = tree(inputs).unwrap_or(Tree::August);
