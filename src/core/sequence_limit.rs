@@ -70,10 +70,10 @@ impl PeakRunning {
             self.lately = None;
             return;
         }
-        if let Some((_, most)) =
+        if let Some((_, peak)) =
             self.lately.filter(|(since, _)| now.duration_since(*since) >= MIN_SETTLED_AGE)
         {
-            (self.settled, self.settled_at, self.lately) = (self.settled.max(most), Some(now), None);
+            (self.settled, self.settled_at, self.lately) = (self.settled.max(peak), Some(now), None);
         }
         let shown = shown(state);
         if shown > self.highest() {
@@ -91,7 +91,7 @@ impl PeakRunning {
     }
 
     fn highest(&self) -> u32 {
-        self.lately.map_or(self.settled, |(_, most)| self.settled.max(most))
+        self.lately.map_or(self.settled, |(_, peak)| self.settled.max(peak))
     }
 
     /// The most that is remembered for engines of `state`; 0 if nothing is, or only of another template.
@@ -110,7 +110,7 @@ impl PeakRunning {
 
     pub(crate) fn not_after(&mut self, now: Timestamp) {
         self.settled_at = self.settled_at.map(|at| at.min(now));
-        self.lately = self.lately.map(|(since, most)| (since.min(now), most));
+        self.lately = self.lately.map(|(since, peak)| (since.min(now), peak));
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Pick {
     pub(crate) role: Role,
     pub(crate) candidate: usize,
     /// Replicas it may get.
-    pub(crate) most: i64,
+    pub(crate) max: i64,
     /// What is needed: replicas, or in upstream's arithmetic the finding's unit.
     pub(crate) demand: f64,
 }
@@ -91,9 +91,9 @@ fn pick(builder: &mut PlanBuilder<'_>, left: &[ByRole], ledger: &Ledger<'_>) -> 
             if room < proposed {
                 builder.hold_back(candidate, proposed, room, binding);
             }
-            let most = proposed.min(room);
-            if most > 0 {
-                picked = Some(Pick { role, candidate, most, demand: to_f64(needed) });
+            let max = proposed.min(room);
+            if max > 0 {
+                picked = Some(Pick { role, candidate, max, demand: to_f64(needed) });
                 break;
             }
         }
@@ -115,7 +115,7 @@ fn fit_together(
     let counts = |share: f64| -> Vec<(usize, i64)> {
         let count = |pick: &Pick| {
             let needed = replicas_for(builder, left, pick.role, pick.candidate, share);
-            (pick.candidate, needed.clamp(1, pick.most))
+            (pick.candidate, needed.clamp(1, pick.max))
         };
         picks.iter().map(count).collect()
     };
@@ -128,7 +128,7 @@ fn fit_together(
             count <= room
         })
     };
-    let largest = picks.iter().map(|pick| to_f64(pick.most) / pick.demand.max(1.0)).fold(1.0, f64::min);
+    let largest = picks.iter().map(|pick| to_f64(pick.max) / pick.demand.max(1.0)).fold(1.0, f64::min);
     if fits(largest) {
         return (largest, counts(largest));
     }

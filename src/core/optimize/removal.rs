@@ -80,8 +80,8 @@ pub(crate) fn remove_in_order(
         if builder.anchor(candidate) <= 0.0 || removable <= 0 {
             continue;
         }
-        let most = allowed(candidate, 0);
-        let mut removed = most.min(removable);
+        let max = allowed(candidate, 0);
+        let mut removed = max.min(removable);
         let is_alone = order.iter().all(|sibling| *sibling == candidate || builder.targets[*sibling] <= 0);
         if keeps_one(position) && is_alone {
             removed = removed.min(target - 1);
@@ -90,7 +90,7 @@ pub(crate) fn remove_in_order(
             builder.targets[candidate] -= removed;
             allowed(candidate, removed);
             let variant = builder.name(candidate);
-            builder.steps.push(OptimizerStep::Removed { variant, allowed: most, removed });
+            builder.steps.push(OptimizerStep::Removed { variant, allowed: max, removed });
         }
     }
 }

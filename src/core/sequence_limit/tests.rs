@@ -62,9 +62,9 @@ fn an_engine_without_the_argument_was_once_taken_for_one_of_256_sequences() {
 
 #[test]
 fn what_was_recorded_before_arguments_were_told_apart_keeps_them() {
-    let old = |most: i64| {
+    let old = |max_sequences: i64| {
         let mut text = serde_json::to_value(engine(Engine::Vllm, None)).unwrap();
-        text["max_sequences"] = most.into();
+        text["max_sequences"] = max_sequences.into();
         serde_json::from_value::<EngineParameters>(text).unwrap().sequences()
     };
     assert_eq!((old(64), old(256)), (Some(64), None));
@@ -72,43 +72,43 @@ fn what_was_recorded_before_arguments_were_told_apart_keeps_them() {
 
 #[test]
 fn what_has_run_once_is_remembered_until_the_pods_are_made_otherwise() {
-    let mut most = PeakRunning::default();
+    let mut peak = PeakRunning::default();
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
-    most.observe(&busy, false, at(0));
-    most.observe(&calm, false, at(15));
-    assert_eq!((most.of(&calm), most.remembered(&calm)), (40, 40));
-    most.observe(&calm, false, at(100_000));
-    most.observe(&calm, true, at(100_015));
-    assert_eq!(most.of(&calm), 40, "and does not flicker");
+    peak.observe(&busy, false, at(0));
+    peak.observe(&calm, false, at(15));
+    assert_eq!((peak.of(&calm), peak.remembered(&calm)), (40, 40));
+    peak.observe(&calm, false, at(100_000));
+    peak.observe(&calm, true, at(100_015));
+    assert_eq!(peak.of(&calm), 40, "and does not flicker");
     let of_others = [
         variant("A100", None, &[3.0]),
         variant("H100", Some(engine(Engine::Vllm, None)), &[3.0]),
         variant("H100", Some(engine(Engine::Vllm, Some(8))), &[3.0]),
     ];
     for other in &of_others {
-        assert_eq!(most.of(other), 3, "{:?}", other.template);
-        let mut most = most;
-        most.observe(other, false, at(100_030));
-        assert_eq!((most.of(other), most.of(&calm)), (3, 3), "{:?}", other.template);
+        assert_eq!(peak.of(other), 3, "{:?}", other.template);
+        let mut peak = peak;
+        peak.observe(other, false, at(100_030));
+        assert_eq!((peak.of(other), peak.of(&calm)), (3, 3), "{:?}", other.template);
     }
 }
 
 #[test]
 fn what_is_contradicted_within_two_minutes_is_not_remembered() {
-    let mut most = PeakRunning::default();
+    let mut peak = PeakRunning::default();
     let [lie, calm] = [[4000.0], [3.0]].map(|running| variant("H100", None, &running));
-    most.observe(&calm, false, at(0));
-    most.observe(&calm, false, at(120));
-    most.observe(&lie, false, at(135));
-    most.observe(&lie, true, at(150));
-    assert_eq!(most.remembered(&calm), 3);
+    peak.observe(&calm, false, at(0));
+    peak.observe(&calm, false, at(120));
+    peak.observe(&lie, false, at(135));
+    peak.observe(&lie, true, at(150));
+    assert_eq!(peak.remembered(&calm), 3);
 }
 
 #[test]
 fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_ended() {
-    let mut most = PeakRunning::default();
-    most.observe(&variant("H100", None, &[4000.0, 3.0]), false, at(0));
-    assert_eq!(most.remembered(&variant("H100", None, &[])), 3);
+    let mut peak = PeakRunning::default();
+    peak.observe(&variant("H100", None, &[4000.0, 3.0]), false, at(0));
+    assert_eq!(peak.remembered(&variant("H100", None, &[])), 3);
 }
 
 #[test]
@@ -163,31 +163,31 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
 #[test]
 fn what_has_not_run_for_a_week_is_forgotten_also_of_an_earlier_version() {
     let [busy, calm] = [[40.0], [3.0]].map(|running| variant("H100", None, &running));
-    let mut most = PeakRunning::default();
-    most.observe(&busy, false, at(0));
-    most.observe(&calm, false, at(120));
-    let mut text = serde_json::to_value(most).unwrap();
+    let mut peak = PeakRunning::default();
+    peak.observe(&busy, false, at(0));
+    peak.observe(&calm, false, at(120));
+    let mut text = serde_json::to_value(peak).unwrap();
     assert!(text.as_object_mut().unwrap().remove("settled_at").is_some());
     let mut older: PeakRunning = serde_json::from_value(text).unwrap();
-    for most in [&mut most, &mut older] {
-        most.observe(&calm, false, at(130));
-        most.observe(&calm, false, at(604_900));
-        assert_eq!(most.remembered(&calm), 40);
-        most.observe(&calm, false, at(604_950));
-        most.observe(&calm, false, at(604_965));
-        assert_eq!(most.remembered(&calm), 3);
+    for peak in [&mut peak, &mut older] {
+        peak.observe(&calm, false, at(130));
+        peak.observe(&calm, false, at(604_900));
+        assert_eq!(peak.remembered(&calm), 40);
+        peak.observe(&calm, false, at(604_950));
+        peak.observe(&calm, false, at(604_965));
+        assert_eq!(peak.remembered(&calm), 3);
     }
 }
 
 #[test]
 fn what_no_engine_runs_is_not_believed() {
     let values = [f64::NAN, f64::INFINITY, -5.0, 1e12, 1e12];
-    let mut most = PeakRunning::default();
-    most.observe(&variant("H100", None, &values), false, at(0));
-    assert_eq!(most.remembered(&variant("H100", None, &[])), MAX_SEEN);
-    most = PeakRunning::default();
-    most.observe(&variant("H100", None, &values[..3]), false, at(0));
-    assert_eq!(most.remembered(&variant("H100", None, &[])), 0);
+    let mut peak = PeakRunning::default();
+    peak.observe(&variant("H100", None, &values), false, at(0));
+    assert_eq!(peak.remembered(&variant("H100", None, &[])), MAX_SEEN);
+    peak = PeakRunning::default();
+    peak.observe(&variant("H100", None, &values[..3]), false, at(0));
+    assert_eq!(peak.remembered(&variant("H100", None, &[])), 0);
 }
 
 #[test]

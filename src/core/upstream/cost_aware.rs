@@ -104,7 +104,7 @@ pub(super) fn grow(
             return;
         }
         let Some(picks) = picks(builder, roles, need, picker) else { return };
-        let carried = |pick: &Pick| to_f64(pick.most) * builder.anchor(pick.candidate) / pick.demand;
+        let carried = |pick: &Pick| to_f64(pick.max) * builder.anchor(pick.candidate) / pick.demand;
         let shares = picks.iter().map(|pick| if pick.demand > 0.0 { carried(pick) } else { 1.0 });
         let share = shares.fold(f64::MAX, f64::min);
         let counts: Vec<i64> = picks.iter().map(|pick| count(builder, pick, share)).collect();
@@ -140,13 +140,13 @@ fn picks(
 ) -> Option<Vec<Pick>> {
     let mut picks = Vec::new();
     for role in roles.iter().copied() {
-        let Some((candidate, most)) = picker.pick(builder, role) else {
+        let Some((candidate, max)) = picker.pick(builder, role) else {
             builder.steps.push(OptimizerStep::Blocked { role });
             return None;
         };
-        let most = replicas_for(builder, need, role, candidate, 1.0).min(most);
+        let max = replicas_for(builder, need, role, candidate, 1.0).min(max);
         let demand = need.iter().map(|need| need.get(role)).fold(0.0, f64::max);
-        picks.push(Pick { role, candidate, most, demand });
+        picks.push(Pick { role, candidate, max, demand });
     }
     Some(picks)
 }
@@ -157,5 +157,5 @@ fn count(builder: &PlanBuilder<'_>, pick: &Pick, share: f64) -> i64 {
     if per_replica <= 0.0 || pick.demand <= 0.0 {
         return 0;
     }
-    truncated_i64((share * pick.demand / per_replica).floor()).max(pick.most.min(1))
+    truncated_i64((share * pick.demand / per_replica).floor()).max(pick.max.min(1))
 }

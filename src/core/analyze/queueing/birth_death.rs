@@ -70,7 +70,7 @@ impl Chain {
     fn weigh(&mut self, lambda: Lanes) -> Option<usize> {
         let last = self.rates.last().copied()?;
         let (states, [lambda0, lambda1]) = (float(self.p.len()), lambda);
-        let most = lambda0.max(lambda1);
+        let faster = lambda0.max(lambda1);
         let (mut value, mut sum, mut weighted): (Lanes, Lanes, Lanes) = ([1.0; 2], [1.0; 2], [0.0; 2]);
         let (mut place, mut visited) = (0.0, 1);
         let (first, rest) = self.p.split_first_mut()?;
@@ -83,7 +83,7 @@ impl Chain {
             sum = both(sum, value, |sum, value| sum + value);
             weighted = both(weighted, value, |weighted, value| weighted + place * value);
             visited += 1;
-            if most <= rate && self.is_rising {
+            if faster <= rate && self.is_rising {
                 let [done0, done1] = both(both(weighted, sum, f64::min), value, |sums, value| {
                     NEGLIGIBLE * sums - states * value
                 });
@@ -165,8 +165,8 @@ mod tests {
             batch in 1_usize..60, queue in 0_usize..80, slope in 0.0..2.0_f64, load in prop::array::uniform2(-9.0..3.0_f64),
         ) {
             let mut short = chain(batch, queue, slope);
-            let most = *short.rates.last().unwrap();
-            let lambda = load.map(|load| most * load.exp2());
+            let max_rate = *short.rates.last().unwrap();
+            let lambda = load.map(|load| max_rate * load.exp2());
             let mut long = short.clone();
             let found = short.solve(lambda);
             long.is_rising = false;

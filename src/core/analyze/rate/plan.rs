@@ -337,10 +337,10 @@ impl Planner<'_, '_> {
     }
 }
 
-/// The largest number up to `most` that `holds`, if 0 does, and every number below one that holds does too.
-fn largest(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
+/// The largest number up to `max` that `holds`, if 0 does, and every number below one that holds does too.
+fn largest(max: u32, holds: impl Fn(u32) -> bool) -> u32 {
     let mut low = 0;
-    let mut high = most;
+    let mut high = max;
     while low < high {
         // Rounded up, so that it moves.
         let middle = low + (high - low).div_ceil(2);

@@ -18,7 +18,13 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn look(&self, knowledge: &mut Knowledge, policy: &TokenPolicy, compat: Compat, now: Timestamp) -> Found {
+    fn analyze(
+        &self,
+        knowledge: &mut Knowledge,
+        policy: &TokenPolicy,
+        compat: Compat,
+        now: Timestamp,
+    ) -> Found {
         let variants = self.variants.iter().zip(&self.parameters);
         let variants: Vec<_> = variants
             .map(|(variant, parameters)| TokenVariant { parameters: parameters.as_ref(), ..*variant })
@@ -30,8 +36,8 @@ impl Fleet {
         Found { replicas, finding: found.into_finding(1.0, true) }
     }
 
-    fn first_look(&self, compat: Compat) -> Found {
-        self.look(&mut Knowledge::default(), &TokenPolicy::default(), compat, NOW)
+    fn analyze_first(&self, compat: Compat) -> Found {
+        self.analyze(&mut Knowledge::default(), &TokenPolicy::default(), compat, NOW)
     }
 }
 
@@ -136,7 +142,7 @@ proptest! {
 
     #[test]
     fn nothing_is_required_and_spare_at_once(fleet in fleet(), compat in compat()) {
-        for totals in judgements(&fleet.first_look(compat)) {
+        for totals in judgements(&fleet.analyze_first(compat)) {
             prop_assert!(totals.required <= 0.0 || totals.spare <= 0.0, "{totals:?}");
         }
     }
@@ -151,7 +157,7 @@ proptest! {
         let fleet = Fleet { queue: Some(SchedulerQueue { requests, bytes }), ..fleet };
         let mut knowledge = Knowledge::default();
         for _ in 0..2 {
-            let found = fleet.look(&mut knowledge, &TokenPolicy::default(), compat, NOW);
+            let found = fleet.analyze(&mut knowledge, &TokenPolicy::default(), compat, NOW);
             let Found { finding, .. } = &found;
             let totals = judgements(&found)
                 .map(|totals| [totals.supply, totals.anticipated, totals.demand, totals.required, totals.spare]);
@@ -172,7 +178,7 @@ proptest! {
     ) {
         let less = fleet.queue.unwrap_or_default();
         let more = SchedulerQueue { requests: less.requests + requests, bytes: less.bytes + bytes };
-        let (before, after) = (fleet.first_look(compat), Fleet { queue: Some(more), ..fleet }.first_look(compat));
+        let (before, after) = (fleet.analyze_first(compat), Fleet { queue: Some(more), ..fleet }.analyze_first(compat));
         for (before, after) in judgements(&before).zip(judgements(&after)) {
             prop_assert!(after.required >= before.required && after.spare <= before.spare);
         }
@@ -183,11 +189,11 @@ proptest! {
     fn more_tokens_in_use_never_require_less(fleet in fleet(), compat in compat(), more in 0_i64..50_000) {
         let mut fleet = fleet;
         fleet.replicas.iter_mut().for_each(|replica| replica.queue = replica.queue.min(4));
-        let before = fleet.first_look(compat);
+        let before = fleet.analyze_first(compat);
         for replica in fleet.replicas.iter_mut().filter(|replica| replica.capacity > Tokens::ZERO) {
             replica.in_use = replica.in_use.plus(Tokens::new(more)).min(replica.capacity);
         }
-        let after = fleet.first_look(compat);
+        let after = fleet.analyze_first(compat);
         for (before, after) in judgements(&before).zip(judgements(&after)) {
             prop_assert!(after.required >= before.required && after.spare <= before.spare);
         }
@@ -203,8 +209,8 @@ proptest! {
         let shuffled = Fleet { replicas: shuffled, ..fleet.clone() };
         let (mut left, mut right) = (Knowledge::default(), Knowledge::default());
         let policy = TokenPolicy::default();
-        let a = fleet.look(&mut left, &policy, Compat::Corrected, NOW);
-        let b = shuffled.look(&mut right, &policy, Compat::Corrected, NOW);
+        let a = fleet.analyze(&mut left, &policy, Compat::Corrected, NOW);
+        let b = shuffled.analyze(&mut right, &policy, Compat::Corrected, NOW);
         // Sums of floats are taken in input order: their last bits may differ.
         for (a, b) in judgements(&a).zip(judgements(&b)) {
             prop_assert!(near(a.supply, b.supply) && near(a.anticipated, b.anticipated) && near(a.demand, b.demand));
@@ -245,7 +251,7 @@ proptest! {
         }
         let bytes = |queue: SchedulerQueue| queue.bytes * u64::from(times);
         scaled.queue = fleet.queue.map(|queue| SchedulerQueue { bytes: bytes(queue), ..queue });
-        let (before, after) = (fleet.first_look(compat), scaled.first_look(compat));
+        let (before, after) = (fleet.analyze_first(compat), scaled.analyze_first(compat));
         for (before, after) in judgements(&before).zip(judgements(&after)) {
             // Each of at most 40 replicas and of those that start loses less than two tokens to truncation.
             let slack = 200.0 * f64::from(times);
@@ -257,25 +263,25 @@ proptest! {
     }
 
     #[test]
-    fn a_second_look_and_a_written_memory_change_nothing(fleet in fleet(), next in fleet()) {
+    fn a_second_analysis_and_a_written_memory_change_nothing(fleet in fleet(), next in fleet()) {
         let (mut knowledge, policy) = (Knowledge::default(), TokenPolicy::default());
-        let first = fleet.look(&mut knowledge, &policy, Compat::Corrected, NOW);
+        let first = fleet.analyze(&mut knowledge, &policy, Compat::Corrected, NOW);
         let known = knowledge.clone();
-        prop_assert_eq!(first, fleet.look(&mut knowledge, &policy, Compat::Corrected, NOW));
+        prop_assert_eq!(first, fleet.analyze(&mut knowledge, &policy, Compat::Corrected, NOW));
         prop_assert_eq!(&known, &knowledge);
         let text = serde_json::to_string(&knowledge).unwrap();
         let mut restored: Knowledge = serde_json::from_str(&text).unwrap();
         let later = NOW + SignedDuration::from_secs(30);
         let (a, b) = (
-            next.look(&mut knowledge, &policy, Compat::Corrected, later),
-            next.look(&mut restored, &policy, Compat::Corrected, later),
+            next.analyze(&mut knowledge, &policy, Compat::Corrected, later),
+            next.analyze(&mut restored, &policy, Compat::Corrected, later),
         );
         prop_assert_eq!(a, b);
     }
 
     #[test]
     fn the_answer_turns_where_it_is_said_to(fleet in fleet(), compat in compat()) {
-        let finding = fleet.first_look(compat).finding;
+        let finding = fleet.analyze_first(compat).finding;
         let scopes = finding.roles.iter().map(|(role, totals)| (Some(*role), *totals));
         for (role, totals) in scopes.chain([(None, finding.total)]) {
             let at = |demand: f64| Totals { demand, ..totals }.apply_thresholds(0.85, 0.70);
