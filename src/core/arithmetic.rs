@@ -75,7 +75,6 @@ pub(crate) fn mean_request(observations: &[LatencyObservation], compat: Compat) 
     }
 }
 
-/// What the legacy solver makes of its allocations.
 pub(crate) fn server_proposals(
     system: &System,
     allocations: &BTreeMap<SmolStr, Allocation>,
@@ -87,7 +86,6 @@ pub(crate) fn server_proposals(
     }
 }
 
-/// Which sleeping variants a waiting request wakes.
 pub fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
     match Tree::from_compat(compat) {
         None => scale_from_zero::woken(candidates),
@@ -102,7 +100,6 @@ pub fn optimize_alone(request: &Request, compat: Compat) -> Plan {
     }
 }
 
-/// The plans of models that share what limits leave.
 pub fn optimize_together(
     requests: &[Request],
     limits: &[Limit],

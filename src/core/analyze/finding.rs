@@ -140,7 +140,6 @@ pub struct TurningPoints {
     pub spare_below: Option<f64>,
 }
 
-/// What an analyzer knows of one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VariantCapacity {
     pub name: SmolStr,

@@ -10,7 +10,6 @@ use crate::model::SaturationPolicy;
 use crate::quality::EnginePeaks;
 use crate::units::Cost;
 
-/// What was found over all observations of a role.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct PercentAnalysis {
     pub total: u32,
@@ -20,14 +19,12 @@ pub struct PercentAnalysis {
     pub avg_spare_kv: f64,
     /// Mean distance to the queue threshold over the non-saturated; 0 if there is none.
     pub avg_spare_queue: f64,
-    /// There is too little to spare.
     pub scale_up: bool,
     /// One replica fewer could carry the load of the non-saturated.
     pub scale_down_safe: bool,
     pub variants: BTreeMap<SmolStr, VariantPercent>,
 }
 
-/// What was found over one variant's observations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VariantPercent {
     pub count: u32,
@@ -122,7 +119,6 @@ struct Spare {
     queue: f64,
 }
 
-/// One variant's observations.
 struct VariantSums {
     sums: Sums,
     cost: Cost,

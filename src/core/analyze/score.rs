@@ -3,7 +3,6 @@
 use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, count};
 
-/// What a policy of scores proposes for one variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     /// The score of each replica, in input order.

@@ -18,7 +18,6 @@ pub struct ThresholdObservation {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThresholdSettings {
     pub steps: Steps,
-    /// Requests in a full queue.
     pub queue_limit: f64,
 }
 

@@ -17,9 +17,7 @@ use crate::units::{count, to_f64};
 /// The plans of all models, and how capacity was shared among them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SharedPlans {
-    /// One for each request, in the same order.
     pub plans: Vec<Plan>,
-    /// The rounds of the sharing, in order.
     pub rounds: Vec<SharingRound>,
 }
 
@@ -31,14 +29,12 @@ pub struct SharingRound {
     pub remaining: f64,
     /// The mean of the remaining weights of all models that still need something.
     pub mean: f64,
-    /// What it may fill in this round.
     pub target: f64,
 }
 
 /// Rounds at most. Each round, except a model's last, adds a replica.
 pub(crate) const MAX_ROUNDS: usize = 10_000;
 
-/// A model that takes part.
 struct Model<'a> {
     builder: PlanBuilder<'a>,
     need: Vec<ByRole>,
@@ -105,7 +101,6 @@ pub(crate) struct Starved {
     pub(crate) model: usize,
     remaining: f64,
     pub(crate) mean: f64,
-    /// How many models still need something.
     active: u32,
 }
 
@@ -152,7 +147,6 @@ fn gpus_for(builder: &PlanBuilder<'_>, finding: usize, role: Role, need: f64) ->
     })
 }
 
-/// What all variants use now.
 pub(crate) fn current_usage<'a>(
     requests: impl IntoIterator<Item = &'a Request>,
 ) -> Vec<(Footprint<'a>, i64)> {

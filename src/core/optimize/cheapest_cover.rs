@@ -5,7 +5,6 @@
 
 use crate::units::{to_f64, truncated_i64};
 
-/// A variant that may be part of a cover.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     /// What a replica costs, at least 0.
@@ -16,7 +15,6 @@ pub struct Choice {
     pub max: i64,
 }
 
-/// Replicas that carry all needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cover {
     /// Replicas, one number for each choice.

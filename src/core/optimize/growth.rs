@@ -15,7 +15,6 @@ const SHARE_HALVINGS: u32 = 48;
 /// A rest below this share of what was just added is a rounding error, and no reason to add another replica.
 const ROUNDING: f64 = 1e-9;
 
-/// A variant that is to grow for its role.
 pub(crate) struct Pick {
     pub(crate) role: Role,
     pub(crate) candidate: usize,

@@ -16,7 +16,6 @@ pub(crate) struct PlanBuilder<'a> {
     pub(crate) request: &'a Request,
     /// By finding and candidate: what one replica carries in the finding's unit; 0 is unknown.
     pub(crate) capacity: Vec<Vec<f64>>,
-    /// Replicas by candidate.
     pub(crate) targets: Vec<i64>,
     pub(crate) steps: Vec<OptimizerStep>,
     /// By candidate: the limit that held it back last.
@@ -97,12 +96,10 @@ impl<'a> PlanBuilder<'a> {
         self.targets[candidate] = self.targets[candidate].saturating_add(replicas);
     }
 
-    /// Replicas that the maximum of `candidate` still allows.
     pub(crate) fn headroom(&self, candidate: usize) -> i64 {
         self.request.candidates[candidate].headroom(self.targets[candidate])
     }
 
-    /// The additions among `counts`, for the report.
     pub(crate) fn additions(&self, counts: &[(usize, i64)]) -> Vec<Addition> {
         let positive = counts.iter().filter(|(_, replicas)| *replicas > 0);
         positive

@@ -30,11 +30,9 @@ pub(super) fn remove_spare(builder: &mut PlanBuilder<'_>, votes: &Votes) {
 
 /// What each finding can still spare in a role, while replicas are removed from it.
 pub(crate) struct SpareBudget {
-    /// By finding and candidate.
     capacity: Vec<Vec<f64>>,
     /// By finding.
     spare: Vec<f64>,
-    /// The findings that limit a removal.
     limiting: Vec<usize>,
 }
 

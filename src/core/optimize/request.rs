@@ -8,18 +8,15 @@ use crate::limit::{Binding, Footprint};
 use crate::model::{Bounds, GroupId, Role};
 use crate::units::{Cost, Replicas, Watts};
 
-/// One model and what is known of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: GroupId,
-    /// Its weight among models, at least 0.
     pub priority: f64,
     pub candidates: Vec<Candidate>,
     /// What analyzers found. The capacities of the first one choose between variants.
     pub findings: Vec<Finding>,
 }
 
-/// A variant that may get more or fewer replicas.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The variant's name, unique in its namespace.
@@ -36,7 +33,6 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// What a replica of it uses in `namespace`.
     pub fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
         Footprint {
             namespace,
@@ -59,16 +55,13 @@ impl Candidate {
     }
 }
 
-/// What an optimizer makes of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub id: GroupId,
-    /// One for each candidate, in the same order.
     pub targets: Vec<VariantTarget>,
     pub steps: Vec<OptimizerStep>,
 }
 
-/// One variant's number.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VariantTarget {
     pub name: SmolStr,

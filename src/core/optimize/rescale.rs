@@ -12,7 +12,6 @@ use crate::limit::{FreeGpus, Ledger, UNLIMITED};
 use crate::model::Role;
 use crate::units::{Replicas, to_f64};
 
-/// Where rescaling is on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Rescale {
     /// Among models of namespaces without a quota of their own.

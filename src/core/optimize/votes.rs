@@ -17,7 +17,6 @@ impl ByRole {
         role as usize
     }
 
-    /// The number of `role`, 0 if it has none.
     pub(crate) fn get(&self, role: Role) -> f64 {
         self.0[Self::position(role)].unwrap_or(0.0)
     }
@@ -51,7 +50,6 @@ impl FromIterator<(Role, f64)> for ByRole {
     }
 }
 
-/// What every finding says of every role.
 #[derive(Debug)]
 pub(crate) struct Votes {
     pub(crate) roles: Vec<Role>,
@@ -62,7 +60,6 @@ pub(crate) struct Votes {
 }
 
 impl Votes {
-    /// The findings' totals, attributed to the roles that exist.
     pub(super) fn attribute(builder: &mut PlanBuilder<'_>) -> Self {
         let findings = 0..builder.request.findings.len();
         let (need, spare) = findings.map(|finding| attribute(builder, finding)).unzip();

@@ -7,7 +7,6 @@ use smol_str::SmolStr;
 use super::plan_builder::quantity;
 use crate::units::{to_f64, truncated_i64};
 
-/// A model that takes part in the sharing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Share {
     /// Its name; ties go to the lower one.
@@ -29,7 +28,6 @@ pub struct Filled {
     pub is_over_budget: bool,
 }
 
-/// A share before it is rounded to whole GPUs.
 struct Fraction<K> {
     id: K,
     exact: f64,

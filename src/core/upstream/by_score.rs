@@ -20,7 +20,6 @@ use crate::optimize::votes::ByRole;
 use crate::optimize::{OptimizerStep, Request};
 use crate::units::truncated_i64;
 
-/// A model that takes part.
 struct Model<'a> {
     builder: PlanBuilder<'a>,
     roles: Vec<Role>,

@@ -84,7 +84,6 @@ pub(super) fn remove(builder: &mut PlanBuilder<'_>, role: Role, allowed: &mut dy
 pub(super) trait Picker {
     /// A variant of `role`, and how many more replicas it may get.
     fn pick(&mut self, builder: &PlanBuilder<'_>, role: Role) -> Option<(usize, i64)>;
-    /// Notes that `replicas` of `candidate` were added.
     fn commit(&mut self, builder: &PlanBuilder<'_>, candidate: usize, replicas: i64);
 }
 

@@ -53,9 +53,7 @@ impl BestEffort {
 /// What each server got, and what is left of each type. A server that got nothing is not listed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GreedySolution {
-    /// By server.
     pub allocations: BTreeMap<SmolStr, Allocation>,
-    /// By type.
     pub left: BTreeMap<SmolStr, u64>,
 }
 
@@ -71,14 +69,12 @@ impl GreedySolution {
     }
 }
 
-/// A server in the queue for accelerators.
 #[derive(Debug, Clone)]
 struct Entry<'a> {
     server: &'a str,
     priority: u32,
     /// By value, the smallest first.
     choices: Vec<&'a AllocationChoice>,
-    /// The choice that it asks for.
     index: usize,
 }
 
@@ -200,7 +196,6 @@ fn exhaust(without: &[Entry<'_>], solution: &mut GreedySolution) {
     }
 }
 
-/// A server that takes part in the round robin.
 struct Participant<'a> {
     server: &'a str,
     choice: &'a AllocationChoice,

@@ -18,7 +18,6 @@ use crate::analyze::queueing::{
 use crate::model::Analyzer;
 use crate::units::{Cost, Replicas};
 
-/// Analyzes one model: learns, chooses targets, sizes each variant.
 pub fn analyze(
     loads: &[VariantLoad],
     known: &LearnedParameters,
@@ -110,17 +109,14 @@ pub fn desired(size: &VariantSizing) -> Option<Replicas> {
     (size.per_replica > 0.0).then_some(desired)
 }
 
-/// The capacity of the desired replicas, requests/s.
 pub fn desired_capacity(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| f64::from(desired.get()) * size.per_replica)
 }
 
-/// Demand by the capacity of the desired replicas.
 pub fn desired_utilisation(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| size.demand / f64::from(desired.get()) / size.per_replica)
 }
 
-/// The sums over the model.
 pub fn totals(sizes: &[VariantSizing]) -> Totals {
     let supply = sizes.iter().fold(0.0, |sum, size| sum + desired_capacity(size));
     let demand = sizes.iter().fold(0.0, |sum, size| sum + size.demand);

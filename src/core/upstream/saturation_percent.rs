@@ -37,7 +37,6 @@ impl StepCandidate {
         }
     }
 
-    /// The number from which a step starts.
     fn base(&self, tree: Tree) -> Replicas {
         match tree {
             Tree::June => Replicas::new(self.observations),

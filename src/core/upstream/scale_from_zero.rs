@@ -4,7 +4,6 @@
 
 use crate::analyze::scale_from_zero::WakeCandidate;
 
-/// One sample of the scheduler's queue size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct QueueSample {
     /// Its label `model_name`; empty if it has none.

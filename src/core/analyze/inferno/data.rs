@@ -50,7 +50,6 @@ pub struct ServiceLevel {
 }
 
 impl ServiceLevel {
-    /// The name of a class without one.
     pub const UNNAMED: &'static str = "Free";
     /// The lowest priority, and that of a class without a valid one.
     pub const LOWEST: u32 = 100;
@@ -87,7 +86,6 @@ fn name_or_default(name: &str) -> &str {
     if name.is_empty() { ServiceLevel::UNNAMED } else { name }
 }
 
-/// What is asked of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServerLoad {
     /// Requests a minute.
@@ -112,7 +110,6 @@ pub struct Server {
     pub current: Option<Current>,
 }
 
-/// What a server has now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Current {
     /// Its accelerator; empty is none.

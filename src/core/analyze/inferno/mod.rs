@@ -58,7 +58,6 @@ impl System {
         self.classes.iter().find(|class| class.is_named(&server.class))
     }
 
-    /// The servers with their priorities and choices.
     pub fn requests(&self) -> Vec<AllocationRequest> {
         let request = |server: &Server| AllocationRequest {
             server: server.name.clone(),

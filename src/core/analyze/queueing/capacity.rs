@@ -11,7 +11,6 @@ pub struct VariantSizing {
     pub per_replica: f64,
     /// What arrives; 0 if the capacity is unknown, so that neither counts.
     pub demand: f64,
-    /// How it was found, or why not.
     pub reason: &'static str,
 }
 

@@ -22,7 +22,6 @@ const OBSERVATION_ERROR: f64 = 0.05;
 const MAX_BATCH_SHARE: f64 = 0.9;
 /// Steps of a fit, halvings of a step, and attempts to find a state that carries the load, at most.
 const MAX_ROUNDS: i32 = 10;
-/// The next attempt is this much faster.
 const SPEED_UP: f64 = 0.9;
 /// Sweeps over the coordinates at most. The more alike the loads are, the more it takes; a sweep is 9 products.
 const MAX_SWEEPS: u32 = 2_000;
@@ -135,7 +134,6 @@ fn linear(rows: &[Row<'_>], prior: Vec3) -> Option<Vec3> {
     state.iter().all(|value| value.is_finite() && *value > 0.0).then_some(state)
 }
 
-/// Element by element.
 fn product([a, b, c]: Vec3, [x, y, z]: Vec3) -> Vec3 {
     [a * x, b * y, c * z]
 }

@@ -28,7 +28,6 @@ impl LatencyObservation {
     }
 }
 
-/// One variant, and what its engines show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VariantLoad {
     pub name: SmolStr,
@@ -49,7 +48,6 @@ impl VariantLoad {
     }
 }
 
-/// How a model is analyzed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueueingSettings {
     /// The user's targets for this model, TTFT and ITL; `None` infers them.

@@ -2,7 +2,6 @@
 
 /// Three numbers: a state, or a row.
 pub(crate) type Vec3 = [f64; 3];
-/// Three rows of three.
 pub(crate) type Mat3 = [Vec3; 3];
 
 /// A matrix with `diagonal` and zeros beside it.

@@ -35,7 +35,6 @@ use crate::units::Requests;
 #[error("no targets of latency: none are given, none can be inferred, and no latency is seen")]
 pub struct NoTargets;
 
-/// What came of one cycle.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueingAnalysis {
     /// What is known of the variants, for the next cycle.
@@ -95,7 +94,6 @@ pub(crate) fn run_cycle(
     QueueingAnalysis { learned, confirmed, targets, finding }
 }
 
-/// The observations from which a filter can learn.
 fn environments(observations: &[LatencyObservation]) -> Vec<Environment> {
     let batch = batch(observations);
     let environment = |observation: &LatencyObservation| {

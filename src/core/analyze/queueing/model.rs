@@ -94,7 +94,6 @@ impl ServiceTimes {
     }
 }
 
-/// How many requests a replica holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// N: in the batch at once, at least 1.
@@ -155,7 +154,6 @@ pub struct Performance {
     pub response: f32,
     /// Of that, before the batch.
     pub wait: f32,
-    /// Mean requests in the batch.
     pub in_service: f32,
     /// The prompt's iteration.
     pub prefill: f32,

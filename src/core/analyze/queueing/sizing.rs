@@ -34,7 +34,6 @@ impl Targets {
 
 /// m if the user sets none, or one that is not above 1.
 pub const DEFAULT_MULTIPLIER: f64 = 3.0;
-/// Observed latencies are allowed to grow by this factor.
 const LATENCY_HEADROOM: f64 = 1.5;
 /// The largest target of TTFT that an observation can give, ms.
 const MAX_TTFT: f64 = 10_000.0;

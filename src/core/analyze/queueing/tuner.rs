@@ -30,7 +30,6 @@ impl Environment {
         (all && self.batch > 0).then_some(self)
     }
 
-    /// The latencies that `state` predicts.
     pub(crate) fn predict(&self, state: Vec3) -> Result<[f64; 2], Unsolvable> {
         let [alpha, beta, gamma] = state;
         let service = Service::new(single(alpha), single(beta), single(gamma))?;
@@ -73,9 +72,7 @@ impl Environment {
 pub struct Start {
     /// α, β, γ.
     pub state: Vec3,
-    /// Least of each.
     pub low: Vec3,
-    /// Most of each.
     pub high: Vec3,
     /// The covariance of its error; `None` is the process noise.
     pub covariance: Option<Mat3>,
@@ -103,7 +100,6 @@ impl Start {
     }
 }
 
-/// A hundredth and a hundred times of each.
 pub(crate) fn bounds(state: Vec3) -> (Vec3, Vec3) {
     (scale(state, 0.01), scale(state, 100.0))
 }
@@ -126,7 +122,6 @@ pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
     state.iter().all(|value| value.is_finite() && *value > 0.0).then_some(state)
 }
 
-/// What one step of the filter did.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FilterStep {
     /// α, β, γ after it.
@@ -150,7 +145,6 @@ const QUANTILE_95: f64 = 1.96;
 /// The step of a numerical derivative, a part of the value.
 const DERIVATIVE_STEP: f64 = 0.01;
 
-/// A filter at work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     /// α, β, γ, within the bounds.

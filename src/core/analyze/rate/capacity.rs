@@ -38,7 +38,6 @@ pub struct RequestSize {
     pub output: Option<f64>,
 }
 
-/// What one replica carries.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReplicaCapacity {
     /// Sequences that it runs at most.
@@ -89,7 +88,6 @@ impl EngineModel {
     }
 }
 
-/// What a request takes of an engine.
 struct RequestWork {
     fixed_seconds: f64,
     seconds_per_request: f64,
@@ -144,7 +142,6 @@ impl ReplicaCapacity {
         }
     }
 
-    /// A pod of several such engines.
     pub fn times(self, engines: f64) -> Self {
         Self {
             max_sequences: self.max_sequences * engines,

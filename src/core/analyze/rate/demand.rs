@@ -21,7 +21,6 @@ pub struct Demand {
     /// H: seconds from a change of the load to a pod that serves it.
     pub horizon: f64,
     pub forecast: f64,
-    /// The part of the forecast that is certain.
     pub certain: f64,
     /// The part of the level that is certain, without its trend: a trend is no surge.
     pub surge: f64,
@@ -41,7 +40,6 @@ impl Demand {
     }
 }
 
-/// A pod, and when it serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PodCapacity {
     pub capacity: ReplicaCapacity,

@@ -22,7 +22,6 @@ pub fn surge_reserve(horizon: f64, largest: f64) -> f64 {
     (SURGE_MARGIN * largest * (horizon / CALIBRATED_HORIZON).sqrt().max(1.0)).min(MAX_SURGE_RESERVE)
 }
 
-/// What replicas carry together.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct FleetCapacity {
     pub replicas: f64,
@@ -35,7 +34,6 @@ pub struct FleetCapacity {
 }
 
 impl FleetCapacity {
-    /// The sum of replicas, each with its count.
     pub fn sum<'r>(replicas: impl IntoIterator<Item = (&'r ReplicaCapacity, f64)>) -> Self {
         replicas.into_iter().fold(Self::default(), |sum, (replica, count)| sum.plus(replica, count))
     }
@@ -50,7 +48,6 @@ impl FleetCapacity {
         }
     }
 
-    /// What one of them carries on average, requests/s.
     pub fn mean_rate(self) -> f64 {
         if self.replicas > 0.0 { self.rate / self.replicas } else { 0.0 }
     }
@@ -61,16 +58,13 @@ impl FleetCapacity {
 pub enum Constraint {
     /// The share of utilisation, or the time to first token.
     Utilisation,
-    /// The reserve for chance.
     Reserve,
     /// The reserve for a surge as large as those observed.
     Surge,
-    /// The backlog that is to be worked off.
     Backlog,
 }
 
 impl Constraint {
-    /// As reports name it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Utilisation => "utilisation",

@@ -11,7 +11,6 @@ use crate::units::{Cost, Replicas, Seconds};
 pub struct RateVariant {
     pub name: SmolStr,
     pub cost: Cost,
-    /// How few and how many replicas it may have.
     pub bounds: Bounds,
     /// The number that the last decision committed to.
     pub committed: Replicas,
@@ -28,7 +27,6 @@ pub struct RateVariant {
     pub capacity: Option<ReplicaCapacity>,
 }
 
-/// One role at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateInput<'a> {
     pub now: Moment,

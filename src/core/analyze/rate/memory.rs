@@ -11,7 +11,6 @@ use crate::moment::Moment;
 use crate::quality::SignalHistory;
 use crate::snapshot::ModelGroup;
 
-/// What the policy remembers of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateMemory {

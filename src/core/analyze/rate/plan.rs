@@ -33,7 +33,6 @@ const EQUAL_PRICE_FACTOR: f64 = 1.10;
 /// Replicas that one decision adds at most: no model has as many, and a capacity that was learned wrong orders no more.
 const MAX_ADDED: u32 = 1000;
 
-/// What the policy proposes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RatePlan {
     /// Replicas of each variant, in their order.
@@ -183,7 +182,6 @@ impl Planner<'_, '_> {
         self.cost(variant) / self.replicas[variant].max_rate()
     }
 
-    /// The indices of the variants, the lowest price first.
     fn by_price(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.replicas.len()).collect();
         order.sort_by(|left, right| self.price(*left).total_cmp(&self.price(*right)));

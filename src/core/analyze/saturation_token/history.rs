@@ -22,7 +22,6 @@ pub enum OutputLength {
 }
 
 impl OutputLength {
-    /// By the mean number of generated tokens.
     pub fn from_mean(output: f64) -> Self {
         if output >= 500.0 {
             Self::Long
@@ -46,7 +45,6 @@ pub struct Setting<'a> {
     pub length: OutputLength,
 }
 
-/// The last observations of one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct History {
     pub accelerator: SmolStr,
@@ -73,7 +71,6 @@ impl History {
     }
 }
 
-/// All histories, by setting.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Histories(Vec<History>);

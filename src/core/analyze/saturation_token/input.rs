@@ -5,7 +5,6 @@ use crate::model::Role;
 use crate::snapshot::EngineParameters;
 use crate::units::{Cost, Replicas, Tokens, to_f64};
 
-/// One variant of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TokenVariant<'a> {
     pub name: &'a str,
@@ -22,13 +21,11 @@ pub struct TokenVariant<'a> {
     pub parameters: Option<&'a EngineParameters>,
 }
 
-/// One model in one namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenInput<'a> {
     pub variants: &'a [TokenVariant<'a>],
     /// Their engines. Those of other variants count for the mean request only; upstream learns from them too.
     pub replicas: &'a [TokenObservation<'a>],
-    /// What the scheduler holds, if that is known.
     pub queue: Option<SchedulerQueue>,
 }
 
@@ -56,7 +53,6 @@ impl Default for TokenPolicy {
     }
 }
 
-/// What the scheduler holds for the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SchedulerQueue {
     pub requests: u64,
@@ -107,7 +103,6 @@ pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
     Tokens::truncated((share * capacity.to_f64()).round()).min(capacity)
 }
 
-/// An engine, with what is known of its variant.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EngineInput<'a> {
     pub(crate) observed: TokenObservation<'a>,

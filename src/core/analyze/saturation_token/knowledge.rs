@@ -23,7 +23,6 @@ pub struct Knowledge {
     pub records: NameMap<Record>,
 }
 
-/// What a replica of one variant can carry.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// The accelerator's name; empty if it is unknown.
@@ -47,7 +46,6 @@ pub struct Record {
 pub enum Learned {
     /// A running replica.
     Live,
-    /// The engine's arguments.
     Arguments,
 }
 
@@ -76,12 +74,10 @@ impl Record {
         }
     }
 
-    /// E of its settings.
     pub(crate) fn estimate(&self, prompt: f64, output: f64) -> Option<Tokens> {
         self.parameters.as_ref().and_then(|parameters| parameters.resident_tokens(prompt, output))
     }
 
-    /// It is from these arguments, on this hardware.
     pub(crate) fn is_from(&self, variant: &TokenVariant<'_>) -> bool {
         self.parameters.as_deref() == variant.parameters
             && self.accelerator == variant.accelerator

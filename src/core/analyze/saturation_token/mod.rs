@@ -26,7 +26,6 @@ use crate::model::{Analyzer, Role};
 
 use crate::units::{Cost, Replicas, Tokens, count};
 
-/// What was found of one model, in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenAnalysis<'a> {
     /// The whole model, with what is required and spare.
@@ -75,7 +74,6 @@ pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
 
-/// What the engines of one variant add up to.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct VariantSums<'a> {
     /// The first engine's.
@@ -183,7 +181,6 @@ impl<'a> TokenAnalysis<'a> {
         Self { total, roles, variants, replicas: capacities.into_iter().flatten().collect() }
     }
 
-    /// Something is known of at least one variant.
     pub fn is_informative(&self) -> bool {
         self.variants.iter().any(|variant| variant.reason != NO_DATA)
     }

@@ -32,12 +32,10 @@ impl Workload {
     }
 }
 
-/// What the held requests will take, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct QueueDemand {
     /// For their prompts, without what the prefix cache saves.
     pub prompt: f64,
-    /// For what they generate.
     pub output: f64,
 }
 

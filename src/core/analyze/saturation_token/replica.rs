@@ -17,11 +17,8 @@ pub enum Source {
     History,
     /// Seen before with the same hardware and another length of output (not in upstream).
     OtherLength,
-    /// Estimated from the engine's arguments.
     Arguments,
-    /// Only memory bounds it.
     Memory,
-    /// From the variant's record.
     Stored,
 }
 
@@ -45,7 +42,6 @@ impl Serialize for Source {
     }
 }
 
-/// One engine's part in the result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TokenCapacity<'a> {
     pub replica: &'a str,
@@ -58,7 +54,6 @@ pub struct TokenCapacity<'a> {
     pub effective: Tokens,
     /// What is asked of it: tokens in use, and those of the waiting requests.
     pub demand: Tokens,
-    /// Where k2 is from.
     pub source: Source,
     /// The demand is at least what it can carry.
     pub saturated: bool,

@@ -16,24 +16,17 @@ pub const DEFAULT_INTERCEPT: f64 = 0.006;
 /// Usages outside of this range say nothing of the line: below it an engine is idle, above it it preempts.
 const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
 const MAX_POINTS: usize = 20;
-/// Older points are dropped.
 const MAX_POINT_AGE: Seconds = Seconds::whole(30 * 60);
-/// Fewer points are not fitted.
 const MIN_POINTS: usize = 10;
-/// Points whose usages differ by less are not fitted.
 const MIN_KV_SPREAD: f64 = 0.30;
-/// A variant that shows nothing for longer is forgotten.
 const MAX_VARIANT_AGE: Seconds = Seconds::whole(60 * 60);
 /// A rate of generation is compared with the line from this usage on.
 const MIN_VERIFIED_KV: f64 = 0.30;
 /// Percent that a measured rate may differ from the line's.
 const MAX_MISMATCH_PERCENT: f64 = 15.0;
-/// Mismatches in a row that clear the window.
 const MAX_MISMATCHES: u8 = 3;
-/// An informative result counts for this many periods.
 const LIVE_PERIODS: f64 = 3.0;
 
-/// What is remembered of one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ThroughputMemory {
     /// By variant name.
@@ -91,7 +84,6 @@ impl From<Point> for (i64, f64, f64) {
     }
 }
 
-/// What is remembered of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     seen: Timestamp,
@@ -125,7 +117,6 @@ impl Calibration {
         }
     }
 
-    /// The mean request as last seen.
     pub(crate) fn shape(&self) -> Option<RequestShape> {
         self.shape
     }
@@ -164,7 +155,6 @@ impl Calibration {
         self.prune(now);
     }
 
-    /// Drops the points that are too old.
     fn prune(&mut self, now: Timestamp) {
         let at = now.as_millisecond();
         let max_age = MAX_POINT_AGE.get() * 1000.0;
@@ -204,7 +194,6 @@ impl Calibration {
         Some(line)
     }
 
-    /// The intercept of the last line that was fitted.
     pub(crate) fn intercept(&self) -> Option<f64> {
         self.intercept
     }
@@ -253,7 +242,6 @@ pub(crate) fn line_through(intercept: f64, healthy: &[&ThroughputObservation]) -
     LatencyLine::fit_from(intercept, healthy.iter().map(|replica| (replica.kv, replica.latency)))
 }
 
-/// How a line was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     /// By the points of the window.

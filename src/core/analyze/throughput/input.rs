@@ -18,7 +18,6 @@ const SHAPE_TOLERANCE: f64 = 0.20;
 /// What one engine shows. What was not measured is 0.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ThroughputObservation {
-    /// Too old to learn from.
     pub stale: bool,
     /// Current KV-cache usage, 0 to 1.
     pub kv: f64,
@@ -26,9 +25,7 @@ pub struct ThroughputObservation {
     pub capacity: i64,
     /// Seconds between two tokens.
     pub latency: f64,
-    /// Mean prompt, tokens.
     pub prompt: f64,
-    /// Mean generation, tokens.
     pub generated: f64,
     /// Share of the prompt found in the prefix cache, 0 to 1.
     pub hits: f64,
@@ -46,7 +43,6 @@ impl ThroughputObservation {
         is_length(self.prompt) && is_length(self.generated)
     }
 
-    /// Good enough to learn from.
     pub(crate) fn is_healthy(&self) -> bool {
         let is_measured = self.capacity > 0 && self.latency > 0.0 && self.latency.is_finite();
         !self.stale && is_measured && (0.0..=1.0).contains(&self.kv) && self.has_lengths()
@@ -63,7 +59,6 @@ impl ThroughputObservation {
     }
 }
 
-/// One variant, and what its engines show.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputVariant {
     pub name: SmolStr,
@@ -76,19 +71,16 @@ pub struct ThroughputVariant {
     pub replicas: Vec<ThroughputObservation>,
 }
 
-/// One model at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputInput {
     pub now: Timestamp,
     pub variants: Vec<ThroughputVariant>,
     /// Requests a second that arrive for the model; `None` if that was not measured.
     pub arrival: Option<f64>,
-    /// Requests that the scheduler holds.
     pub queue: Requests,
     pub settings: ThroughputSettings,
 }
 
-/// How a model is judged.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ThroughputSettings {
     /// Utilisation above which replicas are missing.

@@ -37,11 +37,9 @@ const MIN_LOCAL_GENERATION: f64 = 20.0;
 pub struct ThroughputAnalysis {
     /// Supply, demand, what is missing and what is spare.
     pub finding: Finding,
-    /// The line behind each variant's capacity, by variant name.
     pub lines: BTreeMap<SmolStr, LatencyLine>,
 }
 
-/// A variant whose capacity is known.
 pub(crate) struct Resolved {
     pub(crate) capacity: VariantCapacity,
     line: LatencyLine,
