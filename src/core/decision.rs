@@ -78,8 +78,8 @@ pub struct SignalGap {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradicted: Vec<Signal>,
     /// Who decides meanwhile, about additions only; `None` where the chosen analyzer goes on with the pods it can measure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stand_in: Option<Analyzer>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "standIn")]
+    pub fallback: Option<Analyzer>,
     /// What the source says of an answer that is not whole.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<SmolStr>,

@@ -190,8 +190,8 @@ pub struct Learned {
     pub informative: Option<Timestamp>,
     /// While one capacity analyzer stands in for another: the share of the demand it found at the start that the replicas of that time would
     /// have covered.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stand_in_share: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", rename = "stand_in_share")]
+    pub fallback_share: Option<f64>,
     /// The roles about which the model's analyzer finds nothing although requests run.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub unlearned: BTreeMap<Role, Unlearned>,
@@ -215,8 +215,8 @@ pub struct Learned {
 pub struct Unlearned {
     pub(crate) since: Timestamp,
     /// The analyzer that decides meanwhile, about additions only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stand_in: Option<Analyzer>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "standIn")]
+    pub(crate) fallback: Option<Analyzer>,
 }
 
 /// What the analyzers of capacity have learned from counters and gauges.

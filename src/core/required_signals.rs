@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Analyzer, GroupId, Policy, Role, Variant};
 use crate::quality::SIZE_WINDOW;
-use crate::quality::analyzer_signals::WITNESSES;
+use crate::quality::analyzer_signals::CROSS_CHECK_SIGNALS;
 use crate::snapshot::{Signal, SignalSet};
 use crate::units::{Replicas, Seconds};
 
@@ -19,7 +19,7 @@ pub struct RequiredSignals {
 
 /// What every decision reads: KV usage and queue of an engine, the witnesses of their plausibility, and the scheduler's queue.
 const ALWAYS: SignalSet =
-    WITNESSES.with(SignalSet::new(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
+    CROSS_CHECK_SIGNALS.with(SignalSet::new(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
 /// What shows that a model is idle.
 const IDLE: [Signal; 4] = [
     Signal::Running,
@@ -49,7 +49,7 @@ pub fn required_signals<'v>(
         }
         let model = policy.of(&group);
         let chosen =
-            std::iter::once(model.analyzer).chain(model.beside.iter().map(|secondary| secondary.analyzer));
+            std::iter::once(model.analyzer).chain(model.secondary.iter().map(|secondary| secondary.analyzer));
         chosen.for_each(|analyzer| required.add(analyzer));
     }
     required
@@ -57,8 +57,8 @@ pub fn required_signals<'v>(
 
 impl RequiredSignals {
     fn add(&mut self, analyzer: Analyzer) {
-        let stand_ins = analyzer.stand_ins().iter().copied();
-        for reader in std::iter::once(analyzer).chain(stand_ins) {
+        let fallbacks = analyzer.fallbacks().iter().copied();
+        for reader in std::iter::once(analyzer).chain(fallbacks) {
             self.signals.extend(reader.needed(Role::Both).with(reader.optional()).iter());
         }
         self.window = match analyzer {

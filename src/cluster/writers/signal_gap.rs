@@ -50,7 +50,7 @@ pub fn describe_gap(gap: &SignalGap, series: SeriesOf) -> String {
 
 /// Who decides until then, and in which direction.
 fn meanwhile(gap: &SignalGap) -> String {
-    match (gap.stand_in, gap.cause) {
+    match (gap.fallback, gap.cause) {
         (Some(analyzer), _) => format!("the analyzer {} decides, and only adds replicas", analyzer.as_str()),
         (None, GapCause::Asleep) => "these pods count as no capacity".to_owned(),
         (None, GapCause::PartialSource | GapCause::PodsNotListed | GapCause::NotLearned) => {
@@ -125,7 +125,7 @@ pub(super) fn gap(cause: GapCause, pods: u32, serving: u32) -> SignalGap {
         serving,
         missing: Vec::new(),
         contradicted: Vec::new(),
-        stand_in: None,
+        fallback: None,
         warning: None,
     }
 }
@@ -149,7 +149,7 @@ mod tests {
     fn a_gap_names_the_missing_series_its_cause_and_the_next_step() {
         let gap = SignalGap {
             missing: vec![Signal::TimeToFirstTokenCount],
-            stand_in: Some(Analyzer::Saturation),
+            fallback: Some(Analyzer::Saturation),
             ..gap(GapCause::SeriesDropped, 6, 6)
         };
         let message = describe_gap(&gap, series);

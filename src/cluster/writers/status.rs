@@ -236,7 +236,7 @@ pub(crate) fn difference(
 pub(crate) fn has_same_reasons(before: &Decision, now: &Decision) -> bool {
     let gap = |decision: &Decision| {
         let gap = decision.gap.as_ref()?;
-        Some((gap.cause, gap.missing.clone(), gap.contradicted.clone(), gap.stand_in, gap.warning.clone()))
+        Some((gap.cause, gap.missing.clone(), gap.contradicted.clone(), gap.fallback, gap.warning.clone()))
     };
     before.verdict.explanation().has_same_reasons(now.verdict.explanation()) && gap(before) == gap(now)
 }

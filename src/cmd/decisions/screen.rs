@@ -177,7 +177,7 @@ mod tests {
             serving: 2,
             missing: Vec::new(),
             contradicted: Vec::new(),
-            stand_in: None,
+            fallback: None,
             warning: None,
         };
         let desired = Replicas::new(2);

@@ -1,6 +1,6 @@
-//! Which analyzers decide about a model: one that leads, and those beside it.
+//! Which analyzers decide about a model: the leading one and the secondary ones.
 
-use wva_core::model::{Analyzer, Beside, ModelPolicy, Utilisation};
+use wva_core::model::{Analyzer, ModelPolicy, SecondaryAnalyzer, Utilisation};
 
 use super::super::document::Diagnostics;
 use super::super::ranged::quote;
@@ -36,7 +36,7 @@ pub(super) struct Chosen {
     pub(super) analyzer: Analyzer,
     pub(super) score: f64,
     pub(super) utilisation: Utilisation,
-    pub(super) beside: Vec<Beside>,
+    pub(super) secondary: Vec<SecondaryAnalyzer>,
 }
 
 /// Analyzers whose findings are capacities that can be combined.
@@ -76,7 +76,7 @@ impl Choice {
         Self { name: Some(Analyzer::QueueingModel), ..Self::default() }
     }
 
-    /// This, and what it leaves open from `below`. Who puts another analyzer in charge says anew which are beside it.
+    /// This, and what it leaves open from `below`. An entry that names another leading analyzer must list its secondary ones again.
     pub(super) fn over(&self, below: &Self) -> Self {
         let has_same_lead = self.name.is_none_or(|name| name == below.lead());
         let below_list = below.list.as_ref().filter(|_| has_same_lead);
@@ -121,13 +121,13 @@ impl Choice {
             diagnostics.note(format!("analyzers has no effect: {} decides alone", analyzer.as_str()));
         }
         let secondary = list.iter().filter(|listed| listed.is_enabled && listed.analyzer != analyzer);
-        let beside = secondary.map(|listed| Beside {
+        let secondary = secondary.map(|listed| SecondaryAnalyzer {
             analyzer: listed.analyzer,
             score: listed.score.unwrap_or(1.0),
             utilisation: Some(own(listed, diagnostics)).filter(|own| *own != utilisation),
         });
-        let beside = beside.collect();
-        Chosen { analyzer, score: lead.and_then(|lead| lead.score).unwrap_or(1.0), utilisation, beside }
+        let secondary = secondary.collect();
+        Chosen { analyzer, score: lead.and_then(|lead| lead.score).unwrap_or(1.0), utilisation, secondary }
     }
 }
 

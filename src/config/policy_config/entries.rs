@@ -86,7 +86,7 @@ pub(super) fn model_policy(
     policy.scoring.up = scores.up;
     policy.scoring.down = scores.down;
     policy.analyzer = chosen.analyzer;
-    policy.beside = chosen.beside;
+    policy.secondary = chosen.secondary;
     policy.utilisation = chosen.utilisation;
     policy.score = chosen.score;
     policy.saturation = fitting(policy.saturation, diagnostics);

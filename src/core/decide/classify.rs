@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::analyze::stand_in;
+use super::analyze::fallback;
 use super::context::{ModelContext, VariantContext};
 use super::model::ModelDecision;
 use super::{safety_net, withdrawn_orders};
@@ -14,7 +14,7 @@ use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::Role;
 use crate::name_map::NameMap;
 use crate::normalize::remembered;
-use crate::quality::analyzer_signals::WITNESSES;
+use crate::quality::analyzer_signals::CROSS_CHECK_SIGNALS;
 use crate::quality::{SignalHistory, assess_variant};
 
 /// Begins the decision about the model of `context`; `before` is its memory.
@@ -26,7 +26,7 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
         optimizer_input: None,
         steps: Vec::new(),
         saturated: Vec::new(),
-        stand_ins: Vec::new(),
+        fallbacks: Vec::new(),
         memory: memory(context, before),
         before,
     };
@@ -36,9 +36,9 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
     let learned = model.memory.learned.get_or_insert_default();
     let saturated: Vec<Role> = model.saturated.iter().map(|(role, _)| *role).collect();
     model.steps = withdrawn_orders::withdraw(context, &saturated, &mut model.variants, learned);
-    model.stand_ins = stand_in::choose(context, &mut model.variants);
-    if !model.stand_ins.is_empty() {
-        stand_in::ask_all(context, learned);
+    model.fallbacks = fallback::choose(context, &mut model.variants);
+    if !model.fallbacks.is_empty() {
+        fallback::count_all_demand(context, learned);
     }
     model
 }
@@ -82,7 +82,7 @@ pub(super) fn variant_memory<'a>(
 
 /// The history of signals after this evaluation.
 fn evidence(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
-    let reads = context.declared(Role::Both).all().with(WITNESSES);
+    let reads = context.declared(Role::Both).all().with(CROSS_CHECK_SIGNALS);
     let none = SignalHistory::default();
     let before = context.evidence.unwrap_or(&none);
     let observed = variants.iter().map(|variant| (variant.state, &variant.coverage));

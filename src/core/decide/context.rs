@@ -10,7 +10,8 @@ use crate::learn::LEAD;
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::Analyzer;
 use crate::model::{
-    Beside, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, ServiceClass, UnitCost, VariantId,
+    Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, SecondaryAnalyzer, ServiceClass, UnitCost,
+    VariantId,
 };
 use crate::quality::analyzer_signals::Declared;
 use crate::quality::{
@@ -88,15 +89,15 @@ impl<'a> ModelContext<'a> {
     /// The signals that the deciding analyzer and the secondary ones read of an engine of `role`.
     pub(super) fn declared(&self, role: Role) -> Declared {
         let own = self.analyzer.declared(role);
-        let beside: &[Beside] = if self.is_stand_in() { &[] } else { &self.policy.beside };
-        beside.iter().fold(own, |declared, beside| declared.with(beside.analyzer, role))
+        let secondary: &[SecondaryAnalyzer] = if self.is_fallback() { &[] } else { &self.policy.secondary };
+        secondary.iter().fold(own, |declared, listed| declared.with(listed.analyzer, role))
     }
 
     pub(super) fn by(self, analyzer: Analyzer) -> Self {
         Self { analyzer, ..self }
     }
 
-    pub(super) fn is_stand_in(&self) -> bool {
+    pub(super) fn is_fallback(&self) -> bool {
         self.analyzer != self.policy.analyzer
     }
 }

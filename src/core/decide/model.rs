@@ -23,7 +23,7 @@ pub(super) struct ModelDecision<'a> {
     pub(super) steps: Vec<Step>,
     pub(super) saturated: Vec<(Role, SaturatedBy)>,
     /// The roles whose analyzer cannot be measured, and which one decides instead.
-    pub(super) stand_ins: Vec<(Role, Analyzer)>,
+    pub(super) fallbacks: Vec<(Role, Analyzer)>,
     /// What will be remembered, until publication without the variants.
     pub(super) memory: GroupMemory,
     pub(super) before: Option<&'a GroupMemory>,
@@ -61,8 +61,8 @@ pub(super) enum SaturatedBy {
 
 impl ModelDecision<'_> {
     /// The analyzer that decides about `role` instead of the model's own.
-    pub(super) fn stand_in(&self, role: Role) -> Option<Analyzer> {
-        self.stand_ins.iter().find(|(of, _)| *of == role).map(|(_, analyzer)| *analyzer)
+    pub(super) fn fallback(&self, role: Role) -> Option<Analyzer> {
+        self.fallbacks.iter().find(|(of, _)| *of == role).map(|(_, analyzer)| *analyzer)
     }
 
     pub(super) fn is_saturated(&self, role: Role) -> bool {

@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use super::analyze::stand_in;
+use super::analyze::fallback;
 use super::classify::variant_memory;
 use super::context::{ModelContext, VariantContext};
 use super::model::ModelDecision;
@@ -24,7 +24,7 @@ pub(super) struct ModelOutcome {
 
 /// The outcome of `model`. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
 pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool) -> ModelOutcome {
-    let gaps: Vec<_> = model.variants.iter().map(|variant| stand_in::gap(&model, variant)).collect();
+    let gaps: Vec<_> = model.variants.iter().map(|variant| fallback::gap(&model, variant)).collect();
     let ModelDecision { context, variants, proposals, steps, memory, before, .. } = model;
     let mut outcome = ModelOutcome {
         decisions: Vec::with_capacity(variants.len()),

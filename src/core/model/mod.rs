@@ -9,8 +9,8 @@ pub use analyzer::Analyzer;
 pub use compat::Compat;
 pub(crate) use policy::check_gpu_quota;
 pub use policy::{
-    Beside, ClassTarget, LatencyTargets, LimitPolicy, ModelPolicy, Policy, Power, QueueingPolicy, Quota,
-    RatePolicy, SaturationPolicy, ScaleToZero, Scope, Scoring, ServiceClass, Stability, StepLimit, Steps,
-    UnitCost, Utilisation,
+    ClassTarget, LatencyTargets, LimitPolicy, ModelPolicy, Policy, Power, QueueingPolicy, Quota, RatePolicy,
+    SaturationPolicy, ScaleToZero, Scope, Scoring, SecondaryAnalyzer, ServiceClass, Stability, StepLimit,
+    Steps, UnitCost, Utilisation,
 };
 pub use variant::{Bounds, GroupId, InvalidVariant, Role, TargetRef, Variant, VariantId};

@@ -110,7 +110,7 @@ impl Reads for Scheduler {
 
 /// Signals by which the plausibility of the others is checked, beside those that an analyzer reads. The guards above the analyzers read
 /// them too.
-pub(crate) const WITNESSES: SignalSet = SignalSet::new(&[
+pub(crate) const CROSS_CHECK_SIGNALS: SignalSet = SignalSet::new(&[
     Signal::Running,
     Signal::PromptTokens,
     Signal::GenerationTokens,
@@ -127,13 +127,13 @@ pub(crate) struct Declared {
     pub(crate) needed: SignalSet,
     pub(crate) optional: SignalSet,
     /// Required signals of secondary analyzers: an engine that lacks one of them is not measured.
-    pub(crate) beside: SignalSet,
+    pub(crate) secondary: SignalSet,
 }
 
 impl Declared {
     /// The required signals of all analyzers.
     pub(crate) const fn required(self) -> SignalSet {
-        self.needed.with(self.beside)
+        self.needed.with(self.secondary)
     }
 
     pub(crate) const fn all(self) -> SignalSet {
@@ -143,9 +143,9 @@ impl Declared {
     /// With the signals of a secondary `analyzer`.
     #[must_use]
     pub(crate) const fn with(self, analyzer: Analyzer, role: Role) -> Self {
-        let Self { needed, optional, beside } = self;
+        let Self { needed, optional, secondary } = self;
         let optional = optional.with(analyzer.optional());
-        Self { needed, optional, beside: beside.with(analyzer.needed(role)) }
+        Self { needed, optional, secondary: secondary.with(analyzer.needed(role)) }
     }
 }
 
@@ -153,7 +153,7 @@ impl Analyzer {
     /// The signals that it reads of an engine of `role`.
     #[must_use]
     pub(crate) const fn declared(self, role: Role) -> Declared {
-        Declared { needed: self.needed(role), optional: self.optional(), beside: SignalSet::NONE }
+        Declared { needed: self.needed(role), optional: self.optional(), secondary: SignalSet::NONE }
     }
 
     /// Its required signals: an engine that only computes prompts counts no generated tokens.
@@ -201,7 +201,7 @@ impl Analyzer {
 
     /// Analyzers that may decide about additions while it cannot be measured, the best first.
     #[must_use]
-    pub const fn stand_ins(self) -> &'static [Self] {
+    pub const fn fallbacks(self) -> &'static [Self] {
         match self {
             Self::Rate | Self::Throughput | Self::QueueingModel | Self::Inferno => {
                 &[Self::Saturation, Self::SaturationPercent]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::analyzer_signals::{Declared, WITNESSES};
+use super::analyzer_signals::{CROSS_CHECK_SIGNALS, Declared};
 use super::plausibility::{EngineContext, EngineCoverage, assess_signals, find_missing};
 use super::signal_history::{Baseline, Contradictions, SignalHistory, Substitution, engine_key};
 use crate::sequence_limit::estimated_max;
@@ -86,7 +86,7 @@ impl<'a> EngineAssessor<'a> {
         }
         let is_trusted = coverage.is_complete() && contradictions.is_none();
         let substitution = (!is_trusted).then(|| {
-            let (missing, _) = find_missing(signals, declared.all().with(WITNESSES), now);
+            let (missing, _) = find_missing(signals, declared.all().with(CROSS_CHECK_SIGNALS), now);
             Substitution {
                 lacking: missing.with(coverage.contradicted),
                 contradictions,

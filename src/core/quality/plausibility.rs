@@ -3,7 +3,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::analyzer_signals::{Declared, WITNESSES};
+use super::analyzer_signals::{CROSS_CHECK_SIGNALS, Declared};
 use super::baseline_deviation::{compare, find_deviating};
 use super::derived_metrics::DerivedMetrics;
 use super::flow_balance::find_unbalanced;
@@ -51,7 +51,8 @@ pub(super) fn assess_signals(
     now: Timestamp,
 ) -> EngineCoverage {
     let (missing, freshness) = find_missing(signals, declared.required(), now);
-    let (contradicted, metrics) = find_contradicted(signals, declared.all().with(WITNESSES), engine);
+    let (contradicted, metrics) =
+        find_contradicted(signals, declared.all().with(CROSS_CHECK_SIGNALS), engine);
     EngineCoverage { missing, contradicted, freshness, metrics }
 }
 

@@ -99,7 +99,7 @@ impl Explanation {
                 _ => None,
             };
             let removal = analysis.removal_limit.as_ref().map(discriminant);
-            Some((discriminant(&analysis.finding), constraint, removal, analysis.stand_in))
+            Some((discriminant(&analysis.finding), constraint, removal, analysis.fallback))
         };
         let caveat = |reasoning: &Reasoning| match &reasoning.basis {
             Basis::Analyzed { caveat } => caveat.as_ref().map(discriminant),

@@ -10,8 +10,8 @@ use crate::quality::Shortfall;
 pub(crate) struct Analysis {
     pub(crate) finding: Finding,
     /// Another analyzer decides than the model's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stand_in: Option<StandIn>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "standIn")]
+    pub(crate) fallback: Option<Fallback>,
     /// Why no more replicas are removed, if that was it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) removal_limit: Option<Shortfall>,
@@ -19,14 +19,14 @@ pub(crate) struct Analysis {
 
 impl From<Finding> for Analysis {
     fn from(finding: Finding) -> Self {
-        Self { finding, stand_in: None, removal_limit: None }
+        Self { finding, fallback: None, removal_limit: None }
     }
 }
 
 /// The analyzer that decides about additions while the model's own cannot be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct StandIn {
+pub(crate) struct Fallback {
     pub(crate) own: Analyzer,
     pub(crate) analyzer: Analyzer,
 }

@@ -85,7 +85,7 @@ fn an_order_that_did_not_come_at_zero_says_that_an_hpa_does_nothing_there() {
 /// Explanations of every kind of structure.
 fn all() -> Vec<Explanation> {
     let zero = Replicas::ZERO;
-    let stand_in = StandIn { own: Analyzer::Rate, analyzer: Analyzer::Saturation };
+    let fallback = Fallback { own: Analyzer::Rate, analyzer: Analyzer::Saturation };
     let totals = CapacityTotals {
         role: Some(Role::Prefill),
         demand: 1.5,
@@ -97,7 +97,7 @@ fn all() -> Vec<Explanation> {
     let capacity = CapacityFinding { analyzer: Analyzer::Saturation, totals: vec![totals] };
     let analysis = Analysis {
         finding: Finding::Capacity { analyzers: vec![capacity] },
-        stand_in: Some(stand_in),
+        fallback: Some(fallback),
         removal_limit: Some(Shortfall::KvCache { used: 0.1, remaining: 0.3 }),
     };
     let caveat = Some(Caveat::Blocked { by: Blocker::NoNode { pods: 2 } });

@@ -179,8 +179,8 @@ fn what_the_queueing_model_learns_does_not_depend_on_the_order_of_pods() {
 #[test]
 fn a_second_analyzer_may_ask_for_more_and_must_agree_to_less() {
     let mut world = by_tokens(0.2);
-    let beside = Beside { analyzer: Analyzer::QueueingModel, score: 1.0, utilisation: None };
-    world.policy.global.default.beside = vec![beside];
+    let secondary = SecondaryAnalyzer { analyzer: Analyzer::QueueingModel, score: 1.0, utilisation: None };
+    world.policy.global.default.secondary = vec![secondary];
     world.policy.global.default.queueing.targets = Some(LatencyTargets { ttft_ms: 200.0, itl_ms: 20.5 });
     let outcome = decided(&world, 3.0);
     assert!(target(&outcome).desired.get() >= 4, "{}", target(&outcome).explanation);

@@ -42,12 +42,12 @@ fn five_thousand_variants_of_a_model_overflow_no_stack_and_change_no_other_numbe
         let alone = world.outcome(&snapshot(&world, 0));
         #[expect(clippy::disallowed_methods, reason = "how long a decision takes is no input of it")]
         let begun = Instant::now();
-        let beside = world.outcome(&snapshot(&world, MANY));
+        let crowded = world.outcome(&snapshot(&world, MANY));
         let time = begun.elapsed();
         assert!(time < Duration::from_secs(20), "{analyzer:?}: {time:?}");
         println!("{analyzer:?}: {time:?}");
-        assert_eq!(beside.decisions[&World::id()], alone.decisions[&World::id()], "{analyzer:?}");
-        assert_eq!(beside.decisions.len(), alone.decisions.len() + MANY as usize);
+        assert_eq!(crowded.decisions[&World::id()], alone.decisions[&World::id()], "{analyzer:?}");
+        assert_eq!(crowded.decisions.len(), alone.decisions.len() + MANY as usize);
     }
 }
 

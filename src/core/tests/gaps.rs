@@ -202,9 +202,9 @@ fn the_best_analyzer_that_can_be_measured_stands_in() {
         (Analyzer::Weighted, &[Signal::RequestGenerationTokensSum], Some(Analyzer::SaturationPercent)),
         (Analyzer::SaturationPercent, &[Signal::Waiting], None),
     ];
-    for (analyzer, signals, stand_in) in cases {
+    for (analyzer, signals, fallback) in cases {
         let gap = fleet(analyzer).without(signals).gap(0).unwrap();
-        assert_eq!(gap.stand_in, stand_in, "{analyzer:?} without {signals:?}");
+        assert_eq!(gap.fallback, fallback, "{analyzer:?} without {signals:?}");
         let needed = analyzer.needed(Role::Both);
         let missing: Vec<_> = signals.iter().copied().filter(|signal| needed.has(*signal)).collect();
         assert_eq!(gap.missing, missing);
@@ -212,7 +212,7 @@ fn the_best_analyzer_that_can_be_measured_stands_in() {
 }
 
 #[test]
-fn a_stand_in_adds_and_never_removes() {
+fn a_fallback_adds_and_never_removes() {
     for signals in [vec![GAPS], vec![GAPS, Signal::KvCapacity]] {
         let calm = |analyzer| Fleet { kv: 0.02, rate: 0.1, ..fleet(analyzer) };
         let numbers = calm(Analyzer::Rate).without(&signals).follow(60);
@@ -238,7 +238,7 @@ fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
             let last = lacking.decide(15);
             let grows = numbers.last() > Some(&4);
             assert!(
-                grows || !(reads_half || gap.stand_in.is_some()),
+                grows || !(reads_half || gap.fallback.is_some()),
                 "{analyzer:?} without {signal:?}: {last:?}"
             );
             // By what is left of gauges, or by answers instead of first tokens, the chosen one still finds something.
@@ -250,7 +250,7 @@ fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
                 Analyzer::Saturation => false,
                 _ => [Signal::KvUsage, Signal::Waiting].contains(&signal),
             };
-            assert_eq!(gap.stand_in.is_none(), does_without, "{analyzer:?} without {signal:?}");
+            assert_eq!(gap.fallback.is_none(), does_without, "{analyzer:?} without {signal:?}");
         }
     }
 }
@@ -266,7 +266,7 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
     let decision = fleet.decide(15);
     let gap = decision.gap.clone().unwrap();
     assert_eq!((gap.cause, gap.missing.len()), (GapCause::NotLearned, 0));
-    assert_eq!(gap.stand_in, Some(Analyzer::Saturation));
+    assert_eq!(gap.fallback, Some(Analyzer::Saturation));
     assert!(fleet.follow(10).last() > Some(&4), "the cache is full");
     // At rest nobody can learn, and nothing is wrong.
     let mut idle = Fleet { rate: 0.0, kv: 0.0, ..one_token() };
@@ -310,29 +310,29 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
 }
 
 #[test]
-fn the_stand_in_of_a_busy_role_is_asked_although_another_role_is_idle() {
+fn a_busy_role_gets_its_fallback_although_another_role_is_idle() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
         let mut fleet = Fleet { output: 1.0, rate: 20.0, kv: 0.93, ..fleet(analyzer) };
         fleet.bend = split_from_idle_prefill;
         let numbers = fleet.follow(30);
-        assert_eq!(fleet.gap(15).unwrap().stand_in, Some(Analyzer::Saturation), "{analyzer:?}");
+        assert_eq!(fleet.gap(15).unwrap().fallback, Some(Analyzer::Saturation), "{analyzer:?}");
         assert!(numbers.last() > Some(&4), "{analyzer:?}: the cache is full: {numbers:?}");
     }
 }
 
 #[test]
-fn between_two_cycles_the_stand_in_of_the_last_one_is_reported() {
+fn the_fallback_is_reported_between_two_cycles_too() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Inferno] {
         let mut fleet = fleet(analyzer).without(&[GAPS]);
-        let stand_ins: Vec<_> = (0..12).map(|_| fleet.gap(5).unwrap().stand_in).collect();
-        assert!(stand_ins.iter().all(|stand_in| *stand_in == Some(Analyzer::Saturation)), "{stand_ins:?}");
+        let fallbacks: Vec<_> = (0..12).map(|_| fleet.gap(5).unwrap().fallback).collect();
+        assert!(fallbacks.iter().all(|fallback| *fallback == Some(Analyzer::Saturation)), "{fallbacks:?}");
     }
 }
 
 #[test]
 fn what_was_learned_is_read_as_the_previous_version_wrote_it() {
     let learned: Learned = serde_json::from_str(r#"{"stand_in_share":0.5}"#).unwrap();
-    assert_eq!((learned.stand_in_share, learned.unlearned.len()), (Some(0.5), 0));
+    assert_eq!((learned.fallback_share, learned.unlearned.len()), (Some(0.5), 0));
     let text = r#"{"cause":"NotScraped","pods":1,"serving":2,"missing":["running"]}"#;
     let gap: SignalGap = serde_json::from_str(text).unwrap();
     assert_eq!((gap.cause, gap.warning), (GapCause::NotScraped, None));
@@ -343,11 +343,11 @@ fn what_was_learned_is_read_as_the_previous_version_wrote_it() {
 }
 
 #[test]
-fn an_analyzer_beside_the_first_keeps_its_veto_whatever_it_lacks() {
+fn a_secondary_analyzer_keeps_its_veto_whatever_signal_it_lacks() {
     let both = || {
         let mut fleet = Fleet { kv: 0.2, rate: 4.0, ..fleet(Analyzer::Saturation) };
-        let beside = Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None };
-        fleet.policy.global.default.beside = vec![beside];
+        let secondary = SecondaryAnalyzer { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None };
+        fleet.policy.global.default.secondary = vec![secondary];
         fleet
     };
     let mut whole = both();

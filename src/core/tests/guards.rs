@@ -180,7 +180,7 @@ proptest! {
         // Held by the rate policy, which knows nothing: what is added is the net's.
         let mut policy = policy;
         policy.global.default.analyzer = Analyzer::Rate;
-        policy.global.default.beside = Vec::new();
+        policy.global.default.secondary = Vec::new();
         let snapshot = pressed(&snapshot, 9.0, 0.5);
         let mut bare = snapshot.clone();
         engines_mut(&mut bare).for_each(|engine| retain(engine, |signal| signal == Signal::Waiting));

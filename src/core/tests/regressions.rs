@@ -145,7 +145,7 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
 }
 
 /// `world` with a second variant beside it, of which nothing serves; `change` says what else is so of the two.
-fn beside(
+fn with_second_variant(
     world: &World,
     name: &str,
     spec: u32,
@@ -188,7 +188,7 @@ fn promised_of(world: &World, snapshot: &Snapshot, name: &str, target: u32, sinc
 fn a_promise_that_was_given_up_and_is_wanted_again_is_waited_for_again() {
     let mut world = World { max: Some(1), ..World::with_load(1, (0.9, 6.0)) };
     world.policy.global.default.stability.down_window = Seconds::whole(120);
-    let snapshot = beside(&world, "sleeper", 0, |_, _| {});
+    let snapshot = with_second_variant(&world, "sleeper", 0, |_, _| {});
     let first = promised_of(&world, &snapshot, "sleeper", 6, -1200);
     let second = decide(&snapshot, &first.memory, &world.policy);
     let desired = |outcome: &Outcome| target_of(outcome, "sleeper").desired.get();
@@ -201,7 +201,7 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
     let mut memory = Memory::default();
     for now in [0, 100, 200] {
         world.now = now;
-        let snapshot = beside(&world, "decode", 1, |first, second| {
+        let snapshot = with_second_variant(&world, "decode", 1, |first, second| {
             (first.variant.role, second.variant.role) = (Role::Prefill, Role::Decode);
         });
         memory = remember_promise(&snapshot, memory, "decode", 6, 0);
@@ -216,7 +216,7 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
 fn the_replica_kept_of_a_promise_nobody_followed_is_no_second_step() {
     let world = World::with_load(3, (0.1, 0.0));
     // Twelve were promised long ago, and the scale object has not counted one of them so far.
-    let snapshot = beside(&world, "uncounted", 12, |first, second| {
+    let snapshot = with_second_variant(&world, "uncounted", 12, |first, second| {
         (second.scale, second.replicas) = (uncounted(12, 0), first.replicas[..1].to_vec());
     });
     let outcome = promised_of(&world, &snapshot, "uncounted", 12, -1200);
@@ -238,7 +238,7 @@ fn what_is_held_of_a_promise_for_what_runs_is_no_step() {
 fn replicas_of_a_variant_without_a_number_replace_none_that_another_loses() {
     let world = World::by(Analyzer::Threshold, 2, (0.1, 1.0));
     // Of the second nothing is known but that it runs, outside its bounds.
-    let snapshot = beside(&world, "unknown", 4, |first, second| {
+    let snapshot = with_second_variant(&world, "unknown", 4, |first, second| {
         second.variant.bounds.max = Some(Replicas::ZERO);
         // Each pod of the first runs the one request that it can, and another one waits.
         let engine = EngineParameters { max_sequences: 1, ..EngineParameters::defaults(Engine::Vllm) };
@@ -256,7 +256,7 @@ fn the_replica_that_keeps_a_model_awake_is_not_given_to_another_variant() {
     let mut world = World { running: 2, load: (0.9, 6.0), ..World::that_may_sleep(60) };
     world.policy.limits.spend = Some(Cost::new(30.0).unwrap());
     // Its zero has been published, yet somebody asks for a pod again, which does not exist so far.
-    let snapshot = beside(&world, "woken", 1, |_, woken| {
+    let snapshot = with_second_variant(&world, "woken", 1, |_, woken| {
         (woken.variant.role, woken.scale) = (Role::Decode, uncounted(1, 0));
     });
     let outcome = promised_of(&world, &snapshot, "woken", 0, -20);

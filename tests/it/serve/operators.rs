@@ -216,7 +216,7 @@ async fn a_missing_signal_is_shown_by_a_metric() {
                 serving: 2,
                 missing: vec![Signal::Running],
                 contradicted: Vec::new(),
-                stand_in: None,
+                fallback: None,
                 warning: None,
             });
         }

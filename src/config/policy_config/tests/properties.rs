@@ -75,7 +75,7 @@ fn is_right(model: &ModelPolicy) -> bool {
     model.saturation.validated().is_ok()
         && fits(model.utilisation)
         && model
-            .beside
+            .secondary
             .iter()
             .all(|one| one.score > 0.0 && one.score.is_finite() && one.utilisation.is_none_or(fits))
         && model.priority > 0.0

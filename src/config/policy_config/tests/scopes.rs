@@ -37,20 +37,20 @@ fn an_entry_that_sets_one_field_keeps_what_the_default_has_tuned() {
 }
 
 #[test]
-fn who_puts_another_analyzer_in_charge_says_anew_which_are_beside_it() {
-    let beside = |entry: &str| {
+fn a_new_leading_analyzer_drops_the_secondary_analyzers_of_the_outer_scope() {
+    let secondary = |entry: &str| {
         let entry = format!("model_id: m\nnamespace: llm\n{entry}");
         let entries = [("default", "analyzers: [{name: throughput, score: 2}]"), ("a", entry.as_str())];
         let (policy, problems) = made(&[(HOME, Kind::Saturation, &entries)]);
         assert_eq!(told(&problems), [""; 0]);
         let model = of(&policy, "llm", "m");
-        (model.analyzer, model.beside.len())
+        (model.analyzer, model.secondary.len())
     };
-    assert_eq!(beside("priority: 2"), (Analyzer::Saturation, 1));
-    assert_eq!(beside("analyzerName: saturation"), (Analyzer::Saturation, 1));
-    assert_eq!(beside("analyzerName: saturation-percent"), (Analyzer::SaturationPercent, 0));
+    assert_eq!(secondary("priority: 2"), (Analyzer::Saturation, 1));
+    assert_eq!(secondary("analyzerName: saturation"), (Analyzer::Saturation, 1));
+    assert_eq!(secondary("analyzerName: saturation-percent"), (Analyzer::SaturationPercent, 0));
     assert_eq!(
-        beside("analyzerName: throughput\nanalyzers: [{name: saturation}]"),
+        secondary("analyzerName: throughput\nanalyzers: [{name: saturation}]"),
         (Analyzer::Throughput, 1)
     );
 }
@@ -247,7 +247,7 @@ fn the_default_entry_of_the_queueing_model_puts_it_in_charge_of_every_model() {
         made(&[(HOME, Kind::Saturation, &saturation), (HOME, Kind::QueueingModel, &queueing)]);
     let (any, model) = (of(&policy, "chat", "any"), of(&policy, "llm", "m"));
     assert_eq!(
-        (any.analyzer, any.beside.len(), model.analyzer),
+        (any.analyzer, any.secondary.len(), model.analyzer),
         (Analyzer::QueueingModel, 0, Analyzer::QueueingModel)
     );
     assert_eq!((any.queueing.slo_multiplier, any.queueing.tuning, any.queueing.targets), (4.0, false, None));

@@ -4,7 +4,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::input::{analysis, queue_lost};
 use super::observation::{AnalyzerInput, Estimate, VariantObservation, observe, queued};
-use super::{latency, sequences, stand_in};
+use super::{fallback, latency, sequences};
 use crate::analyze::finding::{Finding, Totals};
 use crate::analyze::saturation_token::{
     SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant,
@@ -14,7 +14,7 @@ use crate::arithmetic;
 use crate::decide::context::{ModelContext, VariantContext, newest_sample};
 use crate::decide::model::OptimizerInput;
 use crate::memory::Learned;
-use crate::model::{Analyzer, Beside, Bounds, Role, Utilisation};
+use crate::model::{Analyzer, Bounds, Role, SecondaryAnalyzer, Utilisation};
 use crate::name_map::NameIndex;
 use crate::observe::scheduler_queue;
 use crate::optimize::{Candidate, Request};
@@ -58,11 +58,12 @@ pub(crate) fn ask(
         let candidates = candidates.collect();
         return Some(optimizer_input(candidates, Vec::new(), report::Finding::Allocation, Some(numbers)));
     }
-    let own = Beside { analyzer: context.analyzer, score: context.policy.score, utilisation: None };
-    let beside: &[Beside] = if context.is_stand_in() { &[] } else { &context.policy.beside };
-    let mut findings = Vec::with_capacity(1 + beside.len());
-    let mut explained = Vec::with_capacity(1 + beside.len());
-    for analyzer in std::iter::once(&own).chain(beside) {
+    let own =
+        SecondaryAnalyzer { analyzer: context.analyzer, score: context.policy.score, utilisation: None };
+    let secondary: &[SecondaryAnalyzer] = if context.is_fallback() { &[] } else { &context.policy.secondary };
+    let mut findings = Vec::with_capacity(1 + secondary.len());
+    let mut explained = Vec::with_capacity(1 + secondary.len());
+    for analyzer in std::iter::once(&own).chain(secondary) {
         let utilisation = analyzer.utilisation.unwrap_or(context.policy.utilisation);
         let input =
             AnalyzerInput { context, score: analyzer.score, utilisation, observations: &observations };
@@ -102,7 +103,7 @@ fn find(
         None => finding,
     };
     let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, observations) };
-    Some(if context.is_stand_in() { stand_in::beyond(finding, utilisation, learned) } else { finding })
+    Some(if context.is_fallback() { fallback::beyond(finding, utilisation, learned) } else { finding })
 }
 
 /// A finding as explanations keep it.

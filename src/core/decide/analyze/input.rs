@@ -4,7 +4,7 @@ use crate::decide::context::{ModelContext, VariantContext};
 use crate::model::Role;
 use crate::observe::scheduler_queue;
 use crate::quality::CoverageState;
-use crate::report::{Analysis, Blocker, Caveat, Finding, StandIn};
+use crate::report::{Analysis, Blocker, Caveat, Fallback, Finding};
 use crate::snapshot::{Signal, SourceHealth};
 
 /// The variants of one role, of which at least one is measured.
@@ -24,8 +24,8 @@ pub(crate) fn queue_lost(context: ModelContext<'_>) -> bool {
 
 /// `finding`, and which analyzer it is of where that is not the model's own.
 pub(crate) fn analysis(context: ModelContext<'_>, finding: Finding) -> Analysis {
-    let stand_in = StandIn { own: context.policy.analyzer, analyzer: context.analyzer };
-    Analysis { stand_in: context.is_stand_in().then_some(stand_in), ..Analysis::from(finding) }
+    let fallback = Fallback { own: context.policy.analyzer, analyzer: context.analyzer };
+    Analysis { fallback: context.is_fallback().then_some(fallback), ..Analysis::from(finding) }
 }
 
 /// Why nothing is removed where some Ready pods are not measured.

@@ -1,6 +1,7 @@
 //! Runs the analyzers of a decision, and turns their answers into proposals.
 
 mod capacity;
+pub(super) mod fallback;
 pub(super) mod input;
 mod latency;
 mod movement;
@@ -9,7 +10,6 @@ mod rate;
 mod saturation_percent;
 mod score;
 mod sequences;
-pub(super) mod stand_in;
 
 pub(super) use self::capacity::candidate;
 
@@ -49,19 +49,19 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     let context = model.context;
     let mut learned = model.memory.learned.take().unwrap_or_default();
     let mut pass = run(model, &mut learned);
-    let unlearned = stand_in::choose_unlearned(context, &mut model.variants, &pass.asked, &mut learned);
+    let unlearned = fallback::choose_unlearned(context, &mut model.variants, &pass.asked, &mut learned);
     if unlearned.is_empty() {
-        model.stand_ins.extend(stand_in::between_cycles(context, &pass.asked, &learned));
+        model.fallbacks.extend(fallback::between_cycles(context, &pass.asked, &learned));
     } else {
         // The model's own analyzer runs first in every cycle although it finds nothing, so that it goes on learning.
-        model.stand_ins.extend(unlearned);
-        // The other analyzers have learned already; of the stand-ins only the token analyzer learns.
+        model.fallbacks.extend(unlearned);
+        // The other analyzers have learned already; of the fallbacks only the token analyzer learns.
         let mut again = learned.clone();
         pass = run(model, &mut again);
         if context.analyzer != Analyzer::Saturation {
             learned.tokens = again.tokens;
         }
-        learned.stand_in_share = again.stand_in_share;
+        learned.fallback_share = again.fallback_share;
     }
     if pass.has_analyzed {
         model.memory.cycle_at = Some(context.now);
@@ -70,8 +70,8 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
         // A model that is decided by another analyzer need not go on learning for the rate policy.
         learned.rate = None;
     }
-    if model.stand_ins.is_empty() {
-        learned.stand_in_share = None;
+    if model.fallbacks.is_empty() {
+        learned.fallback_share = None;
     }
     learned.checkpoint(context.now);
     model.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
@@ -91,12 +91,12 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Pass {
     let (mut open, mut open_analyzer) = (Vec::new(), model.context.analyzer);
     for variants in model.variants.chunk_by(|variant, next| role(variant) == role(next)) {
         let Some(role) = variants.first().map(role) else { continue };
-        let analyzer = model.stand_in(role).unwrap_or(model.context.analyzer);
+        let analyzer = model.fallback(role).unwrap_or(model.context.analyzer);
         let context = ModelContext { saturated: model.is_saturated(role), analyzer, ..model.context };
         let of_role = analyze_role(context, role, variants, learned, &mut pass.steps);
         // The rate policy decides at every evaluation, and one that stands in for it in another role once a cycle.
         pass.has_analyzed |=
-            of_role.has_analyzed && (analyzer != Analyzer::Rate || model.stand_ins.is_empty());
+            of_role.has_analyzed && (analyzer != Analyzer::Rate || model.fallbacks.is_empty());
         if analyzer == Analyzer::Rate && of_role.has_analyzed {
             pass.asked.push((role, of_role.is_silent));
         }
@@ -114,7 +114,7 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Pass {
         let context = model.context.by(open_analyzer);
         let roles: Vec<Role> = open.iter().map(|(role, _)| *role).collect();
         pass.optimizer_input = capacity::ask(context, &model.variants, open, learned, &mut pass.steps);
-        if !context.is_stand_in() {
+        if !context.is_fallback() {
             let is_silent = pass.optimizer_input.as_ref().is_none_or(OptimizerInput::is_silent);
             pass.asked.extend(roles.into_iter().map(|role| (role, is_silent)));
         }
@@ -134,9 +134,9 @@ fn analyze_role(
     let observed: Vec<AssessedVariant<'_>> =
         active.map(|variant| (variant.state, &variant.coverage)).collect();
     let state = coverage_state(&context.group.source, &observed, context.now);
-    // A stand-in decides about additions only.
+    // A fallback decides about additions only.
     let state =
-        if context.is_stand_in() && state > CoverageState::Partial { CoverageState::Partial } else { state };
+        if context.is_fallback() && state > CoverageState::Partial { CoverageState::Partial } else { state };
     steps.reserve(2 + variants.len());
     steps.push(coverage_step(role, state, &observed));
     let input = RoleInput { context, role, state, variants };

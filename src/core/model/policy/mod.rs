@@ -19,7 +19,7 @@ pub use classes::{ClassTarget, ServiceClass, UnitCost};
 pub(crate) use limits::check_gpu_quota;
 pub use limits::{LimitPolicy, Power, Quota};
 pub use models::{
-    Beside, LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, Steps, Utilisation,
+    LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, SecondaryAnalyzer, Steps, Utilisation,
 };
 pub use rate::RatePolicy;
 pub use saturation::SaturationPolicy;

@@ -10,12 +10,12 @@ use crate::units::{OutOfRange, Replicas, Seconds, at_least_zero};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ModelPolicy {
-    /// The analyzer that decides. One that measures capacity (`saturation`, `throughput`, `queueing-model`) leads those of `beside`.
+    /// The analyzer that decides. One that measures capacity (`saturation`, `throughput`, `queueing-model`) leads those of `secondary`.
     pub analyzer: Analyzer,
     /// Secondary analyzers of capacity, whose findings are combined with the first one's: any may add replicas, and all must agree
     /// to remove one.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Beside>,
+    #[serde(rename = "beside", skip_serializing_if = "Vec::is_empty")]
+    pub secondary: Vec<SecondaryAnalyzer>,
     /// When a replica is saturated, and what spare capacity V1 keeps.
     pub saturation: SaturationPolicy,
     /// The utilisations between which an analyzer of capacity changes nothing.
@@ -41,7 +41,7 @@ impl Default for ModelPolicy {
     fn default() -> Self {
         Self {
             analyzer: Analyzer::Rate,
-            beside: Vec::new(),
+            secondary: Vec::new(),
             saturation: SaturationPolicy::default(),
             utilisation: Utilisation::default(),
             priority: 1.0,
@@ -61,9 +61,9 @@ impl ModelPolicy {
     pub fn check(&self) -> Result<(), OutOfRange> {
         self.saturation.validated()?;
         let utilisations =
-            self.beside.iter().filter_map(|secondary| secondary.utilisation).chain([self.utilisation]);
+            self.secondary.iter().filter_map(|secondary| secondary.utilisation).chain([self.utilisation]);
         utilisations.into_iter().try_for_each(|range| Utilisation::new(range.up, range.down).map(|_| ()))?;
-        let weights = self.beside.iter().map(|secondary| ("score", secondary.score));
+        let weights = self.secondary.iter().map(|secondary| ("score", secondary.score));
         for (unit, value) in weights.chain([("score", self.score), ("priority", self.priority)]) {
             at_least_zero(unit, value)?;
         }
@@ -77,7 +77,7 @@ impl ModelPolicy {
 /// An analyzer whose finding is combined with the first one's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Beside {
+pub struct SecondaryAnalyzer {
     /// Which one.
     pub analyzer: Analyzer,
     /// Weight of its finding, at least 0.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fixture::variant_state;
 use crate::model::{Analyzer, Role};
-use crate::quality::analyzer_signals::{Tokens, WITNESSES};
+use crate::quality::analyzer_signals::{CROSS_CHECK_SIGNALS, Tokens};
 use crate::quality::{VariantCoverage, assess_variant};
 use crate::snapshot::{Engine, EngineParameters, Phase, Sample, Scale, Signals, Template};
 use crate::units::Replicas;
@@ -85,7 +85,11 @@ fn after(
     second: i64,
 ) -> SignalHistory {
     let declared = analyzer.declared(Role::Both);
-    before.after([assess].into_iter(), declared.needed.with(declared.optional).with(WITNESSES), at(second))
+    before.after(
+        [assess].into_iter(),
+        declared.needed.with(declared.optional).with(CROSS_CHECK_SIGNALS),
+        at(second),
+    )
 }
 
 /// What `analyzer` distrusts in `state` at `now`, and the history after it.
@@ -97,7 +101,7 @@ pub(super) fn assess_and_remember(
 ) -> (SignalSet, SignalHistory) {
     let declared = analyzer.declared(Role::Both);
     let coverage = assess_variant(state, declared, Some(before), now);
-    let reads = declared.needed.with(declared.optional).with(WITNESSES);
+    let reads = declared.needed.with(declared.optional).with(CROSS_CHECK_SIGNALS);
     let healthy_history = before.after([(state, &coverage)].into_iter(), reads, now);
     let distrusted = coverage.contradictions.iter().map(|(_, contradictions)| contradictions.distrusted(now));
     (distrusted.fold(SignalSet::NONE, SignalSet::with), healthy_history)

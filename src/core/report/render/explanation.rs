@@ -8,8 +8,8 @@ use crate::model::{Analyzer, Role};
 use crate::quality::Shortfall;
 use crate::report::{
     Adjustment, AdjustmentReason, Analysis, Basis, CapacityFinding, CapacityTotals, Caveat, Explanation,
-    Finding, Forecast, RateConstraint, RateExplanation, Reasoning, Relief, Saturation, SaturationEvidence,
-    StandIn, Withheld,
+    Fallback, Finding, Forecast, RateConstraint, RateExplanation, Reasoning, Relief, Saturation,
+    SaturationEvidence, Withheld,
 };
 use crate::units::{Replicas, truncated_u32};
 
@@ -88,7 +88,7 @@ impl Display for Withheld {
 
 impl Display for Analysis {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(StandIn { own, analyzer }) = self.stand_in {
+        if let Some(Fallback { own, analyzer }) = self.fallback {
             let (own, analyzer) = (own.as_str(), analyzer.as_str());
             write!(f, "{own} has too little data, so {analyzer} decides, about additions only: ")?;
         }

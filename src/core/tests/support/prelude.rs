@@ -7,8 +7,8 @@ pub(crate) use smol_str::SmolStr;
 pub(crate) use wva_core::decision::{Cause, Decision, Reason, Target, Verdict};
 pub(crate) use wva_core::memory::{GroupMemory, Learned, Memory, VariantMemory};
 pub(crate) use wva_core::model::{
-    Analyzer, Beside, Bounds, ClassTarget, Compat, LatencyTargets, Quota, Role, ScaleToZero, ServiceClass,
-    TargetRef, Variant,
+    Analyzer, Bounds, ClassTarget, Compat, LatencyTargets, Quota, Role, ScaleToZero, SecondaryAnalyzer,
+    ServiceClass, TargetRef, Variant,
 };
 pub(crate) use wva_core::report::Rule;
 pub(crate) use wva_core::snapshot::{

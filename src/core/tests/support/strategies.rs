@@ -235,12 +235,17 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
 /// Any analyzer, with rules of stability and limits or without.
 pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
     let analyzer = prop_oneof![1 => Just(Analyzer::Rate), 8 => select(&Analyzer::ALL[..])];
-    let beside = option::of(Just(Beside { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
-    (policy(), analyzer, beside, stability(), limits(), latency()).prop_map(
-        |(mut policy, analyzer, beside, stability, limits, latency)| {
+    let secondary =
+        option::of(Just(SecondaryAnalyzer { analyzer: Analyzer::Throughput, score: 1.0, utilisation: None }));
+    (policy(), analyzer, secondary, stability(), limits(), latency()).prop_map(
+        |(mut policy, analyzer, secondary, stability, limits, latency)| {
             let model = &mut policy.global.default;
-            *model =
-                ModelPolicy { analyzer, stability, beside: beside.into_iter().collect(), ..model.clone() };
+            *model = ModelPolicy {
+                analyzer,
+                stability,
+                secondary: secondary.into_iter().collect(),
+                ..model.clone()
+            };
             model.queueing.targets = latency;
             let service_classes = latency.map(premium).unwrap_or_default();
             // Several looks at one moment would count a sample several times.

@@ -1,4 +1,4 @@
-//! The analyzer that stands in where the model's own cannot decide, and the report of what is missing.
+//! The fallback: the analyzer that decides where the model's own cannot, and the report of what is missing.
 
 use smol_str::SmolStr;
 
@@ -73,20 +73,20 @@ fn measure<'a>(
     role: Role,
     variants: &mut [VariantContext<'a>],
 ) -> Option<Analyzer> {
-    let stand_ins = context.analyzer.stand_ins();
-    for analyzer in stand_ins {
+    let fallbacks = context.analyzer.fallbacks();
+    for analyzer in fallbacks {
         let declared = analyzer.declared(role);
-        let sights: Vec<VariantCoverage<'_>> = variants
+        let coverages: Vec<VariantCoverage<'_>> = variants
             .iter()
             .map(|variant| assess_variant(variant.state, declared, context.evidence, context.now))
             .collect();
-        let last = stand_ins.last() == Some(analyzer);
-        let mut loads = sights.iter().flat_map(|sight| &sight.loads);
+        let last = fallbacks.last() == Some(analyzer);
+        let mut loads = coverages.iter().flat_map(|coverage| &coverage.loads);
         if last || loads.any(|load| load.suffices(declared.needed)) {
             variants
                 .iter_mut()
-                .zip(sights)
-                .for_each(|(variant, sight)| variant.coverage.adopt_measurements(sight));
+                .zip(coverages)
+                .for_each(|(variant, coverage)| variant.coverage.adopt_measurements(coverage));
             return Some(*analyzer);
         }
     }
@@ -117,8 +117,8 @@ pub(crate) fn choose_unlearned<'a>(
                 learned.unlearned.remove(&role);
             }
             Some((_, true)) => {
-                let stand_in = unlearned(context, role, variants, learned);
-                chosen.extend(stand_in.map(|analyzer| (role, analyzer)));
+                let fallback = unlearned(context, role, variants, learned);
+                chosen.extend(fallback.map(|analyzer| (role, analyzer)));
             }
             None => {}
         }
@@ -147,19 +147,19 @@ fn unlearned<'a>(
     }
     let since = known.map_or(context.now, |known| known.since);
     let waited = !context.compat.is_upstream() && Seconds::between(since, context.now) >= LEARNING;
-    let stand_in = if lacks || waited { measure(context, role, variants) } else { None };
-    learned.unlearned.insert(role, Unlearned { since, stand_in });
-    if stand_in.is_some() {
-        ask_all(context, learned);
+    let fallback = if lacks || waited { measure(context, role, variants) } else { None };
+    learned.unlearned.insert(role, Unlearned { since, fallback });
+    if fallback.is_some() {
+        count_all_demand(context, learned);
     }
-    stand_in
+    fallback
 }
 
-/// Where the model's analyzer never knew what a replica carries, nobody had another opinion of what there is: all that a stand-in
+/// Where the model's analyzer never knew what a replica carries, nobody had another opinion of what there is: all that a fallback
 /// finds missing is asked.
-pub(crate) fn ask_all(context: ModelContext<'_>, learned: &mut Learned) {
+pub(crate) fn count_all_demand(context: ModelContext<'_>, learned: &mut Learned) {
     if !has_learned(context.analyzer, learned) {
-        learned.stand_in_share.get_or_insert(1.0);
+        learned.fallback_share.get_or_insert(1.0);
     }
 }
 
@@ -198,12 +198,12 @@ pub(crate) fn between_cycles<'l>(
     looks: &[(Role, bool)],
     learned: &'l Learned,
 ) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
-    let stand_ins = context.analyzer.stand_ins();
+    let fallbacks = context.analyzer.fallbacks();
     let looked: Vec<Role> = looks.iter().map(|(role, _)| *role).collect();
     let of_last_look = learned.unlearned.iter().filter(move |(role, _)| !looked.contains(role));
     of_last_look
-        .filter_map(|(role, unlearned)| Some((*role, unlearned.stand_in?)))
-        .filter(move |(_, analyzer)| stand_ins.contains(analyzer))
+        .filter_map(|(role, unlearned)| Some((*role, unlearned.fallback?)))
+        .filter(move |(_, analyzer)| fallbacks.contains(analyzer))
 }
 
 /// The analyzer has had its time and has not learned the capacity of a replica of `role`.
@@ -215,8 +215,8 @@ fn has_not_learned(context: ModelContext<'_>, role: Role, learned: Option<&Learn
 /// What is unknown about the pods of `variant`, one of those of `model`, and the likely cause.
 pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
     let (context, learned) = (model.context, model.memory.learned.as_deref());
-    let stand_in = model.stand_in(role(variant));
-    let sight = &variant.coverage;
+    let fallback = model.fallback(role(variant));
+    let coverage = &variant.coverage;
     let warning = match &context.group.source {
         SourceHealth::Down { .. } => return None,
         SourceHealth::Partial { warnings } => {
@@ -230,25 +230,25 @@ pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Op
         _ => 0,
     };
     let (cause, pods) = if warning.is_some() {
-        (GapCause::PartialSource, sight.incomplete)
-    } else if sight.incomplete > 0 {
-        (cause_of_missing(context, &model.variants, variant), sight.incomplete)
+        (GapCause::PartialSource, coverage.incomplete)
+    } else if coverage.incomplete > 0 {
+        (cause_of_missing(context, &model.variants, variant), coverage.incomplete)
     } else if unlisted > 0 {
         (GapCause::PodsNotListed, unlisted)
-    } else if sight.ready > 0 && has_not_learned(context, role(variant), learned) {
-        (GapCause::NotLearned, sight.ready)
-    } else if sight.asleep > 0 {
-        (GapCause::Asleep, sight.asleep)
+    } else if coverage.ready > 0 && has_not_learned(context, role(variant), learned) {
+        (GapCause::NotLearned, coverage.ready)
+    } else if coverage.asleep > 0 {
+        (GapCause::Asleep, coverage.asleep)
     } else {
         return None;
     };
     Some(SignalGap {
         cause,
         pods,
-        serving: sight.ready.saturating_add(unlisted),
-        missing: sight.missing.iter().collect(),
-        contradicted: sight.contradicted.iter().collect(),
-        stand_in,
+        serving: coverage.ready.saturating_add(unlisted),
+        missing: coverage.missing.iter().collect(),
+        contradicted: coverage.contradicted.iter().collect(),
+        fallback,
         warning,
     })
 }
@@ -259,25 +259,25 @@ fn cause_of_missing(
     variants: &[VariantContext<'_>],
     variant: &VariantContext<'_>,
 ) -> GapCause {
-    let sight = &variant.coverage;
+    let coverage = &variant.coverage;
     let all = variants.iter().flat_map(|variant| &variant.state.replicas);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let needed = context.declared(role(variant)).required();
     let known = shown_signals(engines.map(|(_, signals)| signals), needed, context.now);
-    if sight.missing.is_empty() {
+    if coverage.missing.is_empty() {
         GapCause::Contradicted
     } else if known.is_empty() {
         GapCause::UnknownEngine
-    } else if sight.missing == needed {
+    } else if coverage.missing == needed {
         GapCause::NotScraped
-    } else if known.contains(sight.missing) {
+    } else if known.contains(coverage.missing) {
         GapCause::EngineVersion
     } else {
         GapCause::SeriesDropped
     }
 }
 
-/// The finding of a stand-in, which has another opinion of the same load than the analyzer it stands in for: what there was when it
+/// The finding of a fallback, which has another opinion of the same load than the analyzer it stands in for: what there was when it
 /// began was enough, so only what is asked beyond that adds replicas.
 pub(crate) fn beyond(
     mut finding: Finding,
@@ -286,7 +286,7 @@ pub(crate) fn beyond(
 ) -> Finding {
     let Totals { demand, anticipated, .. } = finding.total;
     let enough = || if demand > 0.0 { (up * anticipated / demand).min(1.0) } else { 1.0 };
-    let share = *learned.stand_in_share.get_or_insert_with(enough);
+    let share = *learned.fallback_share.get_or_insert_with(enough);
     finding.total = finding.total.with_share(share, up, down);
     finding.roles.values_mut().for_each(|totals| *totals = totals.with_share(share, up, down));
     finding

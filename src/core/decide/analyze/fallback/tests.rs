@@ -1,4 +1,4 @@
-//! What a stand-in asks beyond what there was.
+//! What a fallback orders beyond the replicas at its start.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn finding(demand: f64, anticipated: f64) -> Finding {
     }
 }
 
-/// What is missing by a stand-in, in all and of a role, of these demands in turn on a supply of 100.
+/// What is missing by a fallback, in all and of a role, of these demands in turn on a supply of 100.
 fn missing(demands: &[f64], learned: &mut Learned) -> Vec<f64> {
     let mut beyond = |demand: &f64| {
         let found = beyond(finding(*demand, 100.0), Utilisation { up: 0.8, down: 0.5 }, learned);
@@ -28,11 +28,11 @@ fn missing(demands: &[f64], learned: &mut Learned) -> Vec<f64> {
 }
 
 #[test]
-fn a_stand_in_asks_only_for_what_is_beyond_what_there_was_when_it_began() {
+fn a_fallback_orders_only_what_exceeds_the_replicas_at_its_start() {
     // By its own measure 160 asks for 200. That was enough before: half of the demand counts, now and later.
     let mut learned = Learned::default();
     assert_eq!(missing(&[160.0, 160.0, 176.0, 120.0], &mut learned), [0.0, 0.0, 10.0, 0.0]);
-    assert_eq!(learned.stand_in_share, Some(0.5));
+    assert_eq!(learned.fallback_share, Some(0.5));
     // Where it has nothing to add, all of it counts.
     let mut learned = Learned::default();
     assert_eq!(missing(&[40.0, 160.0], &mut learned), [0.0, 100.0]);
@@ -40,7 +40,7 @@ fn a_stand_in_asks_only_for_what_is_beyond_what_there_was_when_it_began() {
 }
 
 #[test]
-fn where_nobody_had_an_opinion_before_all_that_a_stand_in_finds_is_asked() {
-    let mut learned = Learned { stand_in_share: Some(1.0), ..Learned::default() };
+fn a_fallback_orders_all_it_finds_if_no_analyzer_knew_the_capacity() {
+    let mut learned = Learned { fallback_share: Some(1.0), ..Learned::default() };
     assert_eq!(missing(&[160.0], &mut learned), [100.0]);
 }
