@@ -141,8 +141,8 @@ pub struct GroupMemory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
     /// What its engines showed while they were plausible, and which signals were contradicted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Box<SignalHistory>>,
+    #[serde(default, rename = "evidence", skip_serializing_if = "Option::is_none")]
+    pub signal_history: Option<Box<SignalHistory>>,
     /// The model panicked when it was last tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,

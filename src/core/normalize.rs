@@ -92,7 +92,7 @@ pub(crate) fn not_after(memory: &mut GroupMemory, now: Timestamp) {
             parameters.learned_at = parameters.learned_at.map(|at| at.min(now));
         }
     }
-    memory.evidence.take_if(|evidence| evidence.is_after(latest(now)));
+    memory.signal_history.take_if(|history| history.is_after(latest(now)));
     memory.variants.values_mut().for_each(|variant| variant_not_after(variant, now));
 }
 

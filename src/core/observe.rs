@@ -65,14 +65,14 @@ pub fn observe_watched(snapshot: &Snapshot, memory: Memory, progress: &dyn Progr
 fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     remembered.idle_since = idle_since(now, group, remembered);
     remembered.observed_at = Some(now);
-    let doubted = remembered.evidence.as_ref().is_some_and(|evidence| evidence.has_contradictions());
+    let doubted = remembered.signal_history.as_ref().is_some_and(|history| history.has_contradictions());
     for state in &group.variants {
         if let Some(own) = remembered.variants.get_mut(&state.variant.id.name) {
             own.most_running.observe(state, doubted, now);
         }
     }
     if let Some(rate) = remembered.learned.as_mut().and_then(|learned| learned.rate.as_mut()) {
-        rate.observe(group, remembered.evidence.as_deref(), now);
+        rate.observe(group, remembered.signal_history.as_deref(), now);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
         memory: memory(context, before),
         before,
     };
-    model.memory.evidence = evidence(context, &model.variants);
+    model.memory.signal_history = signal_history(context, &model.variants);
     model.variants.sort_by_key(|variant| variant.state.variant.role);
     model.saturated = safety_net::find(context, &model.variants);
     let learned = model.memory.learned.get_or_insert_default();
@@ -52,7 +52,7 @@ fn memory(context: ModelContext<'_>, before: Option<&GroupMemory>) -> GroupMemor
         idle_since: until_now(before.idle_since),
         observed_at: until_now(before.observed_at),
         learned: before.learned.clone(),
-        evidence: None,
+        signal_history: None,
         failed: None,
         variants: NameMap::with_capacity(context.group.variants.len()),
     }
@@ -65,7 +65,7 @@ fn variants<'a>(context: ModelContext<'a>, before: Option<&'a GroupMemory>) -> V
         let Some(scale) = state.scale else { continue };
         let memory = variant_memory(context, before, &state.variant.id.name);
         let declared = context.declared(state.variant.role);
-        let coverage = assess_variant(state, declared, context.evidence, context.now);
+        let coverage = assess_variant(state, declared, context.signal_history, context.now);
         variants.push(VariantContext::new(context, state, scale, memory, coverage));
     }
     variants
@@ -81,10 +81,10 @@ pub(super) fn variant_memory<'a>(
 }
 
 /// The history of signals after this evaluation.
-fn evidence(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
+fn signal_history(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
     let reads = context.declared(Role::Both).all().with(CROSS_CHECK_SIGNALS);
     let none = SignalHistory::default();
-    let before = context.evidence.unwrap_or(&none);
+    let before = context.signal_history.unwrap_or(&none);
     let observed = variants.iter().map(|variant| (variant.state, &variant.coverage));
     Some(Box::new(before.after(observed, reads, context.now))).filter(|after| !after.is_empty())
 }

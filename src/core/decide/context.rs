@@ -45,7 +45,7 @@ pub(super) struct ModelContext<'a> {
     pub(super) classes: &'a [ServiceClass],
     pub(super) unit_costs: &'a BTreeMap<SmolStr, UnitCost>,
     pub(super) group: &'a ModelGroup,
-    pub(super) evidence: Option<&'a SignalHistory>,
+    pub(super) signal_history: Option<&'a SignalHistory>,
     /// The analyzer's next cycle is due.
     pub(super) due: bool,
     /// A limit is in force, so that additions may be held back.
@@ -79,7 +79,7 @@ impl<'a> ModelContext<'a> {
             classes: &policy.service_classes,
             unit_costs: &policy.accelerators,
             group,
-            evidence: before.and_then(|before| before.evidence.as_deref()),
+            signal_history: before.and_then(|before| before.signal_history.as_deref()),
             due,
             limited,
             saturated: false,

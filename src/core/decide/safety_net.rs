@@ -14,7 +14,7 @@ use crate::model::Role;
 use crate::observe::scheduler_queue;
 use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 use crate::report::{
-    Adjustment, AdjustmentReason, Basis, Relief, Saturation, SaturationEvidence, Stage, Step, Value,
+    Adjustment, AdjustmentReason, Basis, Relief, Saturation, SaturationCause, Stage, Step, Value,
 };
 use crate::snapshot::{Phase, Replica, SourceHealth};
 use crate::units::{Replicas, Seconds, truncated_u32};
@@ -79,7 +79,7 @@ fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Sa
 pub(super) fn relieve(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, saturated, variants, proposals, steps, memory, .. } = model;
     let (context, learned) = (*context, &mut memory.learned);
-    for (role, evidence) in saturated {
+    for (role, saturated_by) in saturated {
         let of_role = |variant: &&VariantContext<'_>| variant.state.variant.role == *role;
         let first = variants.iter().take_while(|variant| !of_role(variant)).count();
         let end = first + variants[first..].iter().take_while(of_role).count();
@@ -87,7 +87,7 @@ pub(super) fn relieve(model: &mut ModelDecision<'_>) {
         let proposed = variants.iter().zip(proposals.iter());
         let mut fleet_variants: Vec<FleetVariant> = proposed
             .map(|(variant, proposal)| {
-                FleetVariant::new(context, learned.as_deref(), *evidence, variant, proposal)
+                FleetVariant::new(context, learned.as_deref(), *saturated_by, variant, proposal)
             })
             .collect();
         let relief = grow(context, variants, &mut fleet_variants);
@@ -96,8 +96,8 @@ pub(super) fn relieve(model: &mut ModelDecision<'_>) {
             rate.into_iter()
                 .for_each(|rate| rate.cooldowns.entry(*role).or_default().note_addition(context.now.into()));
         }
-        let at = newest_evidence(context, *evidence, variants);
-        let fleet = Fleet { context, evidence: *evidence, at, relief };
+        let at = newest_evidence(context, *saturated_by, variants);
+        let fleet = Fleet { context, saturated_by: *saturated_by, at, relief };
         for ((variant, proposal), fleet_variant) in variants.iter_mut().zip(proposals).zip(&fleet_variants) {
             steps.extend(fleet.relieve(variant, proposal, fleet_variant));
         }
@@ -106,11 +106,11 @@ pub(super) fn relieve(model: &mut ModelDecision<'_>) {
 
 fn newest_evidence(
     context: ModelContext<'_>,
-    evidence: SaturatedBy,
+    saturated_by: SaturatedBy,
     variants: &[VariantContext<'_>],
 ) -> Timestamp {
     let queue =
-        scheduler_queue(context.now, &context.group.scheduler).filter(|_| evidence == SaturatedBy::Queue);
+        scheduler_queue(context.now, &context.group.scheduler).filter(|_| saturated_by == SaturatedBy::Queue);
     queue.map_or_else(|| newest_sample(variants, context.now), |queue| queue.at)
 }
 
@@ -136,7 +136,7 @@ impl FleetVariant {
     fn new(
         context: ModelContext<'_>,
         learned: Option<&Learned>,
-        evidence: SaturatedBy,
+        saturated_by: SaturatedBy,
         variant: &VariantContext<'_>,
         proposal: &Proposal,
     ) -> Self {
@@ -185,7 +185,7 @@ impl FleetVariant {
         let waits = coming > 0
             || grew
             || ordered == Some(context.now)
-            || relieves(context, variant, start, ordered, evidence.window());
+            || relieves(context, variant, start, ordered, saturated_by.window());
         Self { running, floor, number, max, coming, waits, start, block, raised: false }
     }
 
@@ -283,7 +283,7 @@ fn grow(context: ModelContext<'_>, variants: &[VariantContext<'_>], fleet: &mut 
 /// A saturated fleet, and the response to it.
 struct Fleet<'a> {
     context: ModelContext<'a>,
-    evidence: SaturatedBy,
+    saturated_by: SaturatedBy,
     at: Timestamp,
     relief: Relief,
 }
@@ -354,14 +354,14 @@ impl Fleet<'_> {
         fleet_variant: &FleetVariant,
         relief: Relief,
     ) -> Saturation {
-        let evidence = match self.evidence {
+        let saturated_by = match self.saturated_by {
             SaturatedBy::Pods(SaturatedPods { saturated, ready, .. }) => {
-                SaturationEvidence::Pods { saturated, ready }
+                SaturationCause::Pods { saturated, ready }
             }
-            SaturatedBy::Queue => SaturationEvidence::Queue,
+            SaturatedBy::Queue => SaturationCause::Queue,
         };
         Saturation {
-            evidence,
+            saturated_by,
             relief,
             running: Replicas::new(fleet_variant.running),
             ordered: Replicas::new(fleet_variant.floor),

@@ -47,7 +47,7 @@ pub(super) fn withdraw(
         variants.iter().filter_map(|variant| recent_orders(&variant.memory, context)).map(|(at, _)| at).min();
     let anew = |variant: &VariantContext<'_>| {
         SignalHistory::has_new_contradiction(
-            context.evidence,
+            context.signal_history,
             variant.state,
             &variant.coverage,
             reads(variant),

@@ -81,7 +81,8 @@ impl AdjustmentReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Saturation {
-    pub evidence: SaturationEvidence,
+    #[serde(rename = "evidence")]
+    pub saturated_by: SaturationCause,
     pub relief: Relief,
     /// Replicas that run, within the maximum.
     pub running: Replicas,
@@ -100,7 +101,7 @@ pub(crate) struct Saturation {
 /// How it is known that a fleet is saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub(crate) enum SaturationEvidence {
+pub(crate) enum SaturationCause {
     /// Its pods have been saturated in every scrape of the last minute.
     Pods { saturated: u32, ready: u32 },
     /// The scheduler's queue has not been empty for a minute.

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
-pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationEvidence};
+pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationCause};
 pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld};
 pub use self::explanation::{Explanation, Reasoning};
 pub(crate) use self::finding::*;

@@ -63,7 +63,7 @@ fn what_is_held_says_so_until_it_is_withheld() {
 #[test]
 fn an_order_that_did_not_come_at_zero_says_that_an_hpa_does_nothing_there() {
     let mut state = Saturation {
-        evidence: SaturationEvidence::Queue,
+        saturated_by: SaturationCause::Queue,
         relief: Relief::NotComing,
         running: Replicas::ZERO,
         ordered: Replicas::ONE,
@@ -193,7 +193,7 @@ fn another_limit_rule_or_state_was_taken_for_the_same_reason_with_other_figures(
     let must_fit = |limit| AdjustmentReason::MustFit { limit };
     let saturated = |relief, running| AdjustmentReason::Saturated {
         state: Saturation {
-            evidence: SaturationEvidence::Queue,
+            saturated_by: SaturationCause::Queue,
             relief,
             running: Replicas::new(running),
             ordered: Replicas::ONE,

@@ -276,7 +276,7 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
     // And one that has learned is told no longer.
     fleet.output = 200.0;
     fleet.rate = 2.0;
-    fleet.memory.groups.values_mut().for_each(|group| group.evidence = None);
+    fleet.memory.groups.values_mut().for_each(|group| group.signal_history = None);
     fleet.follow(30);
     assert_eq!(fleet.gap(15).map(|gap| gap.cause), None);
 }

@@ -43,8 +43,8 @@ impl<'a> CoreController<'a> {
         let outcome = decide(snapshot, &memory, self.policy);
         debug_assert!(outcome.report.failed.is_empty(), "{:?}", outcome.report.failed);
         self.memory = outcome.memory;
-        let mut evidence = self.memory.groups.values().filter_map(|group| group.evidence.as_ref());
-        self.contradicted_decisions += u32::from(evidence.any(|evidence| evidence.has_contradictions()));
+        let mut histories = self.memory.groups.values().filter_map(|group| group.signal_history.as_ref());
+        self.contradicted_decisions += u32::from(histories.any(|history| history.has_contradictions()));
         let number = |id| match outcome.decisions.get(id)?.verdict {
             Verdict::Target(ref target) => Some(target.desired),
             Verdict::Unknown(_) => None,

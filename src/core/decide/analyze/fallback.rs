@@ -78,7 +78,7 @@ fn measure<'a>(
         let declared = analyzer.declared(role);
         let coverages: Vec<VariantCoverage<'_>> = variants
             .iter()
-            .map(|variant| assess_variant(variant.state, declared, context.evidence, context.now))
+            .map(|variant| assess_variant(variant.state, declared, context.signal_history, context.now))
             .collect();
         let last = fallbacks.last() == Some(analyzer);
         let mut loads = coverages.iter().flat_map(|coverage| &coverage.loads);

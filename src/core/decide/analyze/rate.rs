@@ -90,7 +90,7 @@ fn analyze_role(
     let RoleInput { context, role, state, variants } = *input;
     let memory = learned.rate.get_or_insert_with(|| {
         let mut memory = RateMemory::default();
-        memory.observe(context.group, context.evidence, context.now);
+        memory.observe(context.group, context.signal_history, context.now);
         Box::new(memory)
     });
     let RateMemory { knowledge, cooldowns, .. } = &mut **memory;

@@ -9,7 +9,7 @@ use crate::quality::Shortfall;
 use crate::report::{
     Adjustment, AdjustmentReason, Analysis, Basis, CapacityFinding, CapacityTotals, Caveat, Explanation,
     Fallback, Finding, Forecast, RateConstraint, RateExplanation, Reasoning, Relief, Saturation,
-    SaturationEvidence, Withheld,
+    SaturationCause, Withheld,
 };
 use crate::units::{Replicas, truncated_u32};
 
@@ -268,7 +268,7 @@ impl Display for StabilityRule {
     }
 }
 
-impl Display for SaturationEvidence {
+impl Display for SaturationCause {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pods { saturated, ready } => write!(
@@ -283,7 +283,7 @@ impl Display for SaturationEvidence {
 
 impl Display for Saturation {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "saturated: {}", self.evidence)?;
+        write!(f, "saturated: {}", self.saturated_by)?;
         match self.relief {
             Relief::Growing => Ok(()),
             Relief::Ordered => f.write_str("; enough replicas are ordered"),
