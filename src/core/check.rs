@@ -15,7 +15,7 @@ use crate::memory::{GroupMemory, Memory, VariantMemory};
 use crate::model::{Analyzer, GroupId, Policy, Role, VariantId};
 use crate::report::{Breach, Rule, Violation};
 use crate::snapshot::{
-    ModelGroup, Phase, Replica, Scale, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,
+    ModelGroup, Phase, Pod, Scale, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,
 };
 use crate::units::Replicas;
 
@@ -139,7 +139,7 @@ impl ModelCheck<'_> {
         let (mut serving, mut measured, mut promised) = (0_u64, 0_u64, 0_u64);
         for state in wanted {
             promised += state.scale.map_or(0, |scale| u64::from(scale.ready.get()));
-            for replica in state.replicas.iter().filter(|replica| replica.phase == Phase::Ready) {
+            for replica in state.pods.iter().filter(|replica| replica.phase == Phase::Ready) {
                 serving += 1;
                 measured += u64::from(measured_lately(replica, self.now));
             }
@@ -241,7 +241,7 @@ impl ModelCheck<'_> {
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
-        let ready = all.iter().flat_map(|state| &state.replicas).filter(|pod| pod.phase == Phase::Ready);
+        let ready = all.iter().flat_map(|state| &state.pods).filter(|pod| pod.phase == Phase::Ready);
         let quiet = ready.into_iter().all(|pod| serving(pod).all(calm) && measured_lately(pod, self.now));
         let quiet = quiet
             && self
@@ -335,7 +335,7 @@ impl ModelCheck<'_> {
                 || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
         };
         let any_full = |state: &VariantState| {
-            let mut ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+            let mut ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
             ready.any(|pod| serving(pod).any(|engine| full(state, engine)))
         };
         of_role.iter().any(|state| any_full(state))
@@ -375,7 +375,7 @@ impl CheckedTarget<'_> {
 
     /// A ready pod of it has shown something.
     fn serves(&self) -> bool {
-        let ready = self.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let ready = self.state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
         ready.into_iter().any(|replica| !replica.engines.is_empty())
     }
 
@@ -436,7 +436,7 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 
 /// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
 /// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
-fn measured_lately(replica: &Replica, now: Timestamp) -> bool {
+fn measured_lately(replica: &Pod, now: Timestamp) -> bool {
     let served = seconds(replica.ready_or_created(), now);
     let lately = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
@@ -462,7 +462,7 @@ fn usual_gap(series: Series<'_>) -> f64 {
 }
 
 /// The engines of a pod, without those that show neither signal while others do.
-fn serving(replica: &Replica) -> impl Iterator<Item = &Signals> {
+fn serving(replica: &Pod) -> impl Iterator<Item = &Signals> {
     let shows = |engine: &Signals| {
         !(engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty())
     };

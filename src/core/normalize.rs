@@ -22,7 +22,7 @@ pub(crate) fn normalize_group(group: &ModelGroup, now: Timestamp) -> Cow<'_, Mod
     let (mut group, latest) = (group.clone(), latest(now));
     group.sort();
     group.scheduler.cut_after(latest);
-    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
+    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
     replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
     Cow::Owned(group)
 }
@@ -33,9 +33,9 @@ fn latest(now: Timestamp) -> Timestamp {
 
 pub(crate) fn is_normal(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
-    let mut replicas = group.variants.iter().flat_map(|state| &state.replicas);
+    let mut replicas = group.variants.iter().flat_map(|state| &state.pods);
     group.variants.is_sorted_by(|left, right| left.variant.id <= right.variant.id)
-        && group.variants.iter().all(|state| state.replicas.is_sorted_by(|left, right| left.pod <= right.pod))
+        && group.variants.iter().all(|state| state.pods.is_sorted_by(|left, right| left.name <= right.name))
         && !group.scheduler.ahead_of(latest)
         && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
 }

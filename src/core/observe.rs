@@ -90,7 +90,7 @@ fn idle_since(now: Timestamp, group: &ModelGroup, before: &GroupMemory) -> Optio
 #[must_use]
 pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestamp>) -> Activity {
     // Pods may serve although their scale target is gone.
-    let known = group.variants.iter().filter(|state| state.scale.is_some() || !state.replicas.is_empty());
+    let known = group.variants.iter().filter(|state| state.scale.is_some() || !state.pods.is_empty());
     let known: Vec<_> = known.collect();
     if !matches!(group.source, SourceHealth::Complete) {
         return Activity::Unknown;
@@ -107,7 +107,7 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
         return Activity::Unknown;
     }
-    let serving = known.iter().flat_map(|variant| &variant.replicas);
+    let serving = known.iter().flat_map(|variant| &variant.pods);
     let serving = serving.filter(|replica| replica.phase == Phase::Ready);
     let engines = serving.flat_map(judged_engines);
     let parts = engines.map(|(_, engine)| engine_activity(now, engine, observed_at));

@@ -12,7 +12,7 @@ use crate::isolate::guarded;
 use crate::model::VariantId;
 use crate::normalize::normalize_group;
 use crate::quality::{fresh_limit, judged_engines};
-use crate::snapshot::{Phase, Replica, Signal, Signals, Snapshot, VariantState};
+use crate::snapshot::{Phase, Pod, Signal, Signals, Snapshot, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// Signals that are read here, beside those of decisions.
@@ -30,7 +30,7 @@ pub struct InFlight {
 
 impl InFlight {
     /// From the fresh samples of all engines of `replica`. An unknown engine makes the whole pod unknown.
-    pub(crate) fn from_replica(replica: &Replica, now: Timestamp) -> Self {
+    pub(crate) fn from_replica(replica: &Pod, now: Timestamp) -> Self {
         let engines = || judged_engines(replica).map(|(_, signals)| signals);
         let sum = |value: fn(&Signals, Timestamp) -> Option<f64>| {
             engines().next()?;
@@ -106,16 +106,16 @@ pub fn deletion_orders(
 /// the ReplicaSet and serve nothing.
 fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> DeletionOrder {
     let current = state.scale.map_or(Replicas::ZERO, |scale| scale.current);
-    let in_phase = |is_in: fn(Phase) -> bool| state.replicas.iter().filter(move |pod| is_in(pod.phase));
-    let mut ready: Vec<&Replica> = in_phase(|phase| phase == Phase::Ready).collect();
-    let asleep: Vec<&Replica> = in_phase(|phase| phase == Phase::Asleep).collect();
+    let in_phase = |is_in: fn(Phase) -> bool| state.pods.iter().filter(move |pod| is_in(pod.phase));
+    let mut ready: Vec<&Pod> = in_phase(|phase| phase == Phase::Ready).collect();
+    let asleep: Vec<&Pod> = in_phase(|phase| phase == Phase::Asleep).collect();
     let unready = in_phase(Phase::is_awaited).count();
     let removed = usize::try_from(current.saturating_sub(desired).get()).unwrap_or(usize::MAX);
     let removed = removed.saturating_sub(unready);
     if removed == 0 || removed >= ready.len() + asleep.len() {
         return DeletionOrder::default();
     }
-    let sleeping = asleep.iter().take(removed).map(|pod| pod.pod.clone());
+    let sleeping = asleep.iter().take(removed).map(|pod| pod.name.clone());
     let removed = removed.saturating_sub(asleep.len());
     // Of equals the youngest first, as a ReplicaSet does without marks.
     ready.sort_by_key(|pod| (Reverse(pod.ready_since), Reverse(pod.created)));
@@ -125,7 +125,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Deleti
     if order.len() <= removed {
         order.clear();
     }
-    let name = |index: usize| ready[index].pod.clone();
+    let name = |index: usize| ready[index].name.clone();
     DeletionOrder {
         first: sleeping.chain(order.iter().take(removed).map(|index| name(*index))).collect(),
         unknown: (0..ready.len()).filter(|index| !order.contains(index)).map(name).collect(),
@@ -159,21 +159,21 @@ mod tests {
         engine(&[(Signal::Waiting, 0.0), (Signal::Running, requests), (Signal::KvUsage, 0.5)], newest)
     }
 
-    fn pod(name: &str, phase: Phase, ready: i64, engines: Vec<Signals>) -> Replica {
+    fn pod(name: &str, phase: Phase, ready: i64, engines: Vec<Signals>) -> Pod {
         let mut named = NameMap::default();
         for (place, engine) in engines.into_iter().enumerate() {
             named.insert(place.to_string().into(), engine);
         }
         let (pod, ready_since) = (name.into(), (phase == Phase::Ready).then(|| at(ready)));
-        Replica { pod, phase, created: at(ready - 60), ready_since, engines: named }
+        Pod { name: pod, phase, created: at(ready - 60), ready_since, engines: named }
     }
 
-    fn serving(name: &str, requests: f64) -> Replica {
+    fn serving(name: &str, requests: f64) -> Pod {
         pod(name, Phase::Ready, -900, vec![running(requests, 0)])
     }
 
     /// What is said of pods of which `current` are counted.
-    fn said(replicas: Vec<Replica>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
+    fn said(replicas: Vec<Pod>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
         let current = Replicas::new(current);
         let scale = Some(Scale { spec: current, current, ready: current });
         let state = VariantState { scale, ..variant_state(replicas) };

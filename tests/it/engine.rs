@@ -19,7 +19,7 @@ use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::Verdict;
 use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
+use wva_core::snapshot::{Phase, Pod, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Policy, VariantId};
 
@@ -96,8 +96,8 @@ impl Cluster for OneVariant {
             role: Role::Both,
         };
         let created = PausedClock::start();
-        let replica = Replica {
-            pod: "llama-0".into(),
+        let replica = Pod {
+            name: "llama-0".into(),
             phase: Phase::Ready,
             created,
             ready_since: Some(created),
@@ -108,7 +108,7 @@ impl Cluster for OneVariant {
         let state = VariantState {
             variant,
             scale,
-            replicas: vec![replica],
+            pods: vec![replica],
             last_status: None,
             template: Template::default(),
         };

@@ -231,7 +231,7 @@ impl Cluster for TwoModels {
         endless.variant.id = VariantId::new("llm", ENDLESS);
         endless.variant.model = ENDLESS.into();
         endless.variant.target.name = ENDLESS.into();
-        endless.replicas[0].pod = "endless-0".into();
+        endless.pods[0].name = "endless-0".into();
         view.variants.insert(0, endless);
         Arc::new(view)
     }

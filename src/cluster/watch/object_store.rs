@@ -7,7 +7,7 @@ use kube::runtime::watcher::Event;
 use smol_str::SmolStr;
 use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Replica, VariantState};
+use wva_core::snapshot::{Phase, Pod, VariantState};
 
 use super::claims::{claims, split_by_validity};
 use super::convert::{ScaleTarget, stored_replicas};
@@ -217,15 +217,15 @@ fn variant_state(
     VariantState {
         variant,
         scale: target.map(|target| target.scale),
-        replicas: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
+        pods: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
         last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
         template: target.map(|target| target.template.clone()).unwrap_or_default(),
     }
 }
 
-fn replica((_, name): &ObjectKey, pod: &WatchedPod) -> Replica {
-    Replica {
-        pod: (&**name).into(),
+fn replica((_, name): &ObjectKey, pod: &WatchedPod) -> Pod {
+    Pod {
+        name: (&**name).into(),
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,

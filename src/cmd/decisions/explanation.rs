@@ -126,8 +126,8 @@ fn group_of<'a>(snapshot: &'a Snapshot, variant: &VariantId) -> Option<(&'a Grou
 
 fn pods(group: &ModelGroup, variant: &VariantId) -> Vec<Pod> {
     let own = group.variants.iter().filter(|state| state.variant.id == *variant);
-    let pods = own.flat_map(|state| &state.replicas).map(|replica| Pod {
-        name: replica.pod.to_string(),
+    let pods = own.flat_map(|state| &state.pods).map(|replica| Pod {
+        name: replica.name.to_string(),
         phase: replica.phase,
         engines: replica.engines.len(),
         newest_sample: replica.engines.values().filter_map(newest).max(),

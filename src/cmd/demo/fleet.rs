@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use wva_core::hpa::Counts;
 use wva_core::model::Variant;
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Replica, Scale, Template, VariantState};
+use wva_core::snapshot::{Phase, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 use wva_sim::{Fleet, Pod, Summary};
 
@@ -96,9 +96,9 @@ impl DemoFleet {
         })
     }
 
-    fn replica(&self, pod: &Pod) -> Replica {
-        Replica {
-            pod: pod.name.clone(),
+    fn replica(&self, pod: &Pod) -> wva_core::snapshot::Pod {
+        wva_core::snapshot::Pod {
+            name: pod.name.clone(),
             phase: pod.phase(),
             created: self.clock.at(pod.created_s),
             ready_since: pod.ready_since_s().map(|since_s| self.clock.at(since_s)),
@@ -120,7 +120,7 @@ impl Cluster for DemoFleet {
             let state = VariantState {
                 variant: self.variant.clone(),
                 scale: Some(Scale { spec, current: status, ready }),
-                replicas: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
+                pods: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
                 last_status: None,
                 template: Template::default(),
             };

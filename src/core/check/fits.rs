@@ -7,7 +7,7 @@ use super::{seconds, serving, usual_gap};
 use crate::quality::Shortfall;
 use crate::report::Breach;
 use crate::sequence_limit::MAX_SEEN;
-use crate::snapshot::{Phase, Replica, Series, Signal, Signals, VariantState};
+use crate::snapshot::{Phase, Pod, Series, Signal, Signals, VariantState};
 use crate::units::{count, figure};
 
 /// The last tenth is for chance. A billionth more, so that the order of a sum decides nothing.
@@ -55,13 +55,13 @@ pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Op
     })
 }
 
-fn pods(state: &VariantState) -> impl Iterator<Item = &Replica> {
-    state.replicas.iter().filter(|replica| replica.phase == Phase::Ready)
+fn pods(state: &VariantState) -> impl Iterator<Item = &Pod> {
+    state.pods.iter().filter(|replica| replica.phase == Phase::Ready)
 }
 
 /// How many of `replicas` are awake if the sleeping pods stay: a ReplicaSet takes a sleeping pod for a ready one.
 pub(super) fn awake(state: &VariantState, replicas: u32) -> u32 {
-    let sleeping = state.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count();
+    let sleeping = state.pods.iter().filter(|pod| pod.phase == Phase::Asleep).count();
     replicas.saturating_sub(count(sleeping))
 }
 
@@ -71,7 +71,7 @@ pub(super) fn ready(state: &VariantState) -> u32 {
     count(pods(state).count()).max(counted)
 }
 
-fn load(left: &[RemainingVariant<'_>], of: impl Fn(&Replica) -> Option<f64>) -> Option<f64> {
+fn load(left: &[RemainingVariant<'_>], of: impl Fn(&Pod) -> Option<f64>) -> Option<f64> {
     let each: Vec<Option<f64>> = left.iter().flat_map(|variant| pods(variant.state)).map(of).collect();
     total(&each, left)
 }
@@ -111,7 +111,7 @@ fn highest(engine: &Signals, signal: Signal, now: Timestamp) -> Option<f64> {
     back((2.0 * usual_gap(series)).max(WINDOW))
 }
 
-fn requests(pod: &Replica, now: Timestamp) -> Option<f64> {
+fn requests(pod: &Pod, now: Timestamp) -> Option<f64> {
     let of = |engine: &Signals| {
         Some(highest(engine, Signal::Running, now)? + highest(engine, Signal::Waiting, now)?)
     };
@@ -119,14 +119,14 @@ fn requests(pod: &Replica, now: Timestamp) -> Option<f64> {
 }
 
 /// The share of the pod's caches that is full.
-fn share(pod: &Replica, now: Timestamp) -> Option<f64> {
+fn share(pod: &Pod, now: Timestamp) -> Option<f64> {
     let engines = engines(pod)?;
     let ranks = count(engines.len());
     let full: Option<f64> = engines.into_iter().map(|engine| highest(engine, Signal::KvUsage, now)).sum();
     full.map(|full| full / f64::from(ranks))
 }
 
-fn engines(pod: &Replica) -> Option<Vec<&Signals>> {
+fn engines(pod: &Pod) -> Option<Vec<&Signals>> {
     let engines: Vec<&Signals> = serving(pod).collect();
     (!engines.is_empty()).then_some(engines)
 }
@@ -154,7 +154,7 @@ fn sequences(left: &RemainingVariant<'_>) -> Option<f64> {
 
 /// Tokens that the KV caches of a pod hold.
 fn cache(state: &VariantState) -> Option<f64> {
-    let of = |pod: &Replica| -> f64 {
+    let of = |pod: &Pod| -> f64 {
         let sizes =
             serving(pod).filter_map(|engine| engine.newest(Signal::KvCapacity)).map(|sample| sample.value);
         sizes.filter(|size| size.is_finite() && *size > 0.0).sum()

@@ -35,7 +35,7 @@ impl<'a> ReadAhead<'a> {
         let mut pods = 0;
         while self.models_ahead == 0 || (pods > 0 && pods < MAX_PODS_AHEAD) {
             let Some(group) = self.groups.next() else { break };
-            pods += group.variants.iter().map(|variant| variant.replicas.len()).sum::<usize>().max(1);
+            pods += group.variants.iter().map(|variant| variant.pods.len()).sum::<usize>().max(1);
             // The compiler must not drop reads whose results nobody uses.
             black_box(read_group(group));
             black_box(self.memories.next().map(read_memory));
@@ -48,7 +48,7 @@ impl<'a> ReadAhead<'a> {
 /// Returns a number that depends on everything read.
 fn read_group(group: &ModelGroup) -> u64 {
     let names = group.variants.iter().map(|variant| first_byte(&variant.variant.id.name));
-    let pods = group.variants.iter().flat_map(|variant| &variant.replicas);
+    let pods = group.variants.iter().flat_map(|variant| &variant.pods);
     let engines = pods.flat_map(|pod| pod.engines.values());
     let samples = engines.chain([&group.scheduler]).map(|signals| signals.rows().read_cache_lines());
     names.chain(samples).fold(0, u64::wrapping_add)

@@ -16,7 +16,7 @@ use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, is_queue_ne
 use crate::report::{
     Adjustment, AdjustmentReason, Basis, Relief, Saturation, SaturationCause, Stage, Step, Value,
 };
-use crate::snapshot::{Phase, Replica, SourceHealth};
+use crate::snapshot::{Phase, Pod, SourceHealth};
 use crate::units::{Replicas, Seconds, truncated_u32};
 use jiff::Timestamp;
 
@@ -70,9 +70,8 @@ fn pods(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Sa
     let ready = variants.iter().map(|variant| variant.scale.ready.get()).fold(0, u32::saturating_add);
     let doubted = variants.iter().flat_map(|variant| &variant.coverage.queue_distrusted);
     let doubted: Vec<_> = doubted.collect();
-    let instead =
-        |replica: &Replica| doubted.iter().find(|(pod, _)| *pod == replica.pod).map(|(_, full)| *full);
-    saturated_pods(variants.iter().flat_map(|variant| &variant.state.replicas), ready, instead, context.now)
+    let instead = |replica: &Pod| doubted.iter().find(|(pod, _)| *pod == replica.name).map(|(_, full)| *full);
+    saturated_pods(variants.iter().flat_map(|variant| &variant.state.pods), ready, instead, context.now)
 }
 
 /// Holds the numbers of the saturated roles of `model`, and raises them where nothing keeps them from growing.
@@ -209,7 +208,7 @@ fn coming(
 ) -> u32 {
     let age = |at: Timestamp| Seconds::between(at, context.now).get();
     let (mut there, mut young) = (0_u32, 0_u32);
-    for replica in variant.state.replicas.iter().filter(|replica| replica.phase != Phase::Terminating) {
+    for replica in variant.state.pods.iter().filter(|replica| replica.phase != Phase::Terminating) {
         there += 1;
         young += u32::from(replica.phase.is_starting() && age(replica.created) < start.get());
     }
@@ -230,7 +229,7 @@ fn relieves(
     let age = |at: Timestamp| Seconds::between(at, context.now).get();
     let longest = MAX_STARTS * start.get() + LEAD + window.get();
     let Some(ordered) = ordered.filter(|at| age(*at) < longest) else { return false };
-    let ready = variant.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let ready = variant.state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
     let mut ready =
         ready.filter(|replica| replica.created >= ordered).filter_map(|replica| replica.ready_since);
     ready.any(|since| age(since) < window.get())

@@ -254,7 +254,7 @@ fn an_order_at_zero_was_forgotten_while_its_pod_was_still_starting() {
             context.memory.groups.get_mut(&id).unwrap().variants.insert("llama".into(), memory);
             let state = &mut context.snapshot.groups.get_mut(&id).unwrap().variants[0];
             state.variant.bounds.min = Replicas::ZERO;
-            state.replicas.clear();
+            state.pods.clear();
             let [spec, current, ready] = [Replicas::ZERO; 3];
             state.scale = Some(Scale { spec, current, ready });
             let outcome = decide(&context.snapshot, &context.memory, &context.policy);

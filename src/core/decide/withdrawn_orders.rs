@@ -101,7 +101,7 @@ fn sums(
     gauges: &[Signal],
     since: Timestamp,
 ) -> Option<[f64; 2]> {
-    let replicas = variants.iter().flat_map(|variant| &variant.state.replicas);
+    let replicas = variants.iter().flat_map(|variant| &variant.state.pods);
     let (mut before, mut now) = (0.0, 0.0);
     for replica in replicas.filter(|replica| replica.phase == Phase::Ready) {
         let young = replica.ready_since.is_some_and(|ready| ready >= since);

@@ -97,18 +97,18 @@ pub(crate) fn ingest(
     }
     for state in &group.variants {
         let known = knowledge.variants.or_default(&state.variant.id.name);
-        known.engines.retain(|key, _| state.replicas.iter().any(|replica| is_of_pod(key, &replica.pod)));
+        known.engines.retain(|key, _| state.pods.iter().any(|replica| is_of_pod(key, &replica.name)));
     }
 }
 
 /// Learns from a variant's pods without their samples.
 fn learn_pods(state: &VariantState, now: Moment, knowledge: &mut ModelKnowledge) {
     let known = knowledge.variants.or_default(&state.variant.id.name);
-    let ready: Vec<_> = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready).collect();
+    let ready: Vec<_> = state.pods.iter().filter(|replica| replica.phase == Phase::Ready).collect();
     let times = start_up_times(state);
     let VariantKnowledge { starts, engines, .. } = known;
     starts.learn(now, &times, |index| {
-        let (pod, (_, ready_since)) = (&ready[index].pod, times[index]);
+        let (pod, (_, ready_since)) = (&ready[index].name, times[index]);
         engines.iter().any(|(key, last)| is_of_pod(key, pod) && last.snapshot.at < ready_since)
     });
     let engines_per_pod = ready.iter().map(|replica| judged_engines(replica).count()).max();
@@ -155,7 +155,7 @@ fn sources<'a>(
     for variant in variants.iter().copied() {
         let first = sources.len();
         let assessor = EngineAssessor::new(variant, declared, history, now);
-        for replica in variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready) {
+        for replica in variant.pods.iter().filter(|replica| replica.phase == Phase::Ready) {
             let ready_since = replica.ready_or_created().into();
             sources.extend(judged_engines(replica).map(|(engine, signals)| {
                 let coverage = assessor.assess(replica, engine, signals).coverage;
@@ -251,7 +251,7 @@ fn ingest_role(
 
 /// When each engine became ready; a pod without engines counts as one.
 fn serving_since(variants: &[&VariantState], sources: &[Source<'_>]) -> Vec<Moment> {
-    let replicas = variants.iter().flat_map(|variant| &variant.replicas);
+    let replicas = variants.iter().flat_map(|variant| &variant.pods);
     let without_engines = replicas
         .filter(|replica| replica.phase == Phase::Ready && judged_engines(replica).next().is_none())
         .map(|replica| replica.ready_or_created().into());

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::numeric::{is_default, six_digits};
 use crate::moment::Moment;
-use crate::snapshot::{Phase, Replica, VariantState};
+use crate::snapshot::{Phase, Pod, VariantState};
 
 /// From a change of the load to the order of a pod, seconds: about 10 to detect it, up to 15 until the HPA syncs, and 5 for a scrape.
 pub(crate) const LEAD: f64 = 30.0;
@@ -23,7 +23,7 @@ const MAX_START_UP: f64 = 1800.0;
 
 /// When each ready pod was created and became ready, in the order of the ready pods.
 pub(crate) fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
-    let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
     ready.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
 }
 
@@ -103,15 +103,14 @@ impl ObservedStarts {
     /// The same with the pods of `state` added; `None` if nothing changes.
     #[must_use]
     pub fn after(&self, state: &VariantState) -> Option<Self> {
-        let has_never_served =
-            |replica: &&Replica| replica.ready_since.is_none() && replica.phase.is_awaited();
+        let has_never_served = |replica: &&Pod| replica.ready_since.is_none() && replica.phase.is_awaited();
         let starting =
-            state.replicas.iter().filter(has_never_served).map(|replica| &replica.pod).take(MAX_WATCHED);
+            state.pods.iter().filter(has_never_served).map(|replica| &replica.name).take(MAX_WATCHED);
         if starting.clone().eq(&self.pods) {
             return None;
         }
-        let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
-        let started = ready.filter(|replica| self.pods.contains(&replica.pod));
+        let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
+        let started = ready.filter(|replica| self.pods.contains(&replica.name));
         let took =
             started.map(|replica| Moment::from(replica.created).until(replica.ready_or_created().into()));
         let mut last: Vec<f64> =

@@ -333,8 +333,8 @@ fn pods_that_show_nothing_once_got_what_they_had_got_before_while_the_others_got
 
 #[test]
 fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() {
-    let replica = |pod: &str, phase, created: i64, ready: Option<i64>| crate::snapshot::Replica {
-        pod: pod.into(),
+    let replica = |pod: &str, phase, created: i64, ready: Option<i64>| crate::snapshot::Pod {
+        name: pod.into(),
         phase,
         created: jiff::Timestamp::from_second(created).unwrap(),
         ready_since: ready.map(|ready| jiff::Timestamp::from_second(ready).unwrap()),

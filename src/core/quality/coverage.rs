@@ -11,7 +11,7 @@ use super::freshness::{EngineReading, Freshness, MIN_STALE_LIMIT, judged_engines
 use super::load::EngineLoad;
 use super::pods::count_lost_and_failing;
 use super::signal_history::{Contradictions, SignalHistory};
-use crate::snapshot::{Phase, Replica, Signal, SignalSet, Signals, SourceHealth, VariantState};
+use crate::snapshot::{Phase, Pod, Signal, SignalSet, Signals, SourceHealth, VariantState};
 use crate::units::{Cost, Replicas, Seconds, count, truncated_u32};
 
 /// How completely a set of variants is measured. One row of the observation table each.
@@ -219,7 +219,7 @@ pub(crate) fn assess_variant<'a>(
 ) -> VariantCoverage<'a> {
     let mut coverage = VariantCoverage::default();
     let assessor = EngineAssessor::new(variant, declared, history, now);
-    for replica in &variant.replicas {
+    for replica in &variant.pods {
         if replica.phase == Phase::Ready {
             assessor.add_ready_pod(&mut coverage, replica);
         } else if replica.phase.is_awaited() {
@@ -234,7 +234,7 @@ pub(crate) fn assess_variant<'a>(
 
 /// What one pod shows, over all its engines.
 struct PodCoverage<'a> {
-    replica: &'a Replica,
+    replica: &'a Pod,
     has_several_engines: bool,
     worst: Freshness,
     missing: SignalSet,
@@ -244,7 +244,7 @@ struct PodCoverage<'a> {
 }
 
 impl<'a> PodCoverage<'a> {
-    fn new(replica: &'a Replica, engines: usize) -> Self {
+    fn new(replica: &'a Pod, engines: usize) -> Self {
         Self {
             replica,
             has_several_engines: engines > 1,
@@ -261,7 +261,7 @@ impl<'a> PodCoverage<'a> {
 }
 
 impl<'a> EngineAssessor<'a> {
-    fn add_ready_pod(&self, coverage: &mut VariantCoverage<'a>, replica: &'a Replica) {
+    fn add_ready_pod(&self, coverage: &mut VariantCoverage<'a>, replica: &'a Pod) {
         let ready_since = replica.ready_or_created();
         coverage.ready += 1;
         coverage.ready_last = coverage.ready_last.max(Some(ready_since));
@@ -335,13 +335,13 @@ impl<'a> EngineAssessor<'a> {
             if is_queue_replaced {
                 // With an estimated limit nobody knows whether the engine is full.
                 let is_full = waiting.filter(|_| substitution.is_max_configured).map(|waiting| waiting > 0.0);
-                coverage.queue_distrusted.push((pod.replica.pod.as_str(), is_full));
+                coverage.queue_distrusted.push((pod.replica.name.as_str(), is_full));
             }
         }
         coverage.loads.push(load);
         let variant = &self.variant().variant;
         coverage.observations.push(EnginePeaks {
-            replica: pod.replica.pod.as_str(),
+            replica: pod.replica.name.as_str(),
             engine: pod.has_several_engines.then_some(engine.as_str()),
             variant: variant.id.name.as_str(),
             cost: variant.cost,

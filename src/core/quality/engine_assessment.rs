@@ -7,7 +7,7 @@ use super::analyzer_signals::{CROSS_CHECK_SIGNALS, Declared};
 use super::plausibility::{EngineContext, EngineCoverage, assess_signals, find_missing};
 use super::signal_history::{Baseline, Contradictions, SignalHistory, Substitution, engine_key};
 use crate::sequence_limit::estimated_max;
-use crate::snapshot::{Replica, Signals, VariantState};
+use crate::snapshot::{Pod, Signals, VariantState};
 
 /// Assesses the engines of one variant for an analyzer that reads what is `declared`.
 #[derive(Debug, Clone, Copy)]
@@ -52,12 +52,7 @@ impl<'a> EngineAssessor<'a> {
     }
 
     /// Assesses `engine` of `replica`, which shows `signals`.
-    pub(crate) fn assess(
-        &self,
-        replica: &Replica,
-        engine: &SmolStr,
-        signals: &Signals,
-    ) -> EngineAssessment<'a> {
+    pub(crate) fn assess(&self, replica: &Pod, engine: &SmolStr, signals: &Signals) -> EngineAssessment<'a> {
         let Self { variant, declared, history, baseline, majority, now } = *self;
         // The key is only needed where something was contradicted, which is rare.
         let key = || engine_key(replica, engine);

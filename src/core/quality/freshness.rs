@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use crate::snapshot::{Replica, Rows, Sample, Signal, Signals};
+use crate::snapshot::{Pod, Rows, Sample, Signal, Signals};
 use crate::units::{Seconds, truncated_u32};
 
 /// A sample is fresh for at least this long: two scrapes of the usual 15 s.
@@ -49,7 +49,7 @@ const REQUIRED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
 /// The engines of `replica` that are judged. Series without an engine label form an engine of their own, which is
 /// left out while another one shows the required signals.
-pub fn judged_engines(replica: &Replica) -> impl Iterator<Item = (&SmolStr, &Signals)> {
+pub fn judged_engines(replica: &Pod) -> impl Iterator<Item = (&SmolStr, &Signals)> {
     let has_required = |signals: &Signals| REQUIRED.iter().any(|signal| signals.newest(*signal).is_some());
     let is_any_complete = replica.engines.values().any(has_required);
     replica.engines.iter().filter(move |(_, signals)| !is_any_complete || has_required(signals))

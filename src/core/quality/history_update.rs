@@ -35,7 +35,7 @@ impl SignalHistory {
         };
         let is_young = |engine: &SmolStr| {
             let is_young = |at| young_since.is_some_and(|since| at >= since);
-            let mut pods = variant.replicas.iter().filter(|replica| is_young(replica.ready_or_created()));
+            let mut pods = variant.pods.iter().filter(|replica| is_young(replica.ready_or_created()));
             pods.any(|replica| replica.engines.iter().any(|(own, _)| engine_key(replica, own) == *engine))
         };
         let is_new = |(engine, contradictions): &&(SmolStr, Contradictions)| {

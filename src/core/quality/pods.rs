@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::freshness::stale_limit;
-use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState};
+use crate::snapshot::{Phase, Pod, Signal, Signals, VariantState};
 use crate::units::{Replicas, Seconds};
 
 /// A pod that takes this many times as long to start as the longest of the last starts is no longer counted on. Starts of one variant
@@ -29,7 +29,7 @@ pub(crate) enum PodOutlook {
 
 impl PodOutlook {
     /// The outlook of `replica` at `now`, when a start takes at most `start_limit`.
-    pub(crate) fn assess(replica: &Replica, start_limit: Seconds, now: Timestamp) -> Self {
+    pub(crate) fn assess(replica: &Pod, start_limit: Seconds, now: Timestamp) -> Self {
         match replica.phase {
             Phase::Ready => Self::Ready,
             Phase::Terminating => Self::Terminating,
@@ -63,7 +63,7 @@ pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
         newest.is_some() && !asleep.next().is_some_and(|before| has_worked_since(signals, before.at))
     };
     let mut sleepers = 0;
-    for replica in variant.replicas.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
+    for replica in variant.pods.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
         let mut engines = replica.engines.values().peekable();
         if engines.peek().is_some() && engines.all(is_asleep) {
             replica.phase = Phase::Asleep;
@@ -90,7 +90,7 @@ pub(crate) fn count_lost_and_failing(
     start_limit: Seconds,
     now: Timestamp,
 ) -> (u32, u32) {
-    let outlooks = variant.replicas.iter().map(|replica| PodOutlook::assess(replica, start_limit, now));
+    let outlooks = variant.pods.iter().map(|replica| PodOutlook::assess(replica, start_limit, now));
     outlooks.fold((0, 0), |(lost, failing), outlook| {
         (lost + u32::from(outlook.is_lost()), failing + u32::from(outlook == PodOutlook::Failing))
     })
@@ -107,7 +107,7 @@ pub(crate) fn is_growth_futile(
     now: Timestamp,
 ) -> bool {
     let outlooks =
-        || variant.replicas.iter().map(|replica| (replica, PodOutlook::assess(replica, start_limit, now)));
+        || variant.pods.iter().map(|replica| (replica, PodOutlook::assess(replica, start_limit, now)));
     let mut last_served = None;
     for (replica, outlook) in outlooks() {
         match outlook {
@@ -137,10 +137,10 @@ mod tests {
     const START: Seconds = Seconds::whole(100);
     const START_LIMIT: Seconds = Seconds::whole(300);
 
-    fn pod(phase: Phase, age: i64, was_ready: bool) -> Replica {
+    fn pod(phase: Phase, age: i64, was_ready: bool) -> Pod {
         let created = NOW - SignedDuration::from_secs(age);
         let ready_since = was_ready.then_some(created);
-        Replica { pod: "p".into(), phase, created, ready_since, engines: NameMap::default() }
+        Pod { name: "p".into(), phase, created, ready_since, engines: NameMap::default() }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::freshness::{PEAK_WINDOW, judged_engines};
 use crate::sequence_limit::second_highest;
-use crate::snapshot::{Phase, Replica, Signal, Signals, VariantState, median_gap};
+use crate::snapshot::{Phase, Pod, Signal, Signals, VariantState, median_gap};
 use crate::units::{Seconds, count, figure};
 
 /// Share of the remaining resource that the requests may fill: a tenth is kept for chance, as between two scrapes.
@@ -75,7 +75,7 @@ impl RemainingCapacity {
     pub fn new<'a>(variants: impl IntoIterator<Item = (&'a VariantState, u32)>, now: Timestamp) -> Self {
         let (variants, peak_running): (Vec<&VariantState>, Vec<u32>) = variants.into_iter().unzip();
         let ready_pods = |state: &VariantState| -> Vec<PodPeaks> {
-            let ready = state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+            let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
             ready.map(|replica| PodPeaks::of_pod(replica, now)).collect()
         };
         let pods: Vec<Vec<PodPeaks>> = variants.iter().map(|state| ready_pods(state)).collect();
@@ -84,9 +84,9 @@ impl RemainingCapacity {
             counted.max(count(pods.len()))
         });
         let ready: Vec<u32> = ready.collect();
-        let asleep = variants.iter().map(|state| {
-            count(state.replicas.iter().filter(|replica| replica.phase == Phase::Asleep).count())
-        });
+        let asleep = variants
+            .iter()
+            .map(|state| count(state.pods.iter().filter(|replica| replica.phase == Phase::Asleep).count()));
         let sequences = variants.iter().zip(&peak_running).zip(&pods);
         let sequences = sequences.map(|((state, peak), pods)| sequences_per_pod(state, *peak, pods));
         let sequences = all_known(&ready, sequences.collect()).and_then(|per_pod| {
@@ -174,7 +174,7 @@ fn sequences_per_pod(state: &VariantState, peak_running: u32, pods: &[PodPeaks])
 }
 
 impl PodPeaks {
-    fn of_pod(replica: &Replica, now: Timestamp) -> Self {
+    fn of_pod(replica: &Pod, now: Timestamp) -> Self {
         let empty = Self { has_requests: true, has_usage: true, ..Self::default() };
         let pod = judged_engines(replica).fold(empty, |pod, (_, signals)| pod.with_engine(signals, now));
         let has_engines = pod.engines > 0;

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 
 use super::freshness::{MAX_SCRAPE_DELAY, PEAK_WINDOW, fresh_limit, judged_engines};
-use crate::snapshot::{Phase, Replica, Sample, Series, Signal, Signals};
+use crate::snapshot::{Phase, Pod, Sample, Series, Signal, Signals};
 use crate::units::Seconds;
 
 /// Every scrape of this window must show saturation: one minute, four scrapes of the usual 15 s.
@@ -54,9 +54,9 @@ enum Pressure {
 ///
 /// `without_queue` gives, for a pod whose queue is distrusted, whether the rest of its signals says that it is full (`None`: unknown).
 pub(crate) fn saturated_pods<'a>(
-    replicas: impl IntoIterator<Item = &'a Replica>,
+    replicas: impl IntoIterator<Item = &'a Pod>,
     ready: u32,
-    without_queue: impl Fn(&Replica) -> Option<Option<bool>>,
+    without_queue: impl Fn(&Pod) -> Option<Option<bool>>,
     now: Timestamp,
 ) -> Option<SaturatedPods> {
     let (mut saturated, mut listed, mut inferred) = (0_u32, 0_u32, true);
@@ -90,7 +90,7 @@ pub(crate) fn is_queue_never_empty(scheduler: &Signals, now: Timestamp) -> bool 
 }
 
 /// A pod is saturated if each of its engines is, as far as anything is known of it.
-fn pod_pressure(replica: &Replica, now: Timestamp) -> Pressure {
+fn pod_pressure(replica: &Pod, now: Timestamp) -> Pressure {
     let mut found = Pressure::Unknown;
     for (_, signals) in judged_engines(replica) {
         match window_pressure(signals, Signal::Waiting, now, engine_pressure) {
@@ -171,7 +171,7 @@ mod tests {
         );
     }
 
-    fn replica(engines: &[(&[f64], &[f64])]) -> Replica {
+    fn replica(engines: &[(&[f64], &[f64])]) -> Pod {
         let engine = |(rank, (kv, waiting)): (usize, &(&[f64], &[f64]))| {
             let mut signals = Signals::default();
             series(&mut signals, Signal::KvUsage, kv);
@@ -180,7 +180,7 @@ mod tests {
         };
         let engines = engines.iter().enumerate().map(engine).collect();
         let created = NOW - SignedDuration::from_secs(900);
-        Replica { pod: "p".into(), phase: Phase::Ready, created, ready_since: Some(created), engines }
+        Pod { name: "p".into(), phase: Phase::Ready, created, ready_since: Some(created), engines }
     }
 
     fn alone(kv: &[f64], waiting: &[f64]) -> bool {
@@ -237,7 +237,7 @@ mod tests {
     fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
         let (queued, unknown, calm) =
             (replica(&[(&QUEUED.0, &QUEUED.1)]), replica(&[(&[0.99; 4], &[])]), replica(&[(&[], &[0.0])]));
-        let fleet = |pods: &[&Replica], ready| saturated_pods(pods.iter().copied(), ready, |_| None, NOW);
+        let fleet = |pods: &[&Pod], ready| saturated_pods(pods.iter().copied(), ready, |_| None, NOW);
         assert_eq!(
             fleet(&[&queued, &unknown], 2),
             Some(SaturatedPods { saturated: 1, ready: 2, inferred: false })
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(fleet(&[&unknown], 1), None);
         assert_eq!(fleet(&[&queued, &calm], 2), None, "one scrape with room is room");
         assert_eq!(fleet(&[], 0), None);
-        let starting = Replica { phase: Phase::Starting, ..calm };
+        let starting = Pod { phase: Phase::Starting, ..calm };
         assert!(fleet(&[&queued, &starting], 1).is_some(), "only Ready pods count");
     }
 

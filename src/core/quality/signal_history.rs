@@ -8,7 +8,7 @@ use smol_str::{SmolStr, format_smolstr};
 
 use super::derived_metrics::MetricRanges;
 use crate::name_map::NameMap;
-use crate::snapshot::{Phase, Replica, Rows, Signal, SignalSet, VariantState};
+use crate::snapshot::{Phase, Pod, Rows, Signal, SignalSet, VariantState};
 use crate::units::Seconds;
 
 #[cfg(test)]
@@ -136,7 +136,7 @@ impl SignalHistory {
         before: Timestamp,
         now: Timestamp,
     ) -> Option<Contradictions> {
-        let ready = variant.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+        let ready = variant.pods.iter().filter(|replica| replica.phase == Phase::Ready);
         let engines: Vec<Contradictions> = ready
             .filter(|replica| replica.ready_or_created() < before)
             .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_key(replica, engine)))
@@ -261,7 +261,7 @@ impl<'a> Substitution<'a> {
 }
 
 /// The name of an engine of `replica` among those of its model.
-pub(crate) fn engine_key(replica: &Replica, engine: &SmolStr) -> SmolStr {
+pub(crate) fn engine_key(replica: &Pod, engine: &SmolStr) -> SmolStr {
     let is_one_of_several = replica.engines.len() > 1;
-    if is_one_of_several { format_smolstr!("{}:{engine}", replica.pod) } else { replica.pod.clone() }
+    if is_one_of_several { format_smolstr!("{}:{engine}", replica.name) } else { replica.name.clone() }
 }

@@ -6,7 +6,7 @@ use super::freshness::{Freshness, read_engine};
 use super::*;
 use crate::fixture::variant_state;
 use crate::quality::analyzer_signals::Declared;
-use crate::snapshot::{Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth, VariantState};
+use crate::snapshot::{Phase, Pod, Sample, Scale, Signal, Signals, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -24,28 +24,28 @@ fn scraped(newest: i64, gap: i64) -> Signals {
     signals
 }
 
-fn ready(engines: impl IntoIterator<Item = Signals>) -> Replica {
+fn ready(engines: impl IntoIterator<Item = Signals>) -> Pod {
     let engines = engines
         .into_iter()
         .enumerate()
         .map(|(port, signals)| (smol_str::ToSmolStr::to_smolstr(&port), signals))
         .collect();
     let (created, ready_since) = (ago(900), Some(ago(800)));
-    Replica { pod: "p".into(), phase: Phase::Ready, created, ready_since, engines }
+    Pod { name: "p".into(), phase: Phase::Ready, created, ready_since, engines }
 }
 
-fn in_phase(phase: Phase) -> Replica {
-    Replica { phase, ready_since: None, ..ready([]) }
+fn in_phase(phase: Phase) -> Pod {
+    Pod { phase, ready_since: None, ..ready([]) }
 }
 
-fn coverage_state(replicas: Vec<Replica>, source: &SourceHealth) -> CoverageState {
+fn coverage_state(replicas: Vec<Pod>, source: &SourceHealth) -> CoverageState {
     let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
     let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
     assess_coverage(source, &[&variant(replicas, scale)], Declared::default(), NOW)
 }
 
-fn variant(replicas: Vec<Replica>, scale: Scale) -> VariantState {
+fn variant(replicas: Vec<Pod>, scale: Scale) -> VariantState {
     VariantState { scale: Some(scale), ..variant_state(replicas) }
 }
 
@@ -190,16 +190,16 @@ fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
 
 #[test]
 fn what_will_not_come_is_not_credited() {
-    let young = Replica { created: ago(60), ..in_phase(Phase::Starting) };
-    let old = Replica { created: ago(301), ..in_phase(Phase::Starting) };
-    let nowhere = Replica { created: ago(60), ..in_phase(Phase::Unschedulable) };
+    let young = Pod { created: ago(60), ..in_phase(Phase::Starting) };
+    let old = Pod { created: ago(301), ..in_phase(Phase::Starting) };
+    let nowhere = Pod { created: ago(60), ..in_phase(Phase::Unschedulable) };
     let (five, one) = (Replicas::new(5), Replicas::ONE);
     let state = variant(vec![young, old, nowhere], Scale { spec: five, current: five, ready: one });
     let coverage = assess_variant(&state, Declared::default(), None, NOW);
     // Four are pending: one is listed and young, one is not listed yet.
     let credited = |state, replaced| coverage.expected_pending(state, Seconds::whole(300), replaced, NOW);
     assert_eq!(credited(&state, 0), Replicas::new(2));
-    let failing = || Replica { created: ago(900), ready_since: Some(ago(800)), ..in_phase(Phase::Starting) };
-    let state = VariantState { replicas: vec![failing(), failing()], ..state.clone() };
+    let failing = || Pod { created: ago(900), ready_since: Some(ago(800)), ..in_phase(Phase::Starting) };
+    let state = VariantState { pods: vec![failing(), failing()], ..state.clone() };
     assert_eq!([0, 1, 2, 9].map(|replaced| credited(&state, replaced).get()), [4, 3, 2, 2]);
 }

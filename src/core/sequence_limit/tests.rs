@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::*;
 use crate::fixture::variant_state;
-use crate::snapshot::{Replica, Sample, Signals};
+use crate::snapshot::{Pod, Sample, Signals};
 
 const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
 
@@ -25,7 +25,7 @@ fn variant(accelerator: &str, engine: Option<EngineParameters>, running: &[f64])
         running.iter().zip(0..).map(|(value, scrape)| Sample { at: at(scrape - 60), value: *value });
     signals.add(Signal::Running, samples);
     let engines = [("0".into(), signals)].into();
-    let pod = Replica { pod: "p".into(), phase: Phase::Ready, created: NOW, ready_since: Some(NOW), engines };
+    let pod = Pod { name: "p".into(), phase: Phase::Ready, created: NOW, ready_since: Some(NOW), engines };
     let mut state = variant_state(vec![pod]);
     state.variant.accelerator = Some(accelerator.into());
     state.template.engine = engine;
@@ -115,8 +115,8 @@ fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_e
 fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run() {
     let pods = |running: &[&[f64]]| {
         let mut state = variant("H100", Some(engine(Engine::Vllm, Some(64))), &[]);
-        let pod = |running: &&[f64]| variant("H100", None, running).replicas.remove(0);
-        state.replicas = running.iter().map(pod).collect();
+        let pod = |running: &&[f64]| variant("H100", None, running).pods.remove(0);
+        state.pods = running.iter().map(pod).collect();
         state
     };
     let peak = |running: &[&[f64]]| PeakRunning::default().of(&pods(running));
@@ -129,21 +129,20 @@ fn what_one_of_several_pods_showed_was_once_taken_for_what_each_of_them_can_run(
 #[test]
 fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
     // Four pods of 64 sequences with 50 requests each; three have room for 172 in nine tenths of theirs.
-    let refuses = |bend: fn(&mut Replica)| {
+    let refuses = |bend: fn(&mut Pod)| {
         let mut state = variant("H100", Some(engine(Engine::Vllm, Some(64))), &[50.0, 50.0]);
-        for replica in &mut state.replicas {
+        for replica in &mut state.pods {
             let signals = replica.engines.get_mut("0").unwrap();
             signals.add(Signal::Waiting, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value: 0.0 }));
         }
-        let pod = state.replicas[0].clone();
-        state.replicas =
-            (0..4).map(|index| Replica { pod: format!("p-{index}").into(), ..pod.clone() }).collect();
-        bend(&mut state.replicas[0]);
+        let pod = state.pods[0].clone();
+        state.pods = (0..4).map(|index| Pod { name: format!("p-{index}").into(), ..pod.clone() }).collect();
+        bend(&mut state.pods[0]);
         let seen = PeakRunning::default().of(&state);
         crate::quality::RemainingCapacity::new([(&state, seen)], at(-59)).find_shortfall(&[3]).is_some()
     };
     assert!(refuses(|_| {}));
-    let twice = |replica: &mut Replica| {
+    let twice = |replica: &mut Pod| {
         let mut signals = Signals::default();
         for (signal, value) in [(Signal::Running, 100.0), (Signal::Waiting, 0.0)] {
             signals.add(signal, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value }));
@@ -151,7 +150,7 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
         *replica.engines.get_mut("0").unwrap() = signals;
     };
     assert!(refuses(twice), "it was taken for what each of them runs");
-    let engines = |replica: &mut Replica| {
+    let engines = |replica: &mut Pod| {
         let first = replica.engines.get("0").unwrap().clone();
         (1..9).for_each(|index| {
             replica.engines.insert(format!("{index}").into(), first.clone());

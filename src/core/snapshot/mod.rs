@@ -58,7 +58,7 @@ impl ModelGroup {
     pub fn sort(&mut self) {
         self.variants.sort_by(|left, right| left.variant.id.cmp(&right.variant.id));
         for state in &mut self.variants {
-            state.replicas.sort_by(|left, right| left.pod.cmp(&right.pod));
+            state.pods.sort_by(|left, right| left.name.cmp(&right.name));
         }
     }
 }
@@ -89,7 +89,8 @@ pub struct VariantState {
     /// Counts of the scale target; `None` if it does not exist.
     pub scale: Option<Scale>,
     /// One entry for each existing pod.
-    pub replicas: Vec<Replica>,
+    #[serde(rename = "replicas")]
+    pub pods: Vec<Pod>,
     /// The last number in the object's status, held if nothing better is remembered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_status: Option<Replicas>,
@@ -157,9 +158,10 @@ impl Scale {
 
 /// One serving pod.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Replica {
-    /// The pod's name.
-    pub pod: SmolStr,
+pub struct Pod {
+    /// Its name.
+    #[serde(rename = "pod")]
+    pub name: SmolStr,
     /// Its phase.
     pub phase: Phase,
     /// When the pod was created.
@@ -173,7 +175,7 @@ pub struct Replica {
     pub engines: NameMap<Signals>,
 }
 
-impl Replica {
+impl Pod {
     /// When it became ready, or was created if it has not been ready yet.
     pub(crate) fn ready_or_created(&self) -> Timestamp {
         self.ready_since.unwrap_or(self.created)

@@ -160,7 +160,7 @@ fn latencies_that_are_promised_size_the_fleet() {
 fn what_the_queueing_model_learns_does_not_depend_on_the_order_of_pods() {
     let world = World::by(Analyzer::QueueingModel, 4, (0.5, 0.0));
     let mut snapshot = serving(&world, 2.0);
-    let pods = |snapshot: &mut Snapshot| std::mem::take(&mut group_of(snapshot).variants[0].replicas);
+    let pods = |snapshot: &mut Snapshot| std::mem::take(&mut group_of(snapshot).variants[0].pods);
     let mut given = pods(&mut snapshot);
     for (at, pod) in given.iter_mut().enumerate().skip(1) {
         *pod = pods(&mut serving(&world, 2.0 + 0.1 * at as f64)).swap_remove(at);
@@ -168,7 +168,7 @@ fn what_the_queueing_model_learns_does_not_depend_on_the_order_of_pods() {
     let reversed = given.iter().rev().cloned().collect();
     let learned = [given, reversed].map(|pods| {
         let mut snapshot = snapshot.clone();
-        group_of(&mut snapshot).variants[0].replicas = pods;
+        group_of(&mut snapshot).variants[0].pods = pods;
         let group = world.outcome(&snapshot).memory.groups.into_values().next().unwrap();
         group.learned.unwrap().queueing
     });
@@ -314,7 +314,7 @@ fn the_legacy_solver_does_not_take_unknown_for_idle() {
 /// `snapshot` without these signals of its first `pods`.
 fn without(snapshot: &Snapshot, signals: &[Signal], pods: usize) -> Snapshot {
     let mut snapshot = snapshot.clone();
-    let pods = states_mut(&mut snapshot).flat_map(|state| state.replicas.iter_mut().take(pods));
+    let pods = states_mut(&mut snapshot).flat_map(|state| state.pods.iter_mut().take(pods));
     for engine in pods.flat_map(|pod| pod.engines.values_mut()) {
         retain(engine, |signal| !signals.contains(&signal));
     }

@@ -45,11 +45,11 @@ const FOUR: Fleet = Fleet {
 };
 
 impl Fleet {
-    fn pod(&self, index: u32) -> Replica {
+    fn pod(&self, index: u32) -> Pod {
         let name = format!("{}-{index}", self.name);
         if index >= self.ready {
             let pod = ready_pod(name, Signals::default());
-            return Replica { phase: Phase::Starting, ready_since: None, ..pod };
+            return Pod { phase: Phase::Starting, ready_since: None, ..pod };
         }
         let mut signals = Signals::default();
         let gauges = [

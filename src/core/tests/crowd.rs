@@ -17,8 +17,8 @@ fn variant(usual: &VariantState, index: u32) -> VariantState {
     let count = Replicas::ONE;
     state.variant.bounds.max = Some(count);
     state.scale = Some(Scale { spec: count, current: count, ready: count });
-    state.replicas.truncate(1);
-    state.replicas[0].pod = format!("{name}-0").into();
+    state.pods.truncate(1);
+    state.pods[0].name = format!("{name}-0").into();
     let engine = EngineParameters { blocks_override: 4000, ..EngineParameters::defaults(Engine::Vllm) };
     state.template = Template { engine: Some(engine), ..Template::default() };
     state

@@ -132,7 +132,7 @@ const GAPS: Signal = Signal::InterTokenLatencySum;
 /// The second pod says that it sleeps, and nothing else.
 fn send_to_sleep(group: &mut ModelGroup) {
     let variant = &mut group.variants[0];
-    fall_asleep(variant.replicas[1].engines.get_mut("0").unwrap());
+    fall_asleep(variant.pods[1].engines.get_mut("0").unwrap());
     mark_sleepers(variant, at(0));
 }
 
@@ -296,14 +296,14 @@ fn hours_without_pods_are_no_time_in_which_it_could_have_learned() {
 
 /// The model's pods only generate, and four more, which are idle, only compute prompts.
 fn split_from_idle_prefill(group: &mut ModelGroup) {
-    let newest = group.variants[0].replicas[0].engines.get("0").unwrap().newest(Signal::Running).unwrap();
+    let newest = group.variants[0].pods[0].engines.get("0").unwrap().newest(Signal::Running).unwrap();
     let now = newest.at.as_second() - at(0).as_second() + 2;
     let mut idle = Fleet { rate: 0.0, kv: 0.0, now, ..fleet(Analyzer::Rate) }.state();
     group.variants[0].variant.role = Role::Decode;
     idle.variant.role = Role::Prefill;
     (idle.variant.id, idle.variant.target.name) = (id("idle"), "idle".into());
-    for (index, replica) in idle.replicas.iter_mut().enumerate() {
-        replica.pod = format!("idle-{index}").into();
+    for (index, replica) in idle.pods.iter_mut().enumerate() {
+        replica.name = format!("idle-{index}").into();
     }
     group.variants.push(idle);
     group.sort();
@@ -365,7 +365,7 @@ fn sleeping(sleepers: usize) -> VariantState {
     let mut state = Fleet { pods: 6, rate: 5.0, ..fleet(Analyzer::Rate) }.state();
     let engine = EngineParameters { max_sequences: 32, ..EngineParameters::defaults(Engine::Vllm) };
     state.template.engine = Some(engine);
-    for (at_place, replica) in state.replicas.iter_mut().enumerate() {
+    for (at_place, replica) in state.pods.iter_mut().enumerate() {
         let engine = replica.engines.get_mut("0").unwrap();
         if at_place < sleepers {
             fall_asleep(engine);
@@ -379,7 +379,7 @@ fn sleeping(sleepers: usize) -> VariantState {
 fn a_removal_does_not_count_on_pods_that_sleep() {
     let (awake, half) = (sleeping(0), sleeping(3));
     assert_eq!(half.scale.unwrap().ready, Replicas::new(3));
-    assert_eq!(half.replicas.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
+    assert_eq!(half.pods.iter().filter(|pod| pod.phase == Phase::Asleep).count(), 3);
     assert_eq!(RemainingCapacity::new([(&awake, 0)], at(0)).find_shortfall(&[5]), None);
     // 61 requests, and two of the three that are awake if the sleepers stay.
     let find_shortfall = RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[5]);
@@ -406,16 +406,16 @@ fn a_removal_does_not_count_on_pods_that_sleep() {
 fn a_pod_is_asleep_while_all_its_engines_say_so_and_do_nothing() {
     // Old recordings have such pods as Ready ones: they are read, and decided about, as before.
     let mut old = sleeping(2);
-    old.replicas.iter_mut().for_each(|pod| pod.phase = Phase::Ready);
+    old.pods.iter_mut().for_each(|pod| pod.phase = Phase::Ready);
     let text = serde_json::to_string(&old).unwrap();
     assert_eq!(serde_json::from_str::<VariantState>(&text).unwrap(), old);
     // An engine that shows its cache is awake, and one that has not been heard of for long is not known to sleep.
     let marked = |engine: fn(&mut Signals)| {
         let mut state = sleeping(1);
-        state.replicas[0].phase = Phase::Ready;
-        engine(state.replicas[0].engines.get_mut("0").unwrap());
+        state.pods[0].phase = Phase::Ready;
+        engine(state.pods[0].engines.get_mut("0").unwrap());
         mark_sleepers(&mut state, at(0));
-        state.replicas[0].phase
+        state.pods[0].phase
     };
     assert_eq!(marked(|_| {}), Phase::Asleep);
     let works = |engine: &mut Signals| {

@@ -15,7 +15,7 @@ fn number(outcome: &Outcome, state: &VariantState) -> Option<Replicas> {
     number_of(&outcome.decisions[&state.variant.id].verdict)
 }
 
-fn is_ready(pod: &&Replica) -> bool {
+fn is_ready(pod: &&Pod) -> bool {
     pod.phase == Phase::Ready
 }
 
@@ -32,7 +32,7 @@ fn pressed(snapshot: &Snapshot, waiting: f64, kv: f64) -> Snapshot {
             group.source = SourceHealth::Complete;
         }
         for state in &mut group.variants {
-            for replica in state.replicas.iter_mut().filter(|pod| pod.phase == Phase::Ready) {
+            for replica in state.pods.iter_mut().filter(|pod| pod.phase == Phase::Ready) {
                 let mut engine = replica.engines.values().next().cloned().unwrap_or_default();
                 retain(&mut engine, |signal| !matches!(signal, Signal::Waiting | Signal::KvUsage));
                 engine.add(Signal::Waiting, of_a_minute(waiting));
@@ -76,7 +76,7 @@ impl<'a> Remains<'a> {
         let (mut remains, mut fewer, mut decided, mut before) = (Vec::new(), false, 0, 0);
         for state in states {
             let (number, scale) = (number(outcome, state), state.scale.unwrap());
-            let ready = count(state.replicas.iter().filter(is_ready).count());
+            let ready = count(state.pods.iter().filter(is_ready).count());
             // What has no number stays.
             let own = number.map_or(u32::MAX, Replicas::get);
             let promised = promised(state, memory).unwrap_or(scale.base());
@@ -112,7 +112,7 @@ fn sequences(state: &VariantState, running: f64) -> Option<f64> {
 }
 
 fn cache(state: &VariantState) -> Option<f64> {
-    let ready = state.replicas.iter().filter(is_ready);
+    let ready = state.pods.iter().filter(is_ready);
     let engines = ready.flat_map(|replica| replica.engines.values());
     let sizes = engines.filter_map(|engine| engine.newest(Signal::KvCapacity)).map(|sample| sample.value);
     // What one pod shows says nothing of the others.
@@ -134,7 +134,7 @@ proptest! {
         prop_assert_eq!(&outcome.report.violations, &vec![]);
         let limited = is_limited(&policy);
         for states in roles(&snapshot) {
-            if states.iter().all(|state| !state.replicas.iter().any(|pod| pod.phase == Phase::Ready)) {
+            if states.iter().all(|state| !state.pods.iter().any(|pod| pod.phase == Phase::Ready)) {
                 continue;
             }
             for state in states {
@@ -159,7 +159,7 @@ proptest! {
         let reliefs: Vec<Relief> =
             outcome.report.groups.values().flat_map(|group| &group.steps).filter_map(|step| step.relief()).collect();
         for states in roles(&snapshot) {
-            let ready = states.iter().flat_map(|state| &state.replicas).filter(is_ready);
+            let ready = states.iter().flat_map(|state| &state.pods).filter(is_ready);
             let running: u32 = states.iter().map(|state| state.scale.unwrap().base().get()).sum();
             if ready.count() == 0 || running == 0 {
                 continue;

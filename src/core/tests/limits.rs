@@ -101,8 +101,8 @@ fn busy_and_calm(ready: bool) -> Snapshot {
     let mut calm = group_of(&mut calm).variants.remove(0);
     calm.variant.id.name = "other".into();
     if !ready {
-        (calm.replicas[1].phase, calm.replicas[1].ready_since) = (Phase::Starting, None);
-        calm.replicas[1].engines = NameMap::default();
+        (calm.pods[1].phase, calm.pods[1].ready_since) = (Phase::Starting, None);
+        calm.pods[1].engines = NameMap::default();
         count_ready(&mut calm);
     }
     group_of(&mut snapshot).variants.push(calm);

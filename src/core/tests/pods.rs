@@ -8,7 +8,7 @@ fn starting(world: &World, created: i64) -> Snapshot {
     let mut snapshot = world.snapshot();
     let state = &mut group_of(&mut snapshot).variants[0];
     let pod = ready_pod("new", Signals::default());
-    state.replicas.push(Replica { phase: Phase::Starting, created: at(created), ready_since: None, ..pod });
+    state.pods.push(Pod { phase: Phase::Starting, created: at(created), ready_since: None, ..pod });
     let (all, ready) = (Replicas::new(world.running + 1), Replicas::new(world.running));
     state.scale = Some(Scale { spec: all, current: all, ready });
     snapshot
@@ -30,7 +30,7 @@ fn is_counted_on_for_three_minutes(took: i64) {
     let _ = with_one_more(&mut world, 0);
     world.now = took;
     let mut ready = starting(&world, 0);
-    let pod = group_of(&mut ready).variants[0].replicas.last_mut().unwrap();
+    let pod = group_of(&mut ready).variants[0].pods.last_mut().unwrap();
     (pod.phase, pod.ready_since) = (Phase::Ready, Some(at(took)));
     let _ = world.decide(&ready);
     assert_eq!(starts(&world).longest().map(|seconds| seconds as i64), Some(took));
@@ -65,7 +65,7 @@ fn no_analyzer_replaces_pods_that_failed_at_every_look() {
             world.now = now;
             let mut snapshot = world.snapshot();
             let state = &mut group_of(&mut snapshot).variants[0];
-            state.replicas.iter_mut().take(failing).for_each(|pod| pod.phase = Phase::Starting);
+            state.pods.iter_mut().take(failing).for_each(|pod| pod.phase = Phase::Starting);
             count_ready(state);
             let _ = world.decide(&snapshot);
             starts(&world).replaced.pods.min(count(failing))

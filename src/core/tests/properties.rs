@@ -143,7 +143,7 @@ proptest! {
     fn the_order_of_variants_and_pods_is_irrelevant(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let mut reversed = snapshot.clone();
         reversed.groups.values_mut().for_each(|group| group.variants.reverse());
-        states_mut(&mut reversed).for_each(|state| state.replicas.reverse());
+        states_mut(&mut reversed).for_each(|state| state.pods.reverse());
         let (given, reversed) = (evaluate(&snapshot, &memory, &policy), evaluate(&reversed, &memory, &policy));
         prop_assert_eq!(numbers(&given), numbers(&reversed));
     }
@@ -227,7 +227,7 @@ proptest! {
         }
         let outcome = evaluate(&snapshot, &memory, &policy);
         for state in states(&snapshot) {
-            let waits = state.replicas.iter().any(|pod| pod.phase == Phase::Unschedulable);
+            let waits = state.pods.iter().any(|pod| pod.phase == Phase::Unschedulable);
             let active = state.scale.filter(|scale| scale.spec > Replicas::ZERO);
             let (Some(scale), true) = (active, waits) else { continue };
             if let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict {

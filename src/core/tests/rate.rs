@@ -79,7 +79,7 @@ proptest! {
             let mut snapshot = fleet.snapshot();
             // Whoever has become ready again since its samples has not started twice either.
             let now = snapshot.now;
-            let pods = states_mut(&mut snapshot).flat_map(|state| &mut state.replicas);
+            let pods = states_mut(&mut snapshot).flat_map(|state| &mut state.pods);
             pods.take(1).for_each(|pod| pod.ready_since = Some(now));
             let once = decide(&snapshot, &observe(&snapshot, fleet.memory.clone()), &fleet.policy);
             let twice = decide(&snapshot, &observe(&snapshot, once.memory.clone()), &fleet.policy);

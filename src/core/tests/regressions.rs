@@ -157,7 +157,7 @@ fn with_second_variant(
     second.variant.id = id(name);
     let (spec, none) = (Replicas::new(spec), Replicas::ZERO);
     second.scale = Some(Scale { spec, current: spec, ready: none });
-    second.replicas.clear();
+    second.pods.clear();
     second.variant.bounds = Bounds { min: none, max: None };
     change(&mut variants[0], &mut second);
     variants.push(second);
@@ -217,7 +217,7 @@ fn the_replica_kept_of_a_promise_nobody_followed_is_no_second_step() {
     let world = World::with_load(3, (0.1, 0.0));
     // Twelve were promised long ago, and the scale object has not counted one of them so far.
     let snapshot = with_second_variant(&world, "uncounted", 12, |first, second| {
-        (second.scale, second.replicas) = (uncounted(12, 0), first.replicas[..1].to_vec());
+        (second.scale, second.pods) = (uncounted(12, 0), first.pods[..1].to_vec());
     });
     let outcome = promised_of(&world, &snapshot, "uncounted", 12, -1200);
     assert_eq!(numbers_of(&outcome), [2, 1], "one step, and one that stays");
@@ -270,7 +270,7 @@ fn an_order_for_a_sleeping_variant_is_kept_while_the_queue_is_not_empty() {
     let mut serving = group.variants.remove(0);
     serving.variant.bounds = Bounds { min: Replicas::ZERO, max: Some(Replicas::ONE) };
     // Nobody knows what the nine pods do, and the scheduler's queue does not become empty.
-    for replica in &mut serving.replicas {
+    for replica in &mut serving.pods {
         (replica.created, replica.ready_since) = (at(0), Some(at(0)));
         replica.engines = [("0".into(), Signals::default())].into_iter().collect();
     }

@@ -150,8 +150,8 @@ fn the_safety_net_wakes_a_variant_at_zero_whose_status_has_a_higher_number() {
     add_sleeping(&mut snapshot, Some(4));
     // No node has room for more of the first, so that the second is asked.
     let first = &mut group_of(&mut snapshot).variants[0];
-    let pending = Replica { pod: "pending".into(), phase: Phase::Unschedulable, ..first.replicas[0].clone() };
-    first.replicas.push(pending);
+    let pending = Pod { name: "pending".into(), phase: Phase::Unschedulable, ..first.pods[0].clone() };
+    first.pods.push(pending);
     let group = GroupMemory { cycle_at: Some(at(-6)), ..GroupMemory::default() };
     let memory = Memory { groups: [(group_id(), group)].into(), ..Memory::default() };
     let outcome = evaluate(&snapshot, memory, &world.policy);

@@ -18,9 +18,9 @@ fn scenarios() -> [Scenario; 3] {
 fn leave_without_a_node(scenario: &mut Scenario, pods: u32) {
     let all = Replicas::new(pods + 1);
     let own = &mut group_of(&mut scenario.snapshot).variants[0];
-    let nowhere = own.replicas[1].clone();
-    own.replicas.truncate(1);
-    own.replicas.extend((0..pods).map(|pod| Replica { pod: format!("x{pod}").into(), ..nowhere.clone() }));
+    let nowhere = own.pods[1].clone();
+    own.pods.truncate(1);
+    own.pods.extend((0..pods).map(|pod| Pod { name: format!("x{pod}").into(), ..nowhere.clone() }));
     own.scale = Some(Scale { spec: all, current: all, ready: Replicas::ONE });
     let memory = scenario.memory.groups.values_mut().next().unwrap();
     memory.variants.get_mut("cheap").unwrap().target = Some(all);

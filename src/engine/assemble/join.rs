@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 use wva_core::isolate;
 use wva_core::model::GroupId;
 use wva_core::quality::judged_engines;
-use wva_core::snapshot::{ModelGroup, Replica, Sample, Signal, Signals, SourceHealth};
+use wva_core::snapshot::{ModelGroup, Pod, Sample, Signal, Signals, SourceHealth};
 use wva_core::units::Seconds;
 
 use crate::engine::join_failure::JoinFailure;
@@ -42,7 +42,7 @@ pub(super) fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Serie
 
 /// Removes all series of a model whose join failed: a part of them would look complete.
 fn clear_series(group: &mut ModelGroup, cause: &str) {
-    for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
+    for replica in group.variants.iter_mut().flat_map(|state| &mut state.pods) {
         replica.engines = wva_core::name_map::NameMap::default();
     }
     group.scheduler = Signals::default();
@@ -89,20 +89,20 @@ fn addresses(groups: &BTreeMap<GroupId, ModelGroup>) -> HashMap<SmolStr, Address
     for (at, (id, group)) in groups.iter().enumerate() {
         let addresses = namespaces.entry(id.namespace.clone()).or_default();
         addresses.models.insert(id.model.clone(), at);
-        let replicas = group.variants.iter().flat_map(|state| &state.replicas);
-        addresses.pods.extend(replicas.enumerate().map(|(pod, replica)| (replica.pod.clone(), (at, pod))));
+        let replicas = group.variants.iter().flat_map(|state| &state.pods);
+        addresses.pods.extend(replicas.enumerate().map(|(pod, replica)| (replica.name.clone(), (at, pod))));
     }
     namespaces
 }
 
 /// A pod while its series are joined.
-struct Pod<'a> {
+struct PodJoin<'a> {
     /// The model of its variant.
     model: &'a str,
     /// True when one of its series names that model. Then series of another model (of a second engine in the pod) are ignored;
     /// otherwise all count, because a served name may differ from `modelID`.
     names_its_model: bool,
-    replica: &'a mut Replica,
+    replica: &'a mut Pod,
     /// The engines whose port is known, by port.
     ports: BTreeMap<u16, BTreeSet<SmolStr>>,
     /// Requests that schedulers sent to it, by port.
@@ -113,9 +113,9 @@ struct Pod<'a> {
 type Parts = Vec<Vec<Sample>>;
 
 fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
-    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.replicas);
-    let mut pods: Vec<Pod<'_>> = replicas
-        .map(|replica| Pod {
+    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
+    let mut pods: Vec<PodJoin<'_>> = replicas
+        .map(|replica| PodJoin {
             model,
             names_its_model: false,
             replica,
@@ -143,13 +143,13 @@ fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
             Some(_) => {}
         }
     }
-    pods.into_iter().for_each(Pod::attribute_requests);
+    pods.into_iter().for_each(PodJoin::attribute_requests);
     for (signal, parts) in queues {
         group.scheduler.add(signal, queue_of(&parts));
     }
 }
 
-impl Pod<'_> {
+impl PodJoin<'_> {
     fn add(&mut self, series: Series) {
         let is_of_other_model = series.model.is_some_and(|model| *model != *self.model);
         if is_of_other_model && self.names_its_model {

@@ -7,7 +7,7 @@ use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series, UnlabelledNode}
 use jiff::SignedDuration;
 use smol_str::SmolStr;
 use wva_core::model::{Analyzer, Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
-use wva_core::snapshot::{Phase, Replica, Sample, Scale, Signal, Template, VariantState};
+use wva_core::snapshot::{Phase, Pod, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Memory, Policy, VariantId, decide, observe};
 
@@ -40,8 +40,8 @@ fn view() -> ClusterView {
         accelerator: None,
         role: Role::Both,
     };
-    let replica = Replica {
-        pod: "llama-0".into(),
+    let replica = Pod {
+        name: "llama-0".into(),
         phase: Phase::Ready,
         created: now(),
         ready_since: Some(now()),
@@ -50,7 +50,7 @@ fn view() -> ClusterView {
     let state = VariantState {
         variant,
         scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
-        replicas: vec![replica],
+        pods: vec![replica],
         last_status: None,
         template: Template::default(),
     };
@@ -73,7 +73,7 @@ fn series(pod: &str, model: &str, value: f64) -> Series {
 fn engines(collected: Collected) -> Vec<f64> {
     let snapshot = assembled(&view(), Ok(collected), now());
     let group = snapshot.groups.values().next().unwrap();
-    let engines = group.variants[0].replicas[0].engines.values();
+    let engines = group.variants[0].pods[0].engines.values();
     engines.filter_map(|signals| signals.newest(Signal::KvUsage)).map(|sample| sample.value).collect()
 }
 
@@ -160,7 +160,7 @@ fn a_sample_of_the_future_once_had_the_whole_fleet_copied_and_decided_about_twic
         Series { samples: vec![sample(-5, 0.5), sample(90, 0.9)], ..series("llama-0", "meta/llama", 0.5) };
     let collected = Collected { series: vec![series], ..Collected::default() };
     let group = assembled(&view(), Ok(collected), now()).groups.into_values().next().unwrap();
-    let engine = group.variants[0].replicas[0].engines.values().next().unwrap();
+    let engine = group.variants[0].pods[0].engines.values().next().unwrap();
     assert_eq!(engine.newest(Signal::KvUsage), Some(sample(-5, 0.5)), "it is left out here already");
 }
 
@@ -210,7 +210,7 @@ fn at_port(engine: &str, port: u16) -> Series {
 fn arrivals(series: Vec<Series>) -> Vec<(String, f64)> {
     let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
     let group = snapshot.groups.into_values().next().unwrap();
-    let engines = &group.variants[0].replicas[0].engines;
+    let engines = &group.variants[0].pods[0].engines;
     let newest = |(name, signals): (&SmolStr, &Signals)| {
         Some((name.to_string(), signals.newest(Signal::SchedulerAttempts)?.value))
     };
@@ -310,7 +310,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     let mut healthy = view.variants[0].clone();
     healthy.variant.id = VariantId::new("llm", "qwen");
     healthy.variant.model = "qwen".into();
-    healthy.replicas[0].pod = "qwen-0".into();
+    healthy.pods[0].name = "qwen-0".into();
     view.variants.push(healthy);
     let both = || vec![series("llama-0", "meta/llama", 0.5), series("qwen-0", "qwen", 0.25)];
     let answer = || Ok(Collected { series: both(), ..Collected::default() });
@@ -319,7 +319,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     BROKEN.set(None);
     let shows = |snapshot: &Snapshot, model: &str| {
         let group = snapshot.groups.iter().find(|(id, _)| id.model == model).unwrap().1;
-        let engines = group.variants[0].replicas[0].engines.len();
+        let engines = group.variants[0].pods[0].engines.len();
         (engines, group.source == SourceHealth::Complete)
     };
     assert_eq!((shows(&snapshot, "meta/llama"), shows(&snapshot, "qwen")), ((0, false), (1, true)));
@@ -341,7 +341,7 @@ fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
     let phase = |series| {
         let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());
         let state = snapshot.groups.into_values().next().unwrap().variants.swap_remove(0);
-        (state.replicas[0].phase, state.scale.unwrap().ready.get())
+        (state.pods[0].phase, state.scale.unwrap().ready.get())
     };
     assert_eq!(phase(vec![sleeps("0")]), (Phase::Asleep, 0));
     assert_eq!(phase(vec![sleeps("0"), sleeps("1")]), (Phase::Asleep, 0));

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use wva_core::model::{GroupId, Policy, Role, TargetRef, Variant, VariantId};
 use wva_core::required_signals::required_signals;
 use wva_core::snapshot::{
-    Engine, EngineParameters, ModelGroup, Replica, Scale, Signal, Signals, Snapshot, SourceHealth, Template,
+    Engine, EngineParameters, ModelGroup, Scale, Signal, Signals, Snapshot, SourceHealth, Template,
     VariantState,
 };
 use wva_core::units::Replicas;
@@ -206,7 +206,7 @@ impl Observer {
         for scrape in &round.pods {
             let index = self.serials.get(scrape.variant).map(|serials| serials.binary_search(&scrape.serial));
             let Some(Ok(index)) = index else { continue };
-            let replicas = group.variants.get_mut(scrape.variant).map(|state| &mut state.replicas);
+            let replicas = group.variants.get_mut(scrape.variant).map(|state| &mut state.pods);
             let Some(replica) = replicas.and_then(|replicas| replicas.get_mut(index)) else { continue };
             let row = scrape.values.iter().copied().filter(|(signal, _)| self.needed.contains(signal));
             // A pod without a single sample has no known engine.
@@ -230,14 +230,14 @@ impl Observer {
             state.variant.bounds = cluster.scenario().variants[index].bounds_at(now_s);
             state.scale = Some(Scale { spec: counts.spec, current, ready: counts.ready });
             let pods = cluster.pods().iter().filter(|pod| pod.variant == index);
-            update_replicas(&mut state.replicas, serials, pods);
+            update_replicas(&mut state.pods, serials, pods);
         }
     }
 }
 
 /// Makes `replicas` equal to `pods`, which are in the order of their serials. Samples of pods that still exist stay.
 fn update_replicas<'p>(
-    replicas: &mut Vec<Replica>,
+    replicas: &mut Vec<wva_core::snapshot::Pod>,
     serials: &mut Vec<u64>,
     pods: impl Iterator<Item = &'p Pod>,
 ) {
@@ -246,8 +246,8 @@ fn update_replicas<'p>(
         while known.next_if(|(serial, _)| *serial < pod.serial).is_some() {}
         let engines = known.next_if(|(serial, _)| *serial == pod.serial).map(|(_, replica)| replica.engines);
         serials.push(pod.serial);
-        replicas.push(Replica {
-            pod: pod.name.clone(),
+        replicas.push(wva_core::snapshot::Pod {
+            name: pod.name.clone(),
             phase: pod.phase(),
             created: timestamp(pod.created_s),
             ready_since: pod.ready_since_s().map(timestamp),
@@ -279,7 +279,7 @@ fn variant_state(variant: &SimVariant) -> VariantState {
             role: Role::Both,
         },
         scale: None,
-        replicas: Vec::new(),
+        pods: Vec::new(),
         last_status: None,
         template: Template { gpus: variant.gpus, engine: Some(engine) },
     }

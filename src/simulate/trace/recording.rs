@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::GroupId;
-use wva_core::snapshot::{ModelGroup, Replica, Signal, Signals, Snapshot};
+use wva_core::snapshot::{ModelGroup, Pod, Signal, Signals, Snapshot};
 
 use super::super::input::InputError;
 use super::{MAX_INTERVALS, RateInterval, Series, TokenMeans};
@@ -137,17 +137,17 @@ impl RequestCounts {
     fn add_group(&mut self, group: &ModelGroup) {
         let is_first = self.start.is_none() && self.last.is_empty();
         for variant in &group.variants {
-            for replica in &variant.replicas {
+            for replica in &variant.pods {
                 self.add_pod(&variant.variant.id.name, replica, is_first);
             }
         }
         self.add_scheduler(&group.scheduler);
     }
 
-    fn add_pod(&mut self, variant: &SmolStr, replica: &Replica, is_first: bool) {
+    fn add_pod(&mut self, variant: &SmolStr, replica: &Pod, is_first: bool) {
         for (engine, signals) in replica.engines.iter() {
             let Some((at, counters)) = Counters::new(signals) else { continue };
-            let id = (variant.clone(), replica.pod.clone(), engine.clone());
+            let id = (variant.clone(), replica.name.clone(), engine.clone());
             // A new pod counts from when it became ready. In the first evaluation no pod is new.
             let start = replica.ready_since.filter(|_| !is_first).map(|since| (since, Counters::default()));
             let before = self.last.insert(id, (at, counters)).or(start);

@@ -72,13 +72,7 @@ fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
         accelerator: None,
         role: Role::Both,
     };
-    VariantState {
-        variant,
-        scale: None,
-        replicas: Vec::new(),
-        last_status: None,
-        template: Template::default(),
-    }
+    VariantState { variant, scale: None, pods: Vec::new(), last_status: None, template: Template::default() }
 }
 
 pub(crate) async fn server_with(change: impl FnOnce(&mut ServerOptions)) -> TestServer {

@@ -82,8 +82,7 @@ fn counted(evaluation: &Evaluation) -> Evaluation {
     let now = counted.snapshot.now;
     let requests = 2.0 * now.duration_since("2026-01-01T00:00:00Z".parse().unwrap()).as_secs_f64();
     let variants = counted.snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
-    for signals in variants.flat_map(|variant| &mut variant.replicas).flat_map(|pod| pod.engines.values_mut())
-    {
+    for signals in variants.flat_map(|variant| &mut variant.pods).flat_map(|pod| pod.engines.values_mut()) {
         for (signal, each) in [
             (Signal::TimeToFirstTokenCount, 1.0),
             (Signal::PromptTokens, 700.0),
@@ -97,8 +96,7 @@ fn counted(evaluation: &Evaluation) -> Evaluation {
 }
 
 fn engines(snapshot: &Snapshot) -> f64 {
-    let pods =
-        snapshot.groups.values().flat_map(|group| &group.variants).flat_map(|variant| &variant.replicas);
+    let pods = snapshot.groups.values().flat_map(|group| &group.variants).flat_map(|variant| &variant.pods);
     pods.map(|pod| pod.engines.len() as f64).sum()
 }
 

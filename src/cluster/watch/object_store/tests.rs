@@ -62,7 +62,7 @@ fn cluster() -> ClusterStore {
 #[test]
 fn pods_join_their_variant_through_the_chain_of_owners() {
     let view = cluster().state().view;
-    let names: Vec<_> = view.variants[0].replicas.iter().map(|replica| replica.pod.as_str()).collect();
+    let names: Vec<_> = view.variants[0].pods.iter().map(|replica| replica.name.as_str()).collect();
     assert_eq!(names, ["chat-1-a", "chat-1-b"]);
     let scraped: Vec<_> = view.endpoints.iter().map(|endpoint| endpoint.pod.as_str()).collect();
     assert_eq!(scraped, ["chat-1-a"], "only ready pods of variants are read");
@@ -136,14 +136,14 @@ fn a_variant_without_its_target_stays_and_has_no_scale() {
     let mut store = cluster();
     store.deployments.apply(Event::Delete((key("chat"), None)));
     let view = store.state().view;
-    assert_eq!((view.variants[0].scale, view.variants[0].replicas.len()), (None, 0));
+    assert_eq!((view.variants[0].scale, view.variants[0].pods.len()), (None, 0));
 }
 
 #[test]
 fn pods_of_a_recreated_deployment_do_not_count() {
     let mut store = cluster();
     store.deployments.apply(applied("chat", target("d-2")));
-    assert!(store.state().view.variants[0].replicas.is_empty());
+    assert!(store.state().view.variants[0].pods.is_empty());
 }
 
 #[test]

@@ -6,7 +6,7 @@ use criterion::{Bencher, BenchmarkId, Criterion, Throughput};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
-use wva_core::snapshot::{ModelGroup, Phase, Replica, Scale, Signals, SourceHealth, Template, VariantState};
+use wva_core::snapshot::{ModelGroup, Phase, Pod, Scale, Signals, SourceHealth, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId};
 
@@ -21,8 +21,8 @@ const REPLICAS: u32 = 2;
 /// A variant whose pods all show `signals`.
 pub(crate) fn variant(group: &GroupId, name: &str, cost: f64, signals: &Signals) -> VariantState {
     let count = Replicas::new(REPLICAS);
-    let replica = |pod| Replica {
-        pod: format_smolstr!("{name}-7d9f8c6b5d-x2x4{pod}"),
+    let replica = |pod| Pod {
+        name: format_smolstr!("{name}-7d9f8c6b5d-x2x4{pod}"),
         phase: Phase::Ready,
         created: START - SignedDuration::from_hours(5),
         ready_since: Some(START - SignedDuration::from_hours(4)),
@@ -39,7 +39,7 @@ pub(crate) fn variant(group: &GroupId, name: &str, cost: f64, signals: &Signals)
             role: Role::Both,
         },
         scale: Some(Scale { spec: count, current: count, ready: count }),
-        replicas: (0..REPLICAS).map(replica).collect(),
+        pods: (0..REPLICAS).map(replica).collect(),
         last_status: Some(count),
         template: Template::default(),
     }

@@ -104,7 +104,7 @@ pub(crate) fn choose_unlearned<'a>(
 ) -> Vec<(Role, Analyzer)> {
     // Hours at zero teach nothing: the time begins when pods serve.
     let serves =
-        |variant: &VariantContext<'_>| variant.state.replicas.iter().any(|pod| pod.phase == Phase::Ready);
+        |variant: &VariantContext<'_>| variant.state.pods.iter().any(|pod| pod.phase == Phase::Ready);
     learned.unlearned.retain(|of, _| variants.iter().any(|variant| role(variant) == *of && serves(variant)));
     let mut chosen = Vec::new();
     if looks.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
@@ -172,7 +172,7 @@ fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
 
 /// A request runs or waits in a pod of `variants`.
 fn is_busy(variants: &[VariantContext<'_>]) -> bool {
-    let pods = variants.iter().flat_map(|variant| &variant.state.replicas);
+    let pods = variants.iter().flat_map(|variant| &variant.state.pods);
     let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let mut gauges = engines.flat_map(|(_, signals)| {
         [Signal::Running, Signal::Waiting].map(|gauge| signals.newest(gauge)).into_iter().flatten()
@@ -260,7 +260,7 @@ fn cause_of_missing(
     variant: &VariantContext<'_>,
 ) -> GapCause {
     let coverage = &variant.coverage;
-    let all = variants.iter().flat_map(|variant| &variant.state.replicas);
+    let all = variants.iter().flat_map(|variant| &variant.state.pods);
     let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
     let needed = context.declared(role(variant)).required();
     let known = shown_signals(engines.map(|(_, signals)| signals), needed, context.now);

@@ -209,7 +209,7 @@ fn pass_on(
 
 /// The newest values of a gauge of requests, of all processes that serve.
 fn in_pods(variant: &VariantContext<'_>, signal: Signal) -> f64 {
-    let serving = variant.state.replicas.iter().filter(|replica| replica.phase == Phase::Ready);
+    let serving = variant.state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
     let newest =
         serving.flat_map(judged_engines).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
     newest.map(|sample| sample.value).sum()
@@ -239,7 +239,7 @@ fn rate_variant(
     let [whole_start, patience] =
         [start, OVERDUE_FACTOR * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
     let (mut pods, mut failing, mut never) = (Vec::new(), 0, 0);
-    for replica in &state.replicas {
+    for replica in &state.pods {
         match PodOutlook::assess(replica, patience, context.now) {
             PodOutlook::Ready => pods.push(Seconds::ZERO),
             PodOutlook::Starting => {

@@ -50,8 +50,8 @@ fn variant(before: Shown, second: i64, then: Shown, lasts: i64) -> VariantState 
 /// A variant with one pod that has shown `signals`.
 pub(super) fn with_pod(signals: Signals) -> VariantState {
     let created = at(-900);
-    let replica = Replica {
-        pod: "p".into(),
+    let replica = Pod {
+        name: "p".into(),
         phase: Phase::Ready,
         created,
         ready_since: Some(created),
@@ -438,17 +438,17 @@ fn ranges_leave_out_the_last_two_minutes() {
 #[test]
 fn a_new_pod_is_distrusted_like_most_of_the_pods_that_it_joins() {
     let history = history_of(with_latencies, Analyzer::Rate);
-    let pod = |name: &str, ready: i64, shows: Shown| Replica {
-        pod: name.into(),
+    let pod = |name: &str, ready: i64, shows: Shown| Pod {
+        name: name.into(),
         ready_since: Some(at(ready)),
-        ..variant(with_latencies, 900, shows, 60).replicas.remove(0)
+        ..variant(with_latencies, 900, shows, 60).pods.remove(0)
     };
     let still = |old: &[&str]| {
         let mut state = variant(with_latencies, 900, DOUBLED, 60);
-        state.replicas = old.iter().map(|name| pod(name, -900, DOUBLED)).collect();
+        state.pods = old.iter().map(|name| pod(name, -900, DOUBLED)).collect();
         let first = assess(Analyzer::Rate, &state, &history, 960);
         let history = after(Analyzer::Rate, &history, (&state, &first), 960);
-        state.replicas.push(pod("young", 760, with_latencies));
+        state.pods.push(pod("young", 760, with_latencies));
         let coverage = assess(Analyzer::Rate, &state, &history, 960);
         let young = coverage.contradictions.iter().find(|(engine, _)| engine == "young");
         young.is_some_and(|(_, contradictions)| {

@@ -199,12 +199,12 @@ impl ClosedFormFleet {
         snapshot_of(at(self.now), group)
     }
 
-    fn replica(&self, pod: &Pod) -> Replica {
+    fn replica(&self, pod: &Pod) -> wva_core::snapshot::Pod {
         let is_ready = pod.ready <= self.now;
         let waits = if self.nowhere { Phase::Unschedulable } else { Phase::Starting };
         let is_down = matches!(self.source, SourceHealth::Down { .. });
         let shown = if is_ready && !is_down { pod.signals() } else { Signals::default() };
-        Replica {
+        wva_core::snapshot::Pod {
             phase: if is_ready { Phase::Ready } else { waits },
             created: at(pod.created),
             ready_since: is_ready.then(|| at(pod.ready)),

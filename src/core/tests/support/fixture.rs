@@ -19,10 +19,10 @@ pub(crate) fn id(name: &str) -> VariantId {
 }
 
 /// A Ready pod of one engine, which is not there if it shows nothing.
-pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Replica {
+pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Pod {
     let engine = Some(signals).filter(|signals| !signals.is_empty());
-    Replica {
-        pod: name.into(),
+    Pod {
+        name: name.into(),
         phase: Phase::Ready,
         created: at(-900),
         ready_since: Some(at(-800)),
@@ -31,7 +31,7 @@ pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Replica {
 }
 
 /// A variant of these pods, whose scale object counts all of them.
-pub(crate) fn variant_state(name: &str, replicas: Vec<Replica>) -> VariantState {
+pub(crate) fn variant_state(name: &str, replicas: Vec<Pod>) -> VariantState {
     let all = Replicas::new(count(replicas.len()));
     VariantState {
         variant: Variant {
@@ -44,19 +44,19 @@ pub(crate) fn variant_state(name: &str, replicas: Vec<Replica>) -> VariantState 
             role: Role::Both,
         },
         scale: Some(Scale { spec: all, current: all, ready: ready(&replicas) }),
-        replicas,
+        pods: replicas,
         last_status: None,
         template: Template::default(),
     }
 }
 
-fn ready(replicas: &[Replica]) -> Replicas {
+fn ready(replicas: &[Pod]) -> Replicas {
     Replicas::new(count(replicas.iter().filter(|pod| pod.phase == Phase::Ready).count()))
 }
 
 /// The scale object of a variant counts its Ready pods.
 pub(crate) fn count_ready(state: &mut VariantState) {
-    let ready = ready(&state.replicas);
+    let ready = ready(&state.pods);
     state.scale = state.scale.map(|scale| Scale { ready, ..scale });
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn states_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut V
 }
 
 pub(crate) fn engines_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut Signals> {
-    states_mut(snapshot).flat_map(|state| &mut state.replicas).flat_map(|pod| pod.engines.values_mut())
+    states_mut(snapshot).flat_map(|state| &mut state.pods).flat_map(|pod| pod.engines.values_mut())
 }
 
 /// Takes away the series of signals that are not to be kept.
@@ -242,7 +242,7 @@ impl World {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let engine = |rank: u32| (rank.to_smolstr(), self.signals());
-        let pod = |index| Replica {
+        let pod = |index| Pod {
             engines: (0..self.engines).map(engine).filter(|(_, signals)| !signals.is_empty()).collect(),
             ..ready_pod(format!("llama-{index}"), Signals::default())
         };

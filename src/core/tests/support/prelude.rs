@@ -12,8 +12,8 @@ pub(crate) use wva_core::model::{
 };
 pub(crate) use wva_core::report::Rule;
 pub(crate) use wva_core::snapshot::{
-    Engine, EngineParameters, ModelGroup, Phase, Replica, Sample, Scale, Signal, Signals, SourceHealth,
-    Template, VariantState,
+    Engine, EngineParameters, ModelGroup, Phase, Pod, Sample, Scale, Signal, Signals, SourceHealth, Template,
+    VariantState,
 };
 pub(crate) use wva_core::units::{Cost, Replicas, Seconds, count};
 pub(crate) use wva_core::{GroupId, Outcome, Policy, Snapshot, VariantId, decide, observe};

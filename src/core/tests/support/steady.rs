@@ -38,7 +38,7 @@ impl Steady {
     fn snapshot(&self) -> Snapshot {
         let mut snapshot = self.world.snapshot();
         let group = group_of(&mut snapshot);
-        for (index, (pod, rate)) in group.variants[0].replicas.iter_mut().zip(&self.rates).enumerate() {
+        for (index, (pod, rate)) in group.variants[0].pods.iter_mut().zip(&self.rates).enumerate() {
             let spike = self.spike.filter(|_| index == 0);
             let engine = |rate: &f64| ("0".into(), engine(self.world.now, *rate, self.slower, spike));
             pod.engines = rate.iter().map(engine).collect();

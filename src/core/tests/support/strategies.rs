@@ -109,7 +109,7 @@ fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
     prop_oneof![1 => Just(Vec::new()), 3 => some].boxed()
 }
 
-fn replica() -> BoxedStrategy<Replica> {
+fn replica() -> BoxedStrategy<Pod> {
     let phase = prop_oneof![
         12 => Just(Phase::Ready),
         1 => Just(Phase::Pending),
@@ -125,13 +125,13 @@ fn replica() -> BoxedStrategy<Replica> {
         .prop_map(|(phase, age, engines)| {
             let ready_since = (phase == Phase::Ready).then(|| ago(age / 2));
             let engines = engines.into();
-            Replica { pod: SmolStr::default(), phase, created: ago(age), ready_since, engines }
+            Pod { name: SmolStr::default(), phase, created: ago(age), ready_since, engines }
         })
         .boxed()
 }
 
 /// Mostly the scale object that counts these pods.
-fn scale(replicas: &[Replica]) -> impl Strategy<Value = Option<Scale>> + use<> {
+fn scale(replicas: &[Pod]) -> impl Strategy<Value = Option<Scale>> + use<> {
     let pods = |is_counted: fn(Phase) -> bool| {
         Replicas::new(count(replicas.iter().filter(|pod| is_counted(pod.phase)).count()))
     };
@@ -165,7 +165,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
         .prop_map(move |((scale, mut replicas), (min, max), role, of_pod, last_status)| {
             let (cost, accelerator, gpus, engine) = of_pod;
             for (index, replica) in replicas.iter_mut().enumerate() {
-                replica.pod = format_smolstr!("{name}-{index}");
+                replica.name = format_smolstr!("{name}-{index}");
             }
             let mut state = variant_state(name, replicas);
             state.variant.cost = Cost::new(cost).unwrap();
@@ -331,7 +331,7 @@ pub(crate) fn later(snapshot: &Snapshot, by: SignedDuration) -> Snapshot {
     later.now += by;
     for group in later.groups.values_mut() {
         postpone(&mut group.scheduler, by);
-        for replica in group.variants.iter_mut().flat_map(|state| &mut state.replicas) {
+        for replica in group.variants.iter_mut().flat_map(|state| &mut state.pods) {
             replica.created += by;
             replica.ready_since = replica.ready_since.map(|at| at + by);
             replica.engines.values_mut().for_each(|engine| postpone(engine, by));
