@@ -3,8 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::age::may_lower;
 use super::numeric::{is_default, six_digits};
-use crate::moment::{Moment, may_lower};
+use crate::moment::Moment;
 
 /// Time constant, seconds.
 const TIME_CONSTANT: f64 = 30.0;
