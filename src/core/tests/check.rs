@@ -205,7 +205,7 @@ fn what_a_lowered_maximum_takes_is_the_users() {
 }
 
 #[test]
-fn what_a_limit_takes_of_a_promise_is_the_limits_and_what_runs_is_not() {
+fn a_limit_may_cut_published_replicas_but_not_running_ones() {
     let mut limited = Policy::default();
     limited.limits.spend = Some(Cost::new(40.0).unwrap());
     // Nine were promised, and four run.
@@ -244,7 +244,7 @@ fn an_h100_fleet_without_the_argument_may_shrink() {
 }
 
 #[test]
-fn what_once_ran_counts_where_it_is_more_than_the_argument_and_does_not_flicker() {
+fn peaks_above_the_argument_count_and_do_not_flicker() {
     let full = Fleet { running: 30.0, ..FOUR };
     assert_eq!(names(std::slice::from_ref(&full)), ["a"]);
     let busier = snapshot(&[Fleet { running: 64.0, ..FOUR }]);

@@ -282,7 +282,7 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
 }
 
 #[test]
-fn hours_without_pods_are_no_time_in_which_it_could_have_learned() {
+fn time_without_pods_does_not_count_as_learning_time() {
     let mut fleet = Fleet { output: 1.0, rate: 20.0, ..fleet(Analyzer::Rate) };
     assert_eq!(fleet.gap(15), None);
     fleet.pods = 0;

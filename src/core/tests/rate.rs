@@ -30,7 +30,7 @@ proptest! {
 
     /// At any moment the program may be another one with the same memory.
     #[test]
-    fn what_is_written_down_goes_on_as_if_nothing_had_been(loads in loads(), seed in 1_u64..1000, cut in 0.2_f64..0.8) {
+    fn stored_memory_continues_as_if_there_had_been_no_restart(loads in loads(), seed in 1_u64..1000, cut in 0.2_f64..0.8) {
         let (mut first, mut steps) = (ClosedFormFleet::new(Workload::default(), 2, seed), Vec::new());
         loads.iter().for_each(|(rate, lasts)| steps.extend(vec![*rate; usize::try_from(lasts / SCRAPE).unwrap()]));
         let cut = (cut * steps.len() as f64) as usize;

@@ -71,7 +71,7 @@ fn a_pod_of_several_ranks_takes_all_of_them_with_it() {
 }
 
 #[test]
-fn a_model_that_nothing_can_wake_does_not_sleep_and_at_zero_says_so() {
+fn a_model_without_wake_up_signal_is_not_scaled_to_zero() {
     let mut world = World { queued: false, load: (0.0, 0.0), ..World::that_may_sleep(60) };
     for _ in 0..40 {
         assert_eq!(world.number(15), 1, "no queue to wake it");
@@ -185,7 +185,7 @@ fn promised_of(world: &World, snapshot: &Snapshot, name: &str, target: u32, sinc
 }
 
 #[test]
-fn a_promise_that_was_given_up_and_is_wanted_again_is_waited_for_again() {
+fn a_withdrawn_number_that_is_published_again_is_waited_for_again() {
     let mut world = World { max: Some(1), ..World::with_load(1, (0.9, 6.0)) };
     world.policy.global.default.stability.down_window = Seconds::whole(120);
     let snapshot = with_second_variant(&world, "sleeper", 0, |_, _| {});

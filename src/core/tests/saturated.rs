@@ -113,7 +113,7 @@ fn read_twice(snapshot: &Snapshot, memory: Memory, policy: &Policy, name: &str) 
 }
 
 #[test]
-fn what_the_net_keeps_of_an_unseen_fleet_is_a_number_at_the_second_read_too() {
+fn the_safety_net_keeps_the_number_of_an_unseen_fleet_at_every_read() {
     let world = World { max: Some(3), ..World::new(3) };
     let mut snapshot = world.snapshot();
     // Two of three were promised, and since then no pod has been scraped.
@@ -134,7 +134,7 @@ fn add_sleeping(snapshot: &mut Snapshot, last_status: Option<u32>) {
 }
 
 #[test]
-fn what_a_lowered_maximum_takes_from_a_promise_is_not_waited_for() {
+fn replicas_beyond_a_lowered_maximum_are_not_waited_for() {
     let world = World { max: Some(3), ..World::with_load(3, SATURATED) };
     let mut snapshot = world.snapshot();
     add_sleeping(&mut snapshot, None);

@@ -38,7 +38,7 @@ fn found(verdict: &Verdict, expected: &Expected) -> Expected {
 }
 
 #[test]
-fn every_scenario_is_decided_as_promised() {
+fn every_scenario_gives_its_expected_decision() {
     let mut wrong = Vec::new();
     for (name, scenario) in all() {
         let Outcome { decisions, report, .. } = scenario.decided();

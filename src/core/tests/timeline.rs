@@ -133,7 +133,7 @@ fn the_checker_refuses_what_breaks_a_rule() {
 }
 
 #[test]
-fn a_limit_takes_back_in_several_steps_what_was_promised_and_does_not_run() {
+fn a_limit_cuts_published_replicas_that_do_not_run_in_steps() {
     let mut world = World::new(6);
     assert_eq!(world.number(0), 5);
     (world.now, world.running) = (world.now + 15, 1);

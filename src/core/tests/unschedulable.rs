@@ -49,7 +49,7 @@ fn pods_that_no_node_has_room_for_are_ordered_once() {
 }
 
 #[test]
-fn where_nobody_else_can_grow_the_number_says_that_no_node_has_room() {
+fn the_report_says_that_no_node_fits_if_no_other_variant_can_grow() {
     for mut scenario in scenarios() {
         let analyzer = scenario.policy.global.default.analyzer;
         group_of(&mut scenario.snapshot).variants[1].variant.bounds =

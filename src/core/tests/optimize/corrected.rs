@@ -255,7 +255,7 @@ fn limits_of_every_kind_hold_for_what_models_share() {
 }
 
 #[test]
-fn which_replica_goes_first_does_not_hang_on_the_unit_of_a_finding() {
+fn the_replica_removed_first_does_not_depend_on_the_unit_of_a_finding() {
     let removed = |unit: f64, compat| {
         let small = V { carries: vec![1000.0 * unit, 1.0], ..v("small", 5.0, 0.0, 1) };
         let large = V { carries: vec![900.0 * unit, 3.0], ..v("large", 5.0, 0.0, 1) };
