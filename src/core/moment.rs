@@ -1,4 +1,5 @@
-//! A time stamp in whole milliseconds, as exact as a scrape and short where hundreds are stored.
+//! A time stamp in whole milliseconds, as exact as a scrape and short where hundreds are stored; and how old learned values may
+//! be to lower a number.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -30,5 +31,30 @@ impl Moment {
 impl From<Timestamp> for Moment {
     fn from(at: Timestamp) -> Self {
         Self(at.as_millisecond())
+    }
+}
+
+/// What was learned longer ago may raise a number and not lower it, seconds: a week, in which every model sees its busy hours and
+/// its quiet ones once, so that what is older was not seen in either.
+const MAX_AGE: f64 = 7.0 * 86_400.0;
+
+/// What was learned `at` may lower a number at `now`. Of unknown age, as earlier versions stored it, it may not before it is learned
+/// anew.
+pub(crate) fn may_lower(at: Option<impl Into<Moment>>, now: impl Into<Moment>) -> bool {
+    at.is_some_and(|at| at.into().until(now.into()) <= MAX_AGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn what_is_older_than_a_week_or_of_unknown_age_may_not_lower() {
+        let now = Timestamp::constant(1_800_000_000, 0);
+        let hours = |hours: i64| Some(now - SignedDuration::from_hours(hours));
+        assert!([0, 24, 168].into_iter().all(|age| may_lower(hours(age), now)));
+        assert!(!may_lower(hours(169), now) && !may_lower(None::<Timestamp>, now));
     }
 }

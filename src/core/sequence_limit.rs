@@ -6,7 +6,7 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::learn::may_lower;
+use crate::moment::may_lower;
 use crate::snapshot::{Engine, EngineParameters, Phase, Signal, Signals, Template, VariantState};
 use crate::units::truncated_u32;
 

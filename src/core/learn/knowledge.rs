@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::age::may_lower;
 use super::arrivals::Arrivals;
 use super::counter_snapshot::{CounterSnapshot, Growth};
 use super::dispersion::Dispersion;
@@ -19,7 +18,7 @@ use super::surge::Surges;
 use super::token_shape::TokenShape;
 use super::window_extrema::WindowMaximum;
 use crate::model::Role;
-use crate::moment::Moment;
+use crate::moment::{Moment, may_lower};
 use crate::name_map::NameMap;
 use crate::snapshot::SignalSet;
 

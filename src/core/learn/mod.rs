@@ -2,7 +2,6 @@
 //! times and surges. What is decided from that is in `analyze::rate`. Each sample counts once, with its own time, however often it is
 //! seen and whatever else is seen with it.
 
-mod age;
 mod arrivals;
 mod change_point;
 mod counter_snapshot;
@@ -20,7 +19,6 @@ mod tests;
 mod token_shape;
 mod window_extrema;
 
-pub(crate) use age::may_lower;
 pub use arrivals::{ArrivalBin, Arrivals};
 pub(crate) use change_point::current_level;
 pub use change_point::{ArrivalCount, ArrivalLevel};

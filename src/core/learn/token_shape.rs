@@ -3,9 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::age::may_lower;
 use super::numeric::{is_default, six_digits};
-use crate::moment::Moment;
+use crate::moment::{Moment, may_lower};
 
 /// Time constant, seconds.
 const TIME_CONSTANT: f64 = 30.0;

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::input::{RequestShape, ThroughputObservation};
 use super::latency_line::{FULL, LatencyLine};
-use crate::learn::may_lower;
+use crate::moment::may_lower;
 use crate::units::{Seconds, to_f64};
 
 /// Seconds between two tokens of an empty engine, before a line was fitted (upstream's constant, as those below).

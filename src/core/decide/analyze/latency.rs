@@ -13,9 +13,9 @@ use crate::analyze::queueing::{
 };
 use crate::arithmetic;
 use crate::decide::context::ModelContext;
-use crate::learn::may_lower;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
+use crate::moment::may_lower;
 use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
 use crate::units::{Replicas, Requests, count, to_f32, truncated_u32};
