@@ -55,7 +55,7 @@ fn by_tokens(usage: f64) -> World {
 }
 
 #[test]
-fn tokens_that_are_missing_become_as_many_replicas_as_they_take() {
+fn missing_tokens_add_as_many_replicas_as_they_need() {
     // 95,000 of 100,000 tokens each: 380,000 / 0.85 are 447,059, 127,059 more than 4 × 80,000: two replicas.
     let world = by_tokens(0.95);
     let outcome = decided(&world, 1.0);
@@ -68,7 +68,7 @@ fn tokens_that_are_missing_become_as_many_replicas_as_they_take() {
 }
 
 #[test]
-fn tokens_that_are_spare_let_replicas_go_and_the_report_says_when_more_would_come() {
+fn spare_tokens_remove_replicas_and_the_report_has_the_threshold_of_more() {
     let world = by_tokens(0.2);
     let outcome = decided(&world, 1.0);
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (2, Reason::ScaleDown));
@@ -108,7 +108,7 @@ fn an_h100_without_the_argument_is_sized_by_256_sequences_by_upstream_only() {
 }
 
 #[test]
-fn what_is_not_whole_lets_nothing_go_whatever_the_analyzer() {
+fn partial_evidence_removes_nothing_whatever_the_analyzer() {
     for analyzer in [Analyzer::Saturation, Analyzer::Threshold, Analyzer::Weighted, Analyzer::QueueingModel] {
         let mut world = World::by(analyzer, 4, (0.01, 0.0));
         world.source = SourceHealth::Partial { warnings: vec!["a store is missing".into()] };
@@ -240,7 +240,7 @@ fn a_rise_goes_in_steps_where_the_policy_says_so() {
 }
 
 #[test]
-fn a_change_that_an_hpa_takes_for_nothing_is_reported() {
+fn a_change_within_an_hpas_tolerance_is_reported() {
     let mut world = World::by(Analyzer::Saturation, 20, (0.82, 0.0));
     world.policy.global.default.utilisation.up = 0.99;
     let outcome = decided(&world, 1.0);
@@ -278,7 +278,7 @@ fn a_late_scrape_of_a_slow_interval_is_no_idle_fleet() {
 }
 
 #[test]
-fn ranks_of_a_pod_are_not_pods() {
+fn the_ranks_of_a_pod_are_removed_together() {
     // Four pods of eight engines at 35 %: three pods carry them at 47 %, one pod would take 140 %.
     let mut world = by_tokens(0.35);
     world.engines = 8;
@@ -287,7 +287,7 @@ fn ranks_of_a_pod_are_not_pods() {
 }
 
 #[test]
-fn a_scheduler_whose_queue_was_lost_lets_nothing_go() {
+fn without_the_schedulers_queue_nothing_is_removed() {
     let world = by_tokens(0.2);
     let mut snapshot = serving(&world, 1.0);
     let scheduler = &mut group_of(&mut snapshot).scheduler;

@@ -1,4 +1,4 @@
-//! Thousands of variants of one model, as a tenant may write them: they cost nobody's stack, and no other model's number.
+//! Thousands of variants of one model, as a tenant may write them: they overflow no stack, and change no other model's number.
 
 use std::time::{Duration, Instant};
 

@@ -226,7 +226,7 @@ fn a_fallback_adds_and_never_removes() {
 fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
     for analyzer in Analyzer::ALL {
         for signal in analyzer.needed(Role::Both).iter() {
-            // Two waiting requests: much for who reads the queue alone, and no saturated fleet.
+            // Three waiting requests: much where the queue alone is read, and no saturated fleet.
             let busy = Fleet { kv: 0.93, waiting: 3.0, rate: 10.0, ..fleet(analyzer) };
             let mut lacking = busy.without(&[signal]);
             let gap = lacking.gap(0).unwrap();
@@ -273,7 +273,7 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
     for _ in 0..40 {
         assert_eq!(idle.gap(15), None);
     }
-    // And one that has learned is told no longer.
+    // And once it has learned, there is no gap.
     fleet.output = 200.0;
     fleet.rate = 2.0;
     fleet.memory.groups.values_mut().for_each(|group| group.signal_history = None);

@@ -1,4 +1,4 @@
-//! A limit on GPUs where nobody knows how many there are.
+//! A limit on GPUs where it is not known how many there are.
 
 use crate::support::prelude::*;
 use crate::support::scenarios::{Scenario, scenario};
@@ -109,7 +109,7 @@ fn busy_and_calm(ready: bool) -> Snapshot {
     snapshot
 }
 
-/// What is decided about them, with a limit on GPUs that nobody can apply or without.
+/// The numbers of both, with a limit on GPUs of which no inventory is known, or without.
 fn numbers(ready: bool, limited: bool) -> Vec<u32> {
     let mut policy = policy_of(Analyzer::Threshold);
     policy.limits.inventory = limited;

@@ -37,7 +37,7 @@ fn is_counted_on_for_three_minutes(took: i64) {
     let compacted = world.memory.groups.values().next().unwrap().compacted();
     let text = serde_json::to_string(&compacted).unwrap();
     assert_eq!(serde_json::from_str::<GroupMemory>(&text).unwrap(), compacted, "it survives a restart");
-    // Five are asked for: the last one starts, and may take three times as long.
+    // Five are ordered: the last one starts, and may take three times as long.
     world.running = 4;
     world.now = 100;
     let waiting = with_one_more(&mut world, 100);
@@ -70,7 +70,7 @@ fn no_analyzer_replaces_pods_that_failed_at_every_look() {
             let _ = world.decide(&snapshot);
             starts(&world).replaced.pods.min(count(failing))
         };
-        // Nobody has seen a start: 120 s.
+        // No start was observed: 120 s.
         let all =
             [(0, 1), (30, 2), (119, 3), (120, 3), (150, 1)].map(|(now, failing)| replaced(now, failing));
         assert_eq!(all, [1, 1, 1, 3, 1], "{analyzer:?}");

@@ -73,10 +73,10 @@ proptest! {
     #![proptest_config(cases::quick())]
 
     #[test]
-    fn the_checker_never_has_to_refuse(snapshot in snapshot(), memory in memory(), policy in anyones_policy()) {
+    fn the_checker_accepts_every_decision(snapshot in snapshot(), memory in memory(), policy in anyones_policy()) {
         let first = evaluate(&snapshot, &memory, &policy);
         prop_assert_eq!(&first.report.violations, &vec![], "{:#?}", first.decisions);
-        // And at the next look, with all that was learned.
+        // And in the next cycle, with all that was learned.
         let next = later(&snapshot, SignedDuration::from_secs(15));
         let second = evaluate(&next, &first.memory, &policy);
         prop_assert_eq!(&second.report.violations, &vec![], "{:#?}", second.decisions);
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn blindness_never_shrinks(snapshot in snapshot(), memory in memory(), policy in anyones_policy(), warned in any::<bool>()) {
+    fn without_complete_evidence_no_number_falls(snapshot in snapshot(), memory in memory(), policy in anyones_policy(), warned in any::<bool>()) {
         let mut snapshot = snapshot;
         for group in snapshot.groups.values_mut() {
             group.source = if warned {

@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(cases::quick())]
 
     #[test]
-    fn what_is_positive_gives_a_number_or_a_reason(
+    fn positive_parameters_give_a_number_or_a_reason(
         parts in prop::array::uniform6(positive()), limits in limits(), target in positive(),
     ) {
         let [alpha, beta, gamma, input, output, rate] = parts;
@@ -167,7 +167,7 @@ proptest! {
         requests in vec((0_u32..4, vec((0_u8..4, 0_u32..6, 0_u64..4, -50.0..50.0_f32), 0..4)), 0..6),
         counts in prop::array::uniform3(0_u64..20), policy in 0_usize..4, delayed in any::<bool>(),
     ) {
-        // Type 3 is an accelerator nobody knows.
+        // Type 3 is an unknown accelerator.
         let available: BTreeMap<SmolStr, u64> = (0_u8..3).map(|kind| kind.to_smolstr()).zip(counts).collect();
         let choice = |(kind, replicas, units, value): (u8, u32, u64, f32)| {
             let allocation = Allocation {

@@ -226,7 +226,7 @@ fn pods_that_no_node_has_room_for_are_not_counted_on() {
 fn the_report_says_what_binds_and_when_the_next_change_is_possible() {
     let mut fleet = ClosedFormFleet::new(Workload::default(), 3, 5);
     fleet.run(6.0, 900);
-    let outcome = fleet.look();
+    let outcome = fleet.outcome();
     let report = &outcome.report.groups[&group_id()];
     let step = report.steps.iter().find(|step| step.stage() == Stage::Analyze).unwrap();
     let value = |name: &str| step.values().iter().find(|value| value.name == name).unwrap().value;

@@ -5,7 +5,7 @@ use crate::support::prelude::*;
 use wva_core::check;
 use wva_core::hpa::Behavior;
 
-/// A real HPA that looks at `world` every 15 s, `ticks` times.
+/// The replicas that a real HPA asks for, which syncs every 15 s, `ticks` times.
 fn follow(world: &mut World, ticks: u32) -> Vec<u32> {
     let mut hpa = TestHpa::new(100, Behavior::default());
     let sync = |_| {
@@ -101,7 +101,7 @@ fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
     assert_eq!(world.number(0), 2);
     world.now -= 3600;
     world.load = (0.75, 4.0);
-    assert_eq!(world.number(0), 3, "a look in the future is due again");
+    assert_eq!(world.number(0), 3, "a cycle in the future is due again");
     world.running = 3;
     assert_eq!(world.number(15), 4);
     let group = world.memory.groups.values_mut().next().unwrap();
@@ -114,7 +114,7 @@ fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
 }
 
 #[test]
-fn a_sample_from_the_future_is_a_bad_sample() {
+fn a_sample_from_the_future_is_ignored() {
     assert_eq!(World::with_load(2, (0.1, 0.0)).number(0), 1, "calm");
     let world = World::with_load(2, (0.1, 0.0));
     let mut snapshot = world.snapshot();

@@ -1,4 +1,4 @@
-//! A source may leave out what no decision looks at: the list of what one does look at is complete.
+//! A source may leave out the signals that no decision reads: the list of those that are required is complete.
 
 use crate::support::prelude::*;
 use wva_core::required_signals;
@@ -27,7 +27,7 @@ fn variants(snapshot: &Snapshot) -> impl Iterator<Item = &Variant> {
 }
 
 #[test]
-fn what_is_not_in_the_list_changes_no_number() {
+fn signals_that_are_not_required_change_no_number() {
     for (analyzer, sleeps) in
         Analyzer::ALL.into_iter().flat_map(|analyzer| [(analyzer, false), (analyzer, true)])
     {
@@ -58,7 +58,7 @@ fn a_fleet_decided_by_percentages_needs_eleven_signals() {
 }
 
 #[test]
-fn the_test_would_see_a_signal_that_matters() {
+fn a_signal_that_is_needed_changes_the_outcome() {
     let world = World::new(2);
     let (less, more) = (world.snapshot(), with(&world.snapshot(), &[Signal::Waiting]));
     let outcome =

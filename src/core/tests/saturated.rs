@@ -40,7 +40,7 @@ fn every_analyzers_saturated_fleet_grows_by_half_at_once_and_after_a_start_up_ti
         let first = world.number(0);
         assert!(first >= 6, "{analyzer:?}: {first}");
         world.running = first;
-        // The start-up time of pods that nobody has seen starting is 120 s; here they run at once.
+        // Where no start was observed, a start-up time of 120 s is assumed; here pods run at once.
         let follow = |_| {
             world.running = world.number(15);
             world.running
@@ -63,7 +63,7 @@ fn a_saturated_fleet_waits_for_pods_that_were_ordered_and_says_so() {
 }
 
 #[test]
-fn what_nobody_followed_is_not_ordered_on_and_on() {
+fn an_order_that_is_not_followed_is_not_repeated() {
     let mut world = World::by(Analyzer::Rate, 4, SATURATED);
     let numbers: Vec<u32> = (0..60).map(|_| world.number(15)).collect();
     assert!(numbers.iter().all(|number| *number == 6), "{numbers:?}");
@@ -90,7 +90,7 @@ fn a_queue_at_the_scheduler_that_never_empties_is_saturation_too() {
 }
 
 #[test]
-fn a_pod_with_room_is_room() {
+fn a_cache_below_its_threshold_is_no_saturation() {
     let mut world = World::with_load(4, (0.99, 4.0));
     assert_eq!(relief(&world), Some(Relief::Growing));
     world.load = (0.9, 4.0);
@@ -125,7 +125,7 @@ fn the_safety_net_keeps_the_number_of_an_unseen_fleet_at_every_read() {
     assert_eq!(read_twice(&snapshot, remembered(promised), &world.policy, "llama"), [3, 3]);
 }
 
-/// A second variant, `sleeping`, of which nobody asks for a replica.
+/// A second variant, `sleeping`, at zero replicas.
 fn add_sleeping(snapshot: &mut Snapshot, last_status: Option<u32>) {
     let mut sleeping = variant_state("sleeping", Vec::new());
     sleeping.last_status = last_status.map(Replicas::new);

@@ -90,7 +90,7 @@ fn calm_after_busy(analyzer: Analyzer) -> Steady {
     steady
 }
 
-/// The number at the next look, when what is known of service times was learned `at`.
+/// The number of the next cycle, when what is known of service times was learned `at`.
 fn with_age(steady: &mut Steady, at: Option<Timestamp>) -> u32 {
     let parameters = learned(&mut steady.world.memory).queueing.values_mut();
     parameters.for_each(|parameters| parameters.learned_at = at);

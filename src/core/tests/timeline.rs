@@ -1,4 +1,4 @@
-//! A variant through time: looks, reads, an HPA that follows, sleep and waking.
+//! A variant through time: cycles, reads, an HPA that follows, scaling to and from zero.
 
 use crate::support::fixture::TestHpa;
 use crate::support::prelude::*;
@@ -6,13 +6,13 @@ use wva_core::check;
 use wva_core::hpa::Behavior;
 
 #[test]
-fn a_hundred_reads_move_a_number_as_far_as_one() {
+fn a_hundred_reads_move_a_number_as_far_as_a_single_read() {
     let mut world = World::with_load(2, (0.75, 4.0));
     assert_eq!(world.number(0), 3);
     for _ in 0..100 {
         assert_eq!(world.number(0), 3);
     }
-    assert_eq!(world.reason(5), Reason::ScaleUp, "the reason of the last look stands until the next");
+    assert_eq!(world.reason(5), Reason::ScaleUp, "the reason of the last cycle stands until the next");
     assert_eq!(world.reason(10), Reason::Transition);
     world.running = 3;
     assert_eq!(world.number(14), 3, "not before the cycle is over");
@@ -121,7 +121,7 @@ fn the_checker_refuses_what_breaks_a_rule() {
     world.min = 0;
     assert_eq!(broken_rule(&world, 0), Some(Rule::ZeroOnlyWhenIdle));
     world.now -= 10;
-    assert_eq!(broken_rule(&world, 4), Some(Rule::OneStep), "between two looks");
+    assert_eq!(broken_rule(&world, 4), Some(Rule::OneStep), "between two cycles");
     world.max = Some(3);
     world.now += 10;
     assert_eq!(broken_rule(&world, 4), Some(Rule::WithinBounds));

@@ -103,7 +103,7 @@ fn all_plans(requests: &[Request], limits: &[Limit]) -> Vec<Vec<Plan>> {
     all
 }
 
-/// The budgets of a limit, and what a replica uses of each; `None` where nobody knows.
+/// The budgets of a limit, and what a replica uses of each; `None` where that is unknown.
 fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
     let gpus = f64::from(replica.gpus);
     let of =
@@ -339,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn water_finds_its_level(
+    fn water_filling_spends_the_budget_within_floors_and_caps(
         models in vec((0.1..9.0, 0.1..90.0, 0_i64..5, 0_i64..30), 1..6),
         budget in 0_i64..100,
     ) {
@@ -407,7 +407,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_the_input_is_no_input(requests in models(), limits in limits(), turn in 0..3_usize) {
+    fn the_order_of_the_input_is_irrelevant(requests in models(), limits in limits(), turn in 0..3_usize) {
         let mut turned = requests.clone();
         turned.rotate_left(turn % requests.len());
         for request in &mut turned {
@@ -422,7 +422,7 @@ proptest! {
     }
 
     #[test]
-    fn no_number_is_too_odd(
+    fn no_number_makes_an_optimizer_panic(
         requests in models(),
         limits in limits(),
         numbers in vec(odd(), 40),

@@ -1,4 +1,4 @@
-//! Turns and steps: who is served when, what that is measured by, and what the report says of it.
+//! Rounds and steps: which model is served when, by what measure, and what the report says of it.
 
 use std::collections::BTreeMap;
 

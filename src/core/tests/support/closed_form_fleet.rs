@@ -141,16 +141,16 @@ impl ClosedFormFleet {
         }
     }
 
-    /// A look that nobody follows. The number that was decided, if there is one.
+    /// A decision that no HPA follows: the number, if there is one.
     pub(crate) fn decide_without_hpa(&mut self) -> Option<u32> {
-        let outcome = self.look();
+        let outcome = self.outcome();
         self.memory = outcome.memory.clone();
         let number = number_of(&outcome.decisions[&World::id()].verdict)?.get();
         self.targets.push(number);
         Some(number)
     }
 
-    /// A look and what an HPA makes of it every 15 s. The number that was decided, if there is one.
+    /// A decision, which an HPA reads every 15 s: the number, if there is one.
     pub(crate) fn decide(&mut self) -> Option<u32> {
         let desired = self.decide_without_hpa()?;
         if self.now % 15 == 0 {
@@ -170,13 +170,13 @@ impl ClosedFormFleet {
         }
     }
 
-    pub(crate) fn look(&self) -> Outcome {
+    pub(crate) fn outcome(&self) -> Outcome {
         evaluate(&self.snapshot(), self.memory.clone(), &self.policy)
     }
 
     /// What would be decided now, and why.
     pub(crate) fn verdict(&self) -> (u32, Reason, String) {
-        let outcome = self.look();
+        let outcome = self.outcome();
         let target = target_of(&outcome, "llama");
         (target.desired.get(), target.reason, target.explanation.to_string())
     }

@@ -210,7 +210,7 @@ impl World {
         Self { policy: policy_of(analyzer), ..Self::with_load(running, load) }
     }
 
-    /// A replica that may go when nothing was asked of it for so many seconds.
+    /// A replica that may go when it had no request for so many seconds.
     pub(crate) fn that_may_sleep(retention: u32) -> Self {
         let mut world = Self { min: 0, ..Self::new(1) };
         let retention = Seconds::whole(retention);

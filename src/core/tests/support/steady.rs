@@ -52,7 +52,7 @@ impl Steady {
         snapshot
     }
 
-    /// The number at the next scrape, which nobody follows.
+    /// The number at the next scrape, which no HPA follows.
     pub(crate) fn number(&mut self) -> u32 {
         self.world.now += SCRAPE;
         match self.world.decide(&self.snapshot()) {

@@ -248,7 +248,7 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
             };
             model.queueing.targets = latency;
             let service_classes = latency.map(premium).unwrap_or_default();
-            // Several looks at one moment would count a sample several times.
+            // Several cycles at one moment would count a sample several times.
             Policy { cycle: Seconds::whole(15), limits, service_classes, ..policy }
         },
     )
