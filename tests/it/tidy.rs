@@ -36,18 +36,17 @@ const PURE_PACKAGES: &[(&str, &[&str])] = &[
     ("src/sim", &["jiff", "serde", "smol_str", "thiserror", "wva-core"]),
 ];
 
-/// Files that import each other in a cycle: a parent whose types or shared functions its children use.
+/// Files that import each other in a cycle, with the reason.
 const NAMED_CYCLES: &[&str] = &[
-    "cmd, cmd::crd, cmd::decisions, cmd::decisions::decide, cmd::decisions::explain, cmd::decisions::explanation, \
+    // The commands share how a command runs, prints and fails, which `cmd/mod.rs` has beside the list of commands;
+    // `decisions` and `simulate` have the same for their subcommands.
+    "cmd, cmd::decisions, cmd::decisions::decide, cmd::decisions::explain, cmd::decisions::explanation, \
      cmd::decisions::input, cmd::decisions::replay, cmd::decisions::screen, cmd::decisions::server, cmd::serve, \
      cmd::simulate, cmd::simulate::calibrate, cmd::simulate::capacity, cmd::simulate::physics, cmd::simulate::run",
-    "cmd::demo, cmd::demo::fleet, cmd::demo::hpa, cmd::demo::kubeconfig, cmd::demo::output, cmd::demo::pki, \
-     cmd::demo::pods, cmd::demo::table, cmd::demo::wiring",
-    "cmd::simulate::html, cmd::simulate::html::chart",
-    "engine::assemble, engine::assemble::join",
-    "simulate::plan, simulate::plan::change",
+    // `trace` has the result of a trace and its bounds, and lists the formats, one file each.
     "simulate::trace, simulate::trace::azure, simulate::trace::mooncake, simulate::trace::recording, \
      simulate::trace::servegen",
+    // One checker in two files, which share what they ask of a sample.
     "check, check::fits",
 ];
 

@@ -51,6 +51,8 @@ impl Imports {
             .collect();
         let targets = |module: &Module, paths: &Paths| {
             let resolved = paths.named.iter().filter_map(|path| resolve(module, path, &files));
+            // A test's hook in production code, compiled for tests only.
+            let resolved = resolved.filter(|(_, name)| name.as_deref() != Some("tests"));
             let origins = resolved.map(|(target, name)| {
                 let origin = name.and_then(|name| reexports.get(&(&target, name)).cloned());
                 origin.unwrap_or(target)
