@@ -1,7 +1,7 @@
 //! Scarce resources: GPUs, quotas, power, money. A limit holds back additions and nothing else: running replicas are never evicted
 //! for it, and it never stops a removal.
 //!
-//! Every limit is a budget by key and a use per replica, so that whoever hands out replicas asks one [`Ledger`] how many more fit.
+//! Every limit is a budget by key and a use per replica, so that whoever hands out replicas asks one `Ledger` how many more fit.
 //! [`grant()`] says what happens to a minimum above a limit.
 
 mod budget;

@@ -111,7 +111,7 @@ pub(crate) fn fresh_limit(interval: Seconds) -> Seconds {
     scaled(interval, 2.0, MIN_FRESH_LIMIT)
 }
 
-/// Beyond this age a sample is stale: four scrape intervals, at least [`MIN_STALE_LIMIT`].
+/// Beyond this age a sample is stale: four scrape intervals, at least `MIN_STALE_LIMIT`.
 #[must_use]
 pub fn stale_limit(interval: Seconds) -> Seconds {
     scaled(interval, 4.0, MIN_STALE_LIMIT)

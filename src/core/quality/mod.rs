@@ -2,8 +2,8 @@
 //! number. What is decided from that is in `analyze` and `decide`.
 //!
 //! By layer: `freshness` grades the samples of one engine; `plausibility` finds signals that contradict each other, with the help
-//! of `signal_history`; `engine_assessment` combines both; [`EngineLoad`] reads an engine's load; [`Coverage`] summarises the variants
-//! that are decided together. [`saturated_pods`] and [`RemainingCapacity`] are the evidence of the two guards above every analyzer.
+//! of `signal_history`; `engine_assessment` combines both; `load` reads an engine's load; `coverage` summarises the variants
+//! that are decided together. `saturation` and `remaining_capacity` serve the two guards above every analyzer.
 
 pub(crate) mod analyzer_signals;
 mod baseline_deviation;
