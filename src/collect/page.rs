@@ -1,5 +1,5 @@
-//! The page `docs/signals.md`: which signals each analyzer needs, and under which names each engine shows them. Made of the
-//! declarations that are run, so that it can't say anything else.
+//! The page `docs/signals.md`: which signals each analyzer needs, and the names that each engine gives them. Generated from the tables
+//! that the program uses.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,33 +13,34 @@ use super::signals::{self, Kind, Name};
 
 const HEAD: &str = "# Signals
 
-Which signals each analyzer reads, and under which names each engine shows them. This page is made of what the program runs with: `wva signals > \
-docs/signals.md`.
+Which signals each analyzer reads, and the names that each engine gives them. Generated from the tables that the program uses:
+`wva signals > docs/signals.md`.
 
-A signal that a pod lacks is not read: it is never 0. Look here when a number is held for want of metrics: each series of the analyzer's column has to
-arrive, from every pod, through scrape configuration, relabelling and recording rules.
+A signal that a pod does not export is not read; it never counts as 0. If a number is held because metrics are missing, look here:
+every series in the analyzer's column has to arrive from every pod, through scrape configuration, relabelling and recording rules.
 
 ## By analyzer
 
-*Needed*: the analyzer divides by it, subtracts or compares it; a pod that lacks it is not measured. *Used*: it does without, or an analyzer that stands
-in for it, or the rules above all of them, read it.
+*Needed*: without this signal, a pod counts as not measured. *Used*: read if present, by this analyzer, its fallback or the guards
+above all analyzers.
 
-*Several*: beside those of the analyzer, where a model has several variants. *Zero*: likewise, where all of them may go to zero. The scheduler's signals are read where there is one.
+*Several variants*: additionally read where a model has several variants. *Scale to zero*: additionally read where all of them may
+go to zero. The scheduler's signals are read where there is a scheduler.
 
 ";
 
 const NAMES: &str = "
 ## By engine
 
-Of several names the first one that an engine shows counts; older names are those of earlier versions. `x_sum` and `x_count` are the two halves of
-the histogram `x`, and both have to come. A counter that an engine divides by labels (`is_streaming`, `priority`) is added up, and each `dp_rank` is an
-engine of its own, as each value of `engine` is.
+Where several names are listed, the first one that an engine exports counts; older names are those of earlier versions. `x_sum` and
+`x_count` are the two series of the histogram `x`, and both are needed. A counter that an engine splits by labels (`is_streaming`,
+`priority`) is summed. Each `dp_rank` is an engine of its own, and so is each value of `engine`.
 
 ";
 
 const TAIL: &str = "
-The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` × `block_size`. An engine that
-sleeps (`sleep_state=\"awake\"` is 0) is not read while it does: it is no capacity, and not an idle one either.
+The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` × `block_size`. An
+engine that sleeps (`sleep_state=\"awake\"` is 0) is not read meanwhile: it is neither capacity nor idle capacity.
 ";
 
 /// The page.
@@ -54,7 +55,7 @@ pub fn signals_page() -> String {
     };
     let beside = [beside(2, false), beside(1, true)];
     let names = Analyzer::ALL.iter().map(|one| format!("`{}`", one.as_str()));
-    row(&mut page, "signal", names.chain(["several", "zero"].map(str::to_owned)));
+    row(&mut page, "signal", names.chain(["several variants", "scale to zero"].map(str::to_owned)));
     row(&mut page, "---", columns.iter().chain(&beside).map(|_| "---".to_owned()));
     for signal in Signal::ALL {
         let use_of = |(analyzer, read): (&Analyzer, &BTreeSet<Signal>)| match read.contains(&signal) {
