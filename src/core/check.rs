@@ -311,8 +311,8 @@ impl ModelCheck<'_> {
         };
         (1..number.before()).contains(&number.decided)
             && (!reduces_capacity(numbers, |number| number.before())
-                || !with(number.decided, &|other| self.stay(other)))
-            && with(number.decided - 1, &|other| other.decided.min(other.before()))
+                || !with(number.decided, &|number| self.stay(number)))
+            && with(number.decided - 1, &|number| number.decided.min(number.before()))
     }
 
     /// The policy has a shared limit.

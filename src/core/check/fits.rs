@@ -42,9 +42,11 @@ pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Op
         None => (left.len() == 1).then_some(1.0),
     };
     let used: Option<f64> = {
-        let all = left.iter().flat_map(|variant| pods(variant.state).map(move |pod| (variant.state, pod)));
-        let each: Vec<Option<f64>> = all.map(|(state, pod)| Some(share(pod, now)? * size(state)?)).collect();
-        total(&each, left)
+        let serving =
+            left.iter().flat_map(|variant| pods(variant.state).map(move |pod| (variant.state, pod)));
+        let usages: Vec<Option<f64>> =
+            serving.map(|(state, pod)| Some(share(pod, now)? * size(state)?)).collect();
+        total(&usages, left)
     };
     let (used, there) = (used?, remaining(left, |variant| size(variant.state))?);
     let (is_overfull, used, remaining) = (too_much(used, there), figure(used), figure(there));
@@ -71,14 +73,14 @@ pub(super) fn ready(state: &VariantState) -> u32 {
     count(pods(state).count()).max(counted)
 }
 
-fn load(left: &[RemainingVariant<'_>], of: impl Fn(&Pod) -> Option<f64>) -> Option<f64> {
-    let each: Vec<Option<f64>> = left.iter().flat_map(|variant| pods(variant.state)).map(of).collect();
-    total(&each, left)
+fn load(left: &[RemainingVariant<'_>], load_of: impl Fn(&Pod) -> Option<f64>) -> Option<f64> {
+    let loads: Vec<Option<f64>> = left.iter().flat_map(|variant| pods(variant.state)).map(load_of).collect();
+    total(&loads, left)
 }
 
 /// The sum over all serving pods; a pod that shows nothing counts like the busiest that shows something.
-fn total(each: &[Option<f64>], left: &[RemainingVariant<'_>]) -> Option<f64> {
-    let shown: Vec<f64> = each.iter().copied().flatten().collect();
+fn total(values: &[Option<f64>], left: &[RemainingVariant<'_>]) -> Option<f64> {
+    let shown: Vec<f64> = values.iter().copied().flatten().collect();
     let busiest = shown.iter().copied().reduce(f64::max)?;
     let serving = left.iter().map(|variant| ready(variant.state)).fold(0, u32::saturating_add);
     let silent = serving.saturating_sub(count(shown.len()));

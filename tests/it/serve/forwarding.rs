@@ -22,22 +22,22 @@ const INNER_OBJECT: &str =
     "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
 
 /// The leader, and another instance with older numbers.
-async fn two() -> (TestServer, TestServer) {
+async fn leader_and_follower() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
     let leader = server_with(|options| options.shared_ca = shared_ca.clone()).await;
-    let other = server_with(|options| options.shared_ca = shared_ca).await;
+    let follower = server_with(|options| options.shared_ca = shared_ca).await;
     let mut older = sample();
     for decision in older.decisions.values_mut() {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
     }
-    other.publish(older);
-    other.leadership.send_replace(held_by(Some(format!("https://{}", leader.address))));
-    (leader, other)
+    follower.publish(older);
+    follower.leadership.send_replace(held_by(Some(format!("https://{}", leader.address))));
+    (leader, follower)
 }
 
 #[tokio::test]
 async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
-    let (leader, other) = two().await;
+    let (leader, follower) = leader_and_follower().await;
     let mut many = sample();
     let id = |index| VariantId::new("many", format!("variant-{index:04}"));
     many.decisions.extend((0..1000).map(|index| (id(index), target(1, Some(1), "2026-11-21T10:00:05Z"))));
@@ -68,7 +68,7 @@ async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
     for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
         let reads = || leader.reads.count.load(Ordering::SeqCst);
         let before = reads();
-        let forwarded = other.read_as_hpa(path, &[form]).await;
+        let forwarded = follower.read_as_hpa(path, &[form]).await;
         let is_valid = !path.contains("a%3Db") && !form.ends_with("xml");
         assert_eq!(reads() > before, is_valid, "{path} {form}");
         let direct = leader.read_as_hpa(path, &[form]).await;
@@ -92,23 +92,23 @@ async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
 
 #[tokio::test]
 async fn the_instance_that_receives_a_read_authorises_it() {
-    let (leader, other) = two().await;
+    let (leader, follower) = leader_and_follower().await;
     for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 2)] {
-        assert_eq!(other.proxied("mallory", path).await.status, 403);
-        assert_eq!(other.reviewer.reviews.lock().len(), reviews);
+        assert_eq!(follower.proxied("mallory", path).await.status, 403);
+        assert_eq!(follower.reviewer.reviews.lock().len(), reviews);
     }
-    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    assert_eq!(follower.proxied("hpa", READ).await.value(), "5");
     assert!(leader.reviewer.reviews.lock().is_empty());
 }
 
 #[tokio::test]
 async fn without_the_leader_reads_get_its_last_state_with_its_true_time() {
-    let (mut leader, other) = two().await;
-    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    let (mut leader, follower) = leader_and_follower().await;
+    assert_eq!(follower.proxied("hpa", READ).await.value(), "5");
     leader.shutdown.cancel();
     leader.task.join_next().await;
     for path in [READ, READ, &deployment("llm", "llama-decode")] {
-        let answer = other.proxied("hpa", path).await;
+        let answer = follower.proxied("hpa", path).await;
         assert_eq!(answer.value(), "3");
         assert!(answer.body.contains(r#""timestamp":"2026-11-21T09:59:00Z""#));
         let warning = answer.header("warning").unwrap();
@@ -119,9 +119,9 @@ async fn without_the_leader_reads_get_its_last_state_with_its_true_time() {
 
 #[tokio::test]
 async fn a_number_of_an_expired_lease_is_not_answered() {
-    let (leader, other) = two().await;
+    let (leader, follower) = leader_and_follower().await;
     *leader.reads.has_expired.lock() = true;
-    let forwarded = other.proxied("hpa", READ).await;
+    let forwarded = follower.proxied("hpa", READ).await;
     assert_eq!(
         forwarded.value(),
         "3",
@@ -142,7 +142,7 @@ async fn a_number_of_an_expired_lease_is_not_answered() {
 
 #[tokio::test]
 async fn a_read_right_after_the_lease_is_regained_waits_for_the_first_result() {
-    let (leader, _other) = two().await;
+    let (leader, _other) = leader_and_follower().await;
     *leader.reads.has_expired.lock() = true;
     let taking_over = async {
         sleep(Duration::from_millis(100)).await;
@@ -155,44 +155,44 @@ async fn a_read_right_after_the_lease_is_regained_waits_for_the_first_result() {
 
 #[tokio::test]
 async fn a_silent_leader_delays_one_read_and_not_each() {
-    let (_leader, other) = two().await;
+    let (_leader, follower) = leader_and_follower().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
-    other.leadership.send_replace(held_by(Some(format!("https://{address}"))));
+    follower.leadership.send_replace(held_by(Some(format!("https://{address}"))));
     let started = Instant::now();
-    assert_eq!(other.proxied("hpa", READ).await.value(), "3");
+    assert_eq!(follower.proxied("hpa", READ).await.value(), "3");
     let first = started.elapsed();
     assert!(first >= Duration::from_millis(700) && first < Duration::from_millis(1500), "{first:?}");
     let started = Instant::now();
     for _ in 0..5 {
-        assert_eq!(other.proxied("hpa", READ).await.value(), "3");
+        assert_eq!(follower.proxied("hpa", READ).await.value(), "3");
     }
     assert!(started.elapsed() < Duration::from_millis(500), "the others are answered at once");
 }
 
 #[tokio::test]
 async fn a_moved_lease_is_noticed_and_a_read_is_forwarded_once() {
-    let (leader, other) = two().await;
+    let (leader, follower) = leader_and_follower().await;
     // Each believes that the other one holds the lease.
-    leader.leadership.send_replace(held_by(Some(format!("https://{}", other.address))));
-    let answer = other.proxied("hpa", READ).await;
+    leader.leadership.send_replace(held_by(Some(format!("https://{}", follower.address))));
+    let answer = follower.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     assert!(answer.header("warning").unwrap().contains("no longer holds the lease"));
-    other.leadership.send_replace(mine());
+    follower.leadership.send_replace(mine());
     assert_eq!(leader.proxied("hpa", READ).await.value(), "3");
     assert_eq!(leader.proxied("hpa", READ).await.header("warning"), None);
 }
 
 #[tokio::test]
 async fn a_restarted_leader_does_not_hide_the_last_state_of_others() {
-    let (leader, other) = two().await;
+    let (leader, follower) = leader_and_follower().await;
     leader.publish(wva::engine::Published::empty());
-    let answer = other.proxied("hpa", READ).await;
+    let answer = follower.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     let warning = answer.header("warning").unwrap();
     assert!(warning.contains("the leader wva-0 has just started and has no result yet"), "{warning}");
     leader.publish(sample());
-    assert_eq!(other.proxied("hpa", READ).await.value(), "5", "it is asked again at once, without a rest");
+    assert_eq!(follower.proxied("hpa", READ).await.value(), "5", "it is asked again at once, without a rest");
 }
 
 #[tokio::test]
@@ -249,14 +249,14 @@ async fn an_untrusted_instance_certificate_is_verified_once_per_version_of_the_b
 
 #[tokio::test]
 async fn renewed_shared_certificates_open_a_new_connection_to_the_leader() {
-    let (leader, other) = two().await;
-    assert_eq!(other.proxied("hpa", READ).await.value(), "5");
+    let (leader, follower) = leader_and_follower().await;
+    assert_eq!(follower.proxied("hpa", READ).await.value(), "5");
     let next = Authority::new("next").shared();
     leader.shared.send_replace(Some(next.clone()));
-    other.shared.send_replace(Some(next.clone()));
+    follower.shared.send_replace(Some(next.clone()));
     // Both servers show the new leaf to clients that trust the new CA.
     eventually(async || {
-        let stream = tls(other.address, &next.ca_pem, SERVICE, Some(&other.proxy), "http/1.1").await;
+        let stream = tls(follower.address, &next.ca_pem, SERVICE, Some(&follower.proxy), "http/1.1").await;
         let Ok(stream) = stream else { return false };
         let answer = exchange(stream, &format!("GET {READ}"), &["X-Remote-User: hpa"]).await;
         answer.status == 200 && answer.value() == "5"
@@ -266,12 +266,12 @@ async fn renewed_shared_certificates_open_a_new_connection_to_the_leader() {
 
 #[tokio::test]
 async fn an_error_from_the_last_state_says_that_the_leader_did_not_answer() {
-    let (_leader, other) = two().await;
-    other.leadership.send_replace(held_by(Some("https://127.0.0.1:1".into())));
-    let answer = other.proxied("hpa", &path("llm", "wva_desired_replicas")).await;
+    let (_leader, follower) = leader_and_follower().await;
+    follower.leadership.send_replace(held_by(Some("https://127.0.0.1:1".into())));
+    let answer = follower.proxied("hpa", &path("llm", "wva_desired_replicas")).await;
     assert_eq!(answer.value(), "3");
-    *other.reads.now.lock() = "2026-11-21T11:00:00Z".parse().unwrap();
-    let answer = other.proxied("hpa", READ).await;
+    *follower.reads.now.lock() = "2026-11-21T11:00:00Z".parse().unwrap();
+    let answer = follower.proxied("hpa", READ).await;
     assert_eq!(answer.status, 503);
     let message = answer.message();
     assert!(

@@ -67,7 +67,7 @@ pub(crate) fn choose<'a>(
     chosen
 }
 
-/// The best analyzer that can be measured instead of the model's own, with `variants`, which are all of `role`, looked at anew for it.
+/// Returns the best other analyzer whose signals the pods of `role` show, and assesses `variants`, which are all of that role, for it.
 fn measure<'a>(
     context: ModelContext<'a>,
     role: Role,
