@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::{EXIT_USAGE, fail, run};
+use super::output::{EXIT_USAGE, report_error};
+use super::runtime;
 use crate::app;
 use crate::config::{Config, ServeArgs};
 use crate::telemetry::init_logging;
@@ -12,11 +13,11 @@ pub(super) type Args = ServeArgs;
 
 pub(super) fn main(args: Args) -> ExitCode {
     if let Err(error) = init_logging(args.log.filter(), args.log.log_json) {
-        return fail(EXIT_USAGE, &error);
+        return report_error(EXIT_USAGE, &error);
     }
     let config = match Config::try_from(args) {
         Ok(config) => config,
-        Err(error) => return fail(EXIT_USAGE, &error),
+        Err(error) => return report_error(EXIT_USAGE, &error),
     };
-    run(app::serve(config))
+    runtime::run(app::serve(config))
 }

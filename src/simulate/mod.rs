@@ -13,6 +13,6 @@ pub mod values;
 
 pub use input::InputError;
 pub use plan::{Plan, TraceOverride, plans};
-pub use policy::policy;
+pub use policy::controller_for;
 pub use run::{Job, Progress, RunDetail, run_all};
 pub use summary::{Figure, SummaryLine, summarize};

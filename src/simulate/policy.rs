@@ -13,11 +13,11 @@ use wva_sim::Controller;
 use super::input::InputError;
 use crate::config::PolicyFile;
 
-/// The controller for `word`.
+/// The controller that `word` of `--policy` selects.
 ///
 /// # Errors
 /// `word` is neither a name nor a readable policy file.
-pub fn policy(word: &str) -> Result<Controller, InputError> {
+pub fn controller_for(word: &str) -> Result<Controller, InputError> {
     let error = |cause: &str| InputError::new(format!("--policy {word}"), cause);
     match word {
         "wva-v1" => return Ok(Controller::wva_v1()),
@@ -64,16 +64,19 @@ mod tests {
     #[test]
     fn every_name_in_the_help_is_a_policy() {
         for word in ["wva-v2", "wva-v1", "keda-epp", "static:3", "throughput", "saturation-percent"] {
-            assert_eq!(policy(word).unwrap().name, word);
+            assert_eq!(controller_for(word).unwrap().name, word);
         }
     }
 
     #[test]
     fn an_unknown_policy_is_answered_with_the_known_ones() {
         assert!(
-            policy("raet").unwrap_err().to_string().contains("no such policy and no such file: give rate")
+            controller_for("raet")
+                .unwrap_err()
+                .to_string()
+                .contains("no such policy and no such file: give rate")
         );
-        let error = policy("static:many").unwrap_err().to_string();
+        let error = controller_for("static:many").unwrap_err().to_string();
         assert_eq!(
             error,
             "--policy static:many: must be a whole number of replicas, 0 to 10000, as static:3"

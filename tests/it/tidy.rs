@@ -38,11 +38,6 @@ const PURE_PACKAGES: &[(&str, &[&str])] = &[
 
 /// Files that import each other in a cycle, with the reason.
 const NAMED_CYCLES: &[&str] = &[
-    // The commands share how a command runs, prints and fails, which `cmd/mod.rs` has beside the list of commands;
-    // `decisions` and `simulate` have the same for their subcommands.
-    "cmd, cmd::decisions, cmd::decisions::decide, cmd::decisions::explain, cmd::decisions::explanation, \
-     cmd::decisions::input, cmd::decisions::replay, cmd::decisions::screen, cmd::decisions::server, cmd::serve, \
-     cmd::simulate, cmd::simulate::calibrate, cmd::simulate::capacity, cmd::simulate::physics, cmd::simulate::run",
     // `trace` has the result of a trace and its bounds, and lists the formats, one file each.
     "simulate::trace, simulate::trace::azure, simulate::trace::mooncake, simulate::trace::recording, \
      simulate::trace::servegen",

@@ -5,7 +5,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use wva::simulate::{Job, Plan, RunDetail, SummaryLine, TraceOverride, plans, policy, run_all, summarize};
+use wva::simulate::{
+    Job, Plan, RunDetail, SummaryLine, TraceOverride, controller_for, plans, run_all, summarize,
+};
 use wva_sim::{Controller, Run};
 
 /// The autoscalers to compare with.
@@ -43,7 +45,7 @@ pub(crate) fn read(path: &Path, trace: Option<&Path>) -> Result<Vec<Arc<Plan>>, 
 /// The policy to check, and the baselines.
 pub(crate) fn controllers(ours: &str) -> Result<Vec<Arc<Controller>>, String> {
     let words = std::iter::once(ours).chain(BASELINES);
-    words.map(|word| policy(word).map(Arc::new).map_err(|error| error.to_string())).collect()
+    words.map(|word| controller_for(word).map(Arc::new).map_err(|error| error.to_string())).collect()
 }
 
 /// Every plan under every controller with every seed.

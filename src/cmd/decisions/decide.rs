@@ -1,4 +1,4 @@
-//! `wva decide`: one decision, made here.
+//! `wva decide`: repeats one decision from a file.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -7,72 +7,75 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use wva_core::{Outcome, Policy};
 
-use super::input::Material;
-use super::{Failure, Output, exit, message, short, structured};
+use super::format::{explanation_text, number_and_reason};
+use super::input::DecisionInput;
+use crate::cmd::output::{CommandError, OutputFormat, exit_code, write_structured};
 use crate::record::decide_recorded;
 
-/// Make one decision here, from a snapshot, and say why
+/// Repeat one decision from a file, and show its reasons
 ///
 /// FILE is a line of a recording (from --record-dir or /debug/snapshots), a snapshot alone, or a JSON object with
-/// `snapshot`, `memory` and `policy`. Nothing is asked and nothing is changed: the same input gives the same answer.
+/// `snapshot`, `memory` and `policy`. No server is contacted, and the same input always gives the same result.
 ///
-/// What would be decided with a larger spare of KV cache (`--print-policy` lists every setting):
+/// To see the decision with a larger reserve of KV cache (`--print-policy` lists every setting):
 ///
 ///   echo 'global: {default: {saturation: {kvSpareTrigger: 0.2}}}' | wva decide snapshot.json --policy -
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub(in crate::cmd) struct Args {
-    /// The snapshot; - is standard input.
+pub(crate) struct Args {
+    /// The file to read; - is standard input.
     #[arg(value_name = "FILE", required_unless_present = "print_policy")]
     file: Option<PathBuf>,
-    /// Of a recording: the evaluation of this moment; by default the last one.
+    /// Time of the evaluation to repeat, for recordings. Default: the last one.
     #[arg(long, value_name = "TIMESTAMP")]
     at: Option<Timestamp>,
-    /// YAML or JSON with the settings that are to be other than recorded.
+    /// YAML or JSON file with settings that replace the recorded ones; - is standard input.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// What is remembered, as JSON; by default what was recorded, else nothing.
+    /// JSON file with the memory to start from. Default: the recorded one, if any, else none.
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
-    /// How to show it; json and yaml have the whole outcome with report and next memory.
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
-    /// Print the default policy, which lists every setting, and do nothing else.
+    /// Output format. json and yaml contain the whole outcome, with the report and the next memory.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
+    /// Print the default policy, which lists every setting, and exit.
     #[arg(long)]
     print_policy: bool,
 }
 
-pub(in crate::cmd) fn main(args: &Args) -> ExitCode {
-    exit(run(args, &mut io::stdout().lock()))
+pub(crate) fn main(args: &Args) -> ExitCode {
+    exit_code(run(args, &mut io::stdout().lock()))
 }
 
-fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
+fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
     let Some(file) = args.file.as_deref().filter(|_| !args.print_policy) else {
-        let output = if args.output == Output::Table { Output::Yaml } else { args.output };
-        structured(out, &Policy::default(), output)?;
+        let format = if args.output == OutputFormat::Table { OutputFormat::Yaml } else { args.output };
+        write_structured(out, &Policy::default(), format)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let material = Material::read(file, args.at)?;
-    let material = material.with_policy(args.policy.as_deref())?.with_memory(args.memory.as_deref())?;
-    let outcome = decide_recorded(&material.snapshot, &material.memory, &material.policy);
+    let input = DecisionInput::read(file, args.at)?;
+    let input = input.with_policy(args.policy.as_deref())?.with_memory(args.memory.as_deref())?;
+    let outcome = decide_recorded(&input.snapshot, &input.memory, &input.policy);
     match args.output {
-        Output::Table => table(out, &material, &outcome)?,
-        output => structured(out, &outcome, output)?,
+        OutputFormat::Table => write_table(out, &input, &outcome)?,
+        format => write_structured(out, &outcome, format)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(out: &mut impl Write, material: &Material, outcome: &Outcome) -> io::Result<()> {
+fn write_table(out: &mut impl Write, input: &DecisionInput, outcome: &Outcome) -> io::Result<()> {
     let names = outcome.decisions.keys().map(|id| id.to_string().chars().count());
     let width = names.max().unwrap_or_default().max("VARIANT".len());
     writeln!(out, "{:<width$}  {:>7}  DECISION", "VARIANT", "CURRENT")?;
     for (id, decision) in &outcome.decisions {
         let current = decision.current.map_or_else(|| "-".into(), |current| current.to_string());
-        writeln!(out, "{:<width$}  {current:>7}  {}", id.to_string(), short(decision))?;
-        writeln!(out, "{:<width$}  {:>7}  {}", "", "", message(decision))?;
-        let then = material.recorded.as_ref().and_then(|recorded| recorded.decisions.get(id));
-        if let Some(then) = then.filter(|then| short(then) != short(decision)) {
-            writeln!(out, "{:<width$}  {:>7}  recorded: {}: {}", "", "", short(then), message(then))?;
+        let number = number_and_reason(decision);
+        writeln!(out, "{:<width$}  {current:>7}  {number}", id.to_string())?;
+        writeln!(out, "{:<width$}  {:>7}  {}", "", "", explanation_text(decision))?;
+        let recorded = input.recorded.as_ref().and_then(|recorded| recorded.decisions.get(id));
+        if let Some(recorded) = recorded.filter(|recorded| number_and_reason(recorded) != number) {
+            let (number, text) = (number_and_reason(recorded), explanation_text(recorded));
+            writeln!(out, "{:<width$}  {:>7}  recorded: {number}: {text}", "", "")?;
         }
     }
     for dropped in &outcome.report.dropped {

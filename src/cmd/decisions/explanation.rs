@@ -1,4 +1,4 @@
-//! What there is to say of one variant's decision, as data.
+//! The explanation of one variant's decision, as data.
 
 use std::collections::BTreeMap;
 
@@ -10,49 +10,52 @@ use wva_core::report::{Step, Violation};
 use wva_core::snapshot::{ModelGroup, Phase, Signals, SourceHealth};
 use wva_core::{Decision, GroupId, Memory, Outcome, Policy, Snapshot, VariantId};
 
-use super::input::Material;
-use super::short;
+use super::format::number_and_reason;
+use super::input::DecisionInput;
 use crate::record::decide_recorded;
 
-/// How far the clock is moved on: past the half hour that starting pods count as evidence.
-const MAX_AHEAD: SignedDuration = SignedDuration::from_mins(40);
-/// In steps of an evaluation.
-const AHEAD_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
-/// The most changes ahead.
-const MAX_CHANGES: usize = 4;
+/// How far decisions are predicted: beyond the 30 min for which starting pods count as evidence.
+const PREDICTION_WINDOW: SignedDuration = SignedDuration::from_mins(40);
+/// The default interval of evaluations.
+const EVALUATION_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
+/// The most predicted changes that are shown.
+const MAX_PREDICTED_CHANGES: usize = 4;
+/// The most variants that are listed when the requested one does not exist.
+const MAX_LISTED_VARIANTS: usize = 5;
 
-/// The decision about one variant and all it rests on.
+/// The decision about one variant, with its inputs and steps.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Explanation {
     pub(super) variant: VariantId,
-    /// Where the snapshot comes from.
+    /// The file and line, or the server, that the snapshot comes from.
     pub(super) origin: String,
     pub(super) at: Timestamp,
-    /// The version that decided at the time, when it is another one's recording.
+    /// The version of wva that recorded the snapshot; `None` if it is not from a recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) recorded_by: Option<String>,
     pub(super) decision: Decision,
-    /// What was decided at the time, when it is not this.
+    /// The recorded decision, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) recorded: Option<Decision>,
-    /// The steps about this variant and about its whole group, in order.
+    /// The steps about this variant and about its model, in order.
     pub(super) steps: Vec<Step>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) violations: Vec<Violation>,
-    /// What of the memory could not be used.
+    /// The parts of the memory that could not be used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) dropped: Vec<SmolStr>,
-    /// How the metric source answered; `None` for an object that cannot be decided about.
+    /// How the metric source answered; `None` for an invalid object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<SourceHealth>,
-    /// Its pods and the age of what they said.
+    /// The pods of the variant.
     pub(super) pods: Vec<Pod>,
-    /// When the scheduler in front of the model last said something.
+    /// The time of the scheduler's newest sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) scheduler_sample: Option<Timestamp>,
-    /// What the answer becomes when nothing changes and nothing new is measured.
-    pub(super) ahead: Vec<Ahead>,
+    /// The decisions that follow if no new metrics arrive and no object changes.
+    #[serde(rename = "ahead")]
+    pub(super) predicted: Vec<PredictedDecision>,
 }
 
 /// A pod.
@@ -66,33 +69,33 @@ pub(super) struct Pod {
     pub(super) newest_sample: Option<Timestamp>,
 }
 
-/// Another answer, later.
+/// A decision that differs from the one before it.
 #[derive(Debug, Serialize)]
-pub(super) struct Ahead {
+pub(super) struct PredictedDecision {
     pub(super) at: Timestamp,
     pub(super) decision: Decision,
 }
 
 impl Explanation {
-    /// The explanation of `variant`, or which variants there are.
-    pub(super) fn new(material: Material, variant: &VariantId) -> Result<Self, String> {
-        let Material { origin, snapshot, memory, policy, recorded } = material;
+    /// Repeats the decision and explains that of `variant`. The error lists the variants of the input.
+    pub(super) fn new(input: DecisionInput, variant: &VariantId) -> Result<Self, String> {
+        let DecisionInput { origin, snapshot, memory, policy, recorded } = input;
         let Outcome { mut decisions, report, memory } = decide_recorded(&snapshot, &memory, &policy);
         let Some(decision) = decisions.remove(variant) else {
             return Err(unknown_variant(variant, &origin, &decisions));
         };
         let group = group_of(&snapshot, variant);
         let steps = group.and_then(|(id, _)| report.groups.get(id)).map(|group| &group.steps);
-        let about = |step: &&Step| step.variant.as_ref().is_none_or(|name| *name == variant.name);
+        let concerns_variant = |step: &&Step| step.variant.as_ref().is_none_or(|name| *name == variant.name);
         let recorded_by = recorded.as_ref().map(|recorded| recorded.wva.clone());
-        let then = recorded.and_then(|mut recorded| recorded.decisions.remove(variant));
+        let recorded = recorded.and_then(|mut recorded| recorded.decisions.remove(variant));
         let scheduler_sample = group.and_then(|(_, group)| newest(&group.scheduler));
         Ok(Self {
             origin,
             at: snapshot.now,
             recorded_by,
-            recorded: then.filter(|then| *then != decision),
-            steps: steps.into_iter().flatten().filter(about).cloned().collect(),
+            recorded: recorded.filter(|recorded| *recorded != decision),
+            steps: steps.into_iter().flatten().filter(concerns_variant).cloned().collect(),
             dropped: report.dropped,
             violations: report
                 .violations
@@ -102,7 +105,7 @@ impl Explanation {
             source: group.map(|(_, group)| group.source.clone()),
             pods: group.map(|(_, group)| pods(group, variant)).unwrap_or_default(),
             scheduler_sample,
-            ahead: ahead(&snapshot, memory, &policy, variant, &decision),
+            predicted: predict(&snapshot, memory, &policy, variant, &decision),
             variant: variant.clone(),
             decision,
         })
@@ -110,14 +113,14 @@ impl Explanation {
 }
 
 fn unknown_variant(variant: &VariantId, origin: &str, known: &BTreeMap<VariantId, Decision>) -> String {
-    let names: Vec<_> = known.keys().take(5).map(ToString::to_string).collect();
-    let names = if names.is_empty() { "nothing".into() } else { names.join(", ") };
-    let more = match known.len().saturating_sub(5) {
+    let names: Vec<_> = known.keys().take(MAX_LISTED_VARIANTS).map(ToString::to_string).collect();
+    let names = if names.is_empty() { "none".into() } else { names.join(", ") };
+    let more = match known.len().saturating_sub(MAX_LISTED_VARIANTS) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let next = "Give NAMESPACE/NAME as `kubectl get va -A` shows them";
-    format!("{origin} has no variant {variant}; it has {names}{more}. {next}")
+    let hint = "Give NAMESPACE/NAME as `kubectl get va -A` shows them";
+    format!("{origin} has no variant {variant}; it has {names}{more}. {hint}")
 }
 
 fn group_of<'a>(snapshot: &'a Snapshot, variant: &VariantId) -> Option<(&'a GroupId, &'a ModelGroup)> {
@@ -139,14 +142,15 @@ fn newest(signals: &Signals) -> Option<Timestamp> {
     signals.iter().filter_map(|(_, samples)| samples.last()).map(|sample| sample.at).max()
 }
 
-/// Decides on while the clock goes on and nothing else does, until there is no number any more.
-fn ahead(
+/// Decides again and again with a later time and otherwise the same snapshot, until there is no number any more. Only the
+/// model of the variant is decided about, because this repeats up to 480 evaluations.
+fn predict(
     snapshot: &Snapshot,
-    memory: Memory,
+    mut memory: Memory,
     policy: &Policy,
     variant: &VariantId,
     decision: &Decision,
-) -> Vec<Ahead> {
+) -> Vec<PredictedDecision> {
     let Some((id, group)) = group_of(snapshot, variant) else { return Vec::new() };
     let mut later = Snapshot {
         now: snapshot.now,
@@ -156,20 +160,21 @@ fn ahead(
         elsewhere: snapshot.elsewhere.clone(),
         unlabelled: snapshot.unlabelled.clone(),
     };
-    let (mut memory, mut before, mut found) = (memory, decision.clone(), Vec::new());
-    while found.len() < MAX_CHANGES && matches!(before.verdict, Verdict::Target(_)) {
-        let Ok(at) = later.now.checked_add(AHEAD_INTERVAL) else { break };
-        if at.duration_since(snapshot.now) > MAX_AHEAD {
+    let mut last = decision.clone();
+    let mut changes = Vec::new();
+    while changes.len() < MAX_PREDICTED_CHANGES && matches!(last.verdict, Verdict::Target(_)) {
+        let Ok(at) = later.now.checked_add(EVALUATION_INTERVAL) else { break };
+        if at.duration_since(snapshot.now) > PREDICTION_WINDOW {
             break;
         }
         later.now = at;
         let mut outcome = decide_recorded(&later, &memory, policy);
         memory = outcome.memory;
         let Some(decision) = outcome.decisions.remove(variant) else { break };
-        if short(&decision) != short(&before) {
-            found.push(Ahead { at, decision: decision.clone() });
+        if number_and_reason(&decision) != number_and_reason(&last) {
+            changes.push(PredictedDecision { at, decision: decision.clone() });
         }
-        before = decision;
+        last = decision;
     }
-    found
+    changes
 }

@@ -1,5 +1,6 @@
-//! What a decision is made of, from a file: a line of a recording, a snapshot alone, or `{snapshot, memory, policy}`.
+//! Reads the inputs of a decision from a file: a line of a recording, a snapshot alone, or `{snapshot, memory, policy}`.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
@@ -7,104 +8,102 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use wva_core::{Decision, Memory, Policy, Snapshot};
+use wva_core::{Decision, Memory, Policy, Snapshot, VariantId};
 
-use super::super::terminal::note;
-use super::Failure;
+use crate::cmd::output::CommandError;
+use crate::cmd::terminal::note;
 use crate::config::PolicyFile;
 use crate::record::{Entry, Lines};
 
-/// Everything that one decision is made of.
+/// All inputs of one decision.
 #[derive(Debug)]
-pub(super) struct Material {
-    /// Where it comes from, for people.
+pub(super) struct DecisionInput {
+    /// The file and line, or the server, for people.
     pub(super) origin: String,
     pub(super) snapshot: Snapshot,
     pub(super) memory: Memory,
     pub(super) policy: Policy,
-    /// The recorded line, when it is one.
-    pub(super) recorded: Option<Recorded>,
+    /// The decisions of the time, if the input is a line of a recording.
+    pub(super) recorded: Option<RecordedDecisions>,
 }
 
-/// What was decided at the time.
+/// The decisions in a line of a recording.
 #[derive(Debug)]
-pub(super) struct Recorded {
-    /// The program's version.
+pub(super) struct RecordedDecisions {
+    /// The version of wva that made them.
     pub(super) wva: String,
-    pub(super) decisions: std::collections::BTreeMap<wva_core::VariantId, Decision>,
+    pub(super) decisions: BTreeMap<VariantId, Decision>,
 }
 
 /// `{snapshot, memory, policy}`, as the golden decisions of `tests/scenarios` have it.
 #[derive(Deserialize)]
-struct Bundle {
+struct InputFile {
     snapshot: Snapshot,
     memory: Option<Memory>,
     policy: Option<Policy>,
 }
 
-/// Tells the kinds of files apart.
+/// The keys that distinguish the kinds of files: a snapshot alone has `groups` at its top level.
 #[derive(Deserialize)]
-struct Keys {
+struct FileKeys {
     snapshot: Option<IgnoredAny>,
     groups: Option<IgnoredAny>,
 }
 
-/// Standard input, as every tool writes it.
+/// The file name that stands for standard input.
 const STDIN: &str = "-";
 
-/// A file, or standard input.
-pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>, Failure> {
+/// Opens a file, or standard input.
+pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead>, CommandError> {
     if path == Path::new(STDIN) {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    let shown = path.display();
-    let next = "give a file that exists and that you may read, or - for standard input";
-    let file = File::open(path).map_err(|error| format!("{shown}: {error}; {next}"))?;
+    let name = path.display();
+    let hint = "give a file that exists and that you may read, or - for standard input";
+    let file = File::open(path).map_err(|error| format!("{name}: {error}; {hint}"))?;
     if file.metadata().is_ok_and(|metadata| metadata.is_dir()) {
-        return Err(format!("{shown}: is a directory; name the files in it, as DIR/*.jsonl").into());
+        return Err(format!("{name}: is a directory; name the files in it, as DIR/*.jsonl").into());
     }
     Ok(Box::new(BufReader::with_capacity(1 << 20, file)))
 }
 
-fn read_all(path: &Path, mut input: impl BufRead) -> Result<Vec<u8>, Failure> {
+fn read_all(path: &Path, mut input: impl BufRead) -> Result<Vec<u8>, CommandError> {
     let mut content = Vec::new();
-    input.read_to_end(&mut content).map_err(|error| broken(path, &error))?;
+    input.read_to_end(&mut content).map_err(|error| read_error(path, &error))?;
     Ok(content)
 }
 
-/// A file that broke off while it was read.
-pub(super) fn broken(path: &Path, error: &io::Error) -> Failure {
-    Failure::Input(format!("{}: cannot be read on: {error}; copy it anew", path.display()))
+/// The error of a file that was opened but cannot be read to its end.
+pub(super) fn read_error(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::Input(format!("{}: reading failed: {error}; copy the file again", path.display()))
 }
 
-impl Material {
-    /// From `path`; of a recording the evaluation of `at`, else its last one.
-    pub(super) fn read(path: &Path, at: Option<Timestamp>) -> Result<Self, Failure> {
+impl DecisionInput {
+    /// Reads `path`. Of a recording, it takes the evaluation at `at`, or the last one.
+    pub(super) fn read(path: &Path, at: Option<Timestamp>) -> Result<Self, CommandError> {
         let mut input = open(path)?;
-        let start = input.fill_buf().map_err(|error| broken(path, &error))?;
+        let start = input.fill_buf().map_err(|error| read_error(path, &error))?;
         if start.trim_ascii_start().starts_with(b"{\"entry\"") {
-            return Self::of_recording(input, path, at);
+            return Self::from_recording(input, path, at);
         }
-        let material = Self::of_json(&read_all(path, input)?, path)?;
-        match at.filter(|at| *at != material.snapshot.now) {
-            None => Ok(material),
-            Some(_) => {
-                let (shown, now) = (path.display(), material.snapshot.now);
-                Err(format!("{shown}: the one snapshot in it is of {now}; leave --at out").into())
-            }
+        let input = Self::from_json(&read_all(path, input)?, path)?;
+        if at.is_none_or(|at| at == input.snapshot.now) {
+            return Ok(input);
         }
+        let (name, now) = (path.display(), input.snapshot.now);
+        Err(format!("{name}: contains only the snapshot of {now}; omit --at").into())
     }
 
-    /// From the lines of a recording. Unusable lines are named and skipped.
-    pub(super) fn of_recording(
+    /// Reads the lines of a recording. Unusable lines are named and skipped.
+    pub(super) fn from_recording(
         input: impl BufRead,
         path: &Path,
         at: Option<Timestamp>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandError> {
         let mut chosen = None;
         let mut readable = 0_u64;
         for line in Lines::new(input, path) {
-            let line = line.map_err(|error| broken(path, &error))?;
+            let line = line.map_err(|error| read_error(path, &error))?;
             match line.entry {
                 Ok(entry) => {
                     readable += 1;
@@ -112,79 +111,82 @@ impl Material {
                         chosen = Some((line.location, entry));
                     }
                 }
-                Err(cause) => note(&format!("{}: {cause}; passed over", line.location)),
+                Err(cause) => note(&format!("{}: {cause}; skipped", line.location)),
             }
         }
-        let shown = path.display();
+        let name = path.display();
         match (chosen, at.filter(|_| readable > 0)) {
-            (Some((location, entry)), _) => Ok(Self::of_entry(*entry, location.to_string())),
-            (None, Some(at)) => Err(Failure::Input(format!(
-                "{shown}: none of its {readable} evaluations is of {at}; `wva replay --output json` lists those that differ, \
-                 `jq .entry.at` all"
+            (Some((location, entry)), _) => Ok(Self::from_entry(*entry, location.to_string())),
+            (None, Some(at)) => Err(CommandError::Input(format!(
+                "{name}: none of its {readable} evaluations is of {at}; `jq .entry.at` lists their times"
             ))),
             (None, None) => {
-                let next = "record anew with --record-dir or /debug/snapshots";
-                Err(format!("{shown}: no line can be used; {next}").into())
+                let hint = "make a new recording with --record-dir or /debug/snapshots";
+                Err(format!("{name}: no line can be used; {hint}").into())
             }
         }
     }
 
-    fn of_entry(entry: Entry, origin: String) -> Self {
+    fn from_entry(entry: Entry, origin: String) -> Self {
         let Entry { wva, snapshot, memory, policy, decisions, .. } = entry;
-        Self { origin, snapshot, memory, policy, recorded: Some(Recorded { wva, decisions }) }
+        Self { origin, snapshot, memory, policy, recorded: Some(RecordedDecisions { wva, decisions }) }
     }
 
-    fn of_json(text: &[u8], path: &Path) -> Result<Self, Failure> {
-        let shown = path.display();
-        let wrong = |error: serde_json::Error| {
+    fn from_json(text: &[u8], path: &Path) -> Result<Self, CommandError> {
+        let name = path.display();
+        let invalid = |error: serde_json::Error| {
             let (line, column) = (error.line(), error.column());
-            let next =
+            let hint =
                 "give a snapshot or a line of a recording, from /debug/snapshots/latest or --record-dir";
-            Failure::Input(format!("{shown}:{line}:{column}: {error}; {next}"))
+            CommandError::Input(format!("{name}:{line}:{column}: {error}; {hint}"))
         };
-        let keys: Keys = serde_json::from_slice(text).map_err(wrong)?;
-        let bundle = match (keys.snapshot, keys.groups) {
-            (None, Some(_)) => {
-                Bundle { snapshot: serde_json::from_slice(text).map_err(wrong)?, memory: None, policy: None }
-            }
-            _ => serde_json::from_slice(text).map_err(wrong)?,
+        let keys: FileKeys = serde_json::from_slice(text).map_err(invalid)?;
+        let file = match (keys.snapshot, keys.groups) {
+            (None, Some(_)) => InputFile {
+                snapshot: serde_json::from_slice(text).map_err(invalid)?,
+                memory: None,
+                policy: None,
+            },
+            _ => serde_json::from_slice(text).map_err(invalid)?,
         };
         Ok(Self {
-            origin: shown.to_string(),
-            snapshot: bundle.snapshot,
-            memory: bundle.memory.unwrap_or_default(),
-            policy: bundle.policy.unwrap_or_default(),
+            origin: name.to_string(),
+            snapshot: file.snapshot,
+            memory: file.memory.unwrap_or_default(),
+            policy: file.policy.unwrap_or_default(),
             recorded: None,
         })
     }
 
-    /// The same with what the policy file says, if there is one.
-    pub(super) fn with_policy(mut self, file: Option<&Path>) -> Result<Self, Failure> {
+    /// Replaces the settings that the policy file has, if there is one.
+    pub(super) fn with_policy(mut self, file: Option<&Path>) -> Result<Self, CommandError> {
         if let Some(file) = file {
-            self.policy = policy_file(file)?.over(&self.policy).map_err(|error| error.to_string())?;
+            self.policy = read_policy_file(file)?.over(&self.policy).map_err(|error| error.to_string())?;
         }
         Ok(self)
     }
 
-    /// The same with the memory of a file, if there is one.
-    pub(super) fn with_memory(mut self, file: Option<&Path>) -> Result<Self, Failure> {
+    /// Replaces the memory by that of a file, if there is one.
+    pub(super) fn with_memory(mut self, file: Option<&Path>) -> Result<Self, CommandError> {
         let Some(path) = file else { return Ok(self) };
         let memory: Memory = serde_json::from_slice(&read_all(path, open(path)?)?).map_err(|error| {
-            let next = "give a memory as JSON, such as `.memory` of `wva decide --output json`";
-            format!("{}:{}:{}: {error}; {next}", path.display(), error.line(), error.column())
+            let hint = "give a memory as JSON, such as `.memory` of `wva decide --output json`";
+            format!("{}:{}:{}: {error}; {hint}", path.display(), error.line(), error.column())
         })?;
         if memory.version != Memory::VERSION {
-            let (file, version, own) = (path.display(), memory.version, Memory::VERSION);
-            return Err(format!("{file}: a memory of version {version}, and this program reads {own}").into());
+            let (name, version, own) = (path.display(), memory.version, Memory::VERSION);
+            let message =
+                format!("{name}: memory of version {version}; this program reads version {own} only");
+            return Err(message.into());
         }
         self.memory = memory;
         Ok(self)
     }
 }
 
-/// A policy as a file.
-pub(super) fn policy_file(path: &Path) -> Result<PolicyFile, Failure> {
+/// Reads a policy file.
+pub(super) fn read_policy_file(path: &Path) -> Result<PolicyFile, CommandError> {
     let mut text = String::new();
-    open(path)?.read_to_string(&mut text).map_err(|error| broken(path, &error))?;
-    PolicyFile::parse(path, &text).map_err(|error| Failure::Input(error.to_string()))
+    open(path)?.read_to_string(&mut text).map_err(|error| read_error(path, &error))?;
+    PolicyFile::parse(path, &text).map_err(|error| CommandError::Input(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! An explanation on one screen, for people.
+//! Renders an explanation as text that fits on one screen.
 
 use std::fmt::Write as _;
 
@@ -7,38 +7,38 @@ use wva_core::decision::Verdict;
 use wva_core::report::{Stage, Step};
 use wva_core::snapshot::SourceHealth;
 
-use super::super::terminal::wrapped;
 use super::explanation::{Explanation, Pod};
-use super::{message, short};
+use super::format::{explanation_text, number_and_reason};
 use crate::cluster::writers::signal_gap::describe_gap;
+use crate::cmd::terminal::wrapped;
 use crate::collect::series_of;
 
-/// Columns of a screen.
-const WIDTH: usize = 100;
-/// Where sentences begin.
-const MARGIN: usize = 17;
-/// Pods that are listed one by one.
-const PODS: usize = 6;
+/// The width of a line.
+const LINE_WIDTH: usize = 100;
+/// The column at which the text beside a label begins.
+const TEXT_COLUMN: usize = 17;
+/// The most pods that are listed one by one.
+const MAX_LISTED_PODS: usize = 6;
 
-/// The whole text.
+/// The text of an explanation.
 pub(super) fn screen(explanation: &Explanation) -> String {
     let mut text = head(explanation);
     section(&mut text, "Steps");
     for step in &explanation.steps {
-        let is_said = step.is_target_of(explanation.decision.verdict.explanation());
-        let finding = if is_said { "as above".to_owned() } else { step.to_string() };
+        let is_shown_above = step.is_target_of(explanation.decision.verdict.explanation());
+        let finding = if is_shown_above { "as above".to_owned() } else { step.to_string() };
         entry(&mut text, step.stage().as_str(), &finding);
         if !step.values().is_empty() {
             let values = step.values().iter().map(|value| format!("{} {}", value.name, rounded(value.value)));
             entry(&mut text, "", &values.collect::<Vec<_>>().join(", "));
         }
-        // An analyzer names what binds in its finding.
+        // The finding of an analyzer names its binding constraint already.
         if let Some(binding) = step.binding().filter(|_| step.stage() != Stage::Analyze) {
             entry(&mut text, "", &format!("bound by {binding}"));
         }
     }
     if explanation.steps.is_empty() {
-        entry(&mut text, "none", "the object itself cannot be used, so nothing was looked at");
+        entry(&mut text, "none", "the object is invalid, so no stage ran");
     }
     for dropped in &explanation.dropped {
         entry(&mut text, "memory", dropped);
@@ -54,11 +54,12 @@ pub(super) fn screen(explanation: &Explanation) -> String {
     }
     section(&mut text, "Evidence");
     evidence(&mut text, explanation);
-    if !explanation.ahead.is_empty() {
-        section(&mut text, "If nothing changes and nothing new is measured");
-        for later in &explanation.ahead {
-            let finding = format!("{}: {}", short(&later.decision), message(&later.decision));
-            entry(&mut text, &format!("in {}", age(explanation.at, later.at)), &finding);
+    if !explanation.predicted.is_empty() {
+        section(&mut text, "If no new metrics arrive and no object changes");
+        for later in &explanation.predicted {
+            let finding =
+                format!("{}: {}", number_and_reason(&later.decision), explanation_text(&later.decision));
+            entry(&mut text, &format!("in {}", elapsed(explanation.at, later.at)), &finding);
         }
     }
     text
@@ -67,17 +68,18 @@ pub(super) fn screen(explanation: &Explanation) -> String {
 fn head(explanation: &Explanation) -> String {
     let decision = &explanation.decision;
     let current = decision.current.map_or_else(String::new, |current| format!(", {current} now"));
-    let mut text = format!("{}: {}{current}\n", explanation.variant, short(decision));
-    sentence(&mut text, &message(decision));
+    let mut text = format!("{}: {}{current}\n", explanation.variant, number_and_reason(decision));
+    sentence(&mut text, &explanation_text(decision));
     let evidence = match &decision.verdict {
-        Verdict::Target(target) => format!("evidence {} old", age(target.evidence, explanation.at)),
-        Verdict::Unknown(unknown) => format!("for {}", age(unknown.since, explanation.at)),
+        Verdict::Target(target) => format!("evidence {} old", elapsed(target.evidence, explanation.at)),
+        Verdict::Unknown(unknown) => format!("for {}", elapsed(unknown.since, explanation.at)),
     };
     let by =
         explanation.recorded_by.as_ref().map_or_else(String::new, |wva| format!(", recorded by wva {wva}"));
     sentence(&mut text, &format!("{}, {evidence}; from {}{by}", explanation.at, explanation.origin));
     if let Some(recorded) = &explanation.recorded {
-        sentence(&mut text, &format!("at the time: {}: {}", short(recorded), message(recorded)));
+        let (number, reasons) = (number_and_reason(recorded), explanation_text(recorded));
+        sentence(&mut text, &format!("recorded decision: {number}: {reasons}"));
     }
     text
 }
@@ -95,16 +97,16 @@ fn evidence(text: &mut String, explanation: &Explanation) {
         Some(SourceHealth::Down { cause }) => entry(text, "source", &format!("did not answer: {cause}")),
     }
     if let Some(at) = explanation.scheduler_sample {
-        entry(text, "scheduler", &format!("newest sample {} old", age(at, explanation.at)));
+        entry(text, "scheduler", &format!("newest sample {} old", elapsed(at, explanation.at)));
     }
-    for pod in explanation.pods.iter().take(PODS) {
+    for pod in explanation.pods.iter().take(MAX_LISTED_PODS) {
         entry(text, "pod", &pod_line(pod, explanation.at));
     }
-    if let Some(more) = explanation.pods.len().checked_sub(PODS).filter(|more| *more > 0) {
-        let newest = explanation.pods.iter().skip(PODS).filter_map(|pod| pod.newest_sample);
+    if let Some(more) = explanation.pods.len().checked_sub(MAX_LISTED_PODS).filter(|more| *more > 0) {
+        let newest = explanation.pods.iter().skip(MAX_LISTED_PODS).filter_map(|pod| pod.newest_sample);
         let oldest = newest
             .min()
-            .map_or_else(String::new, |at| format!(", samples up to {} old", age(at, explanation.at)));
+            .map_or_else(String::new, |at| format!(", samples up to {} old", elapsed(at, explanation.at)));
         entry(text, "pods", &format!("{more} more{oldest}"));
     }
     if explanation.pods.is_empty() {
@@ -114,23 +116,23 @@ fn evidence(text: &mut String, explanation: &Explanation) {
 
 fn pod_line(pod: &Pod, now: Timestamp) -> String {
     let sample = match pod.newest_sample {
-        Some(at) => format!("newest sample {} old", age(at, now)),
+        Some(at) => format!("newest sample {} old", elapsed(at, now)),
         None => "no sample".into(),
     };
     let engines = if pod.engines > 1 { format!(", {} engines", pod.engines) } else { String::new() };
     format!("{}: {:?}, {sample}{engines}", pod.name, pod.phase)
 }
 
-/// As many digits as people read.
+/// A value with at most three decimals, and none from 1000 on.
 fn rounded(value: f64) -> String {
     let digits = if value.abs() >= 1000.0 { 0 } else { 3 };
     let text = format!("{value:.digits$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A sentence below the first line.
+/// An indented sentence.
 fn sentence(text: &mut String, sentence: &str) {
-    for line in wrapped(sentence, WIDTH - 2) {
+    for line in wrapped(sentence, LINE_WIDTH - 2) {
         let _ = writeln!(text, "  {line}");
     }
 }
@@ -139,17 +141,17 @@ fn section(text: &mut String, title: &str) {
     let _ = write!(text, "\n{title}\n");
 }
 
-/// A word in the margin and a sentence beside it.
-fn entry(text: &mut String, word: &str, sentence: &str) {
-    let width = MARGIN - 3;
-    for (index, line) in wrapped(sentence, WIDTH - MARGIN).iter().enumerate() {
-        let word = if index == 0 { word } else { "" };
-        let _ = writeln!(text, "  {word:<width$} {line}");
+/// A label with a sentence beside it, wrapped in its own column.
+fn entry(text: &mut String, label: &str, sentence: &str) {
+    let width = TEXT_COLUMN - 3;
+    for (index, line) in wrapped(sentence, LINE_WIDTH - TEXT_COLUMN).iter().enumerate() {
+        let label = if index == 0 { label } else { "" };
+        let _ = writeln!(text, "  {label:<width$} {line}");
     }
 }
 
-/// The time between two moments, as people say it.
-fn age(from: Timestamp, to: Timestamp) -> String {
+/// The time from `from` to `to`, with units.
+fn elapsed(from: Timestamp, to: Timestamp) -> String {
     let span = to.duration_since(from).max(SignedDuration::ZERO);
     let seconds = span.as_secs();
     match seconds {
@@ -202,7 +204,7 @@ mod tests {
             source: Some(SourceHealth::Complete),
             pods: Vec::new(),
             scheduler_sample: None,
-            ahead: Vec::new(),
+            predicted: Vec::new(),
         };
         let text = screen(&explanation);
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-use super::super::decisions::{Failure, Output, structured};
+use super::super::output::{CommandError, OutputFormat, write_structured};
 use super::format::time;
 use crate::simulate::calibrate::{Errors, Fit, Group, fit, read};
 
@@ -31,8 +31,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     kv_tokens: Option<u32>,
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
 }
 
 /// The physics, as `physics` of a scenario takes them, and their errors.
@@ -55,17 +55,17 @@ struct Calibrated {
     itl_error: Option<f64>,
 }
 
-pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
     let groups = read(&args.table).map_err(|error| error.to_string())?;
     let fits: Vec<(&Group, Fit)> = groups.iter().map(|group| (group, fit(group))).collect();
     match args.output {
-        Output::Table => out.write_all(text(&fits).as_bytes())?,
-        Output::Json => {
+        OutputFormat::Table => out.write_all(text(&fits).as_bytes())?,
+        OutputFormat::Json => {
             let all: BTreeMap<_, _> =
                 fits.iter().map(|(group, fit)| (name(group), calibrated(group, fit, args))).collect();
-            structured(out, &all, args.output)?;
+            write_structured(out, &all, args.output)?;
         }
-        Output::Yaml => out.write_all(yaml(&fits, args).as_bytes())?,
+        OutputFormat::Yaml => out.write_all(yaml(&fits, args).as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -155,9 +155,10 @@ fn text(fits: &[(&Group, Fit)]) -> String {
 
 fn errors_text(errors: &Errors) -> String {
     let Errors { points, mean, worst } = errors;
-    let (mean, most) = (100.0 * mean, 100.0 * worst.error);
+    let mean_percent = 100.0 * mean;
+    let max_percent = 100.0 * worst.error;
     format!(
-        "{mean:.1} % on average over {points} points, at most {most:.0} % ({} prompt tokens, batch {}, {} generated)",
+        "{mean_percent:.1} % on average over {points} points, at most {max_percent:.0} % ({} prompt tokens, batch {}, {} generated)",
         worst.prompt, worst.batch, worst.output
     )
 }

@@ -13,9 +13,9 @@ use wva_sim::{
     SizeSpread, simulate,
 };
 
-use super::super::decisions::{Failure, Output, structured};
+use super::super::output::{CommandError, OutputFormat, write_structured};
 use super::super::terminal::aligned;
-use super::{TraceArgs, read};
+use super::input::TraceArgs;
 
 /// The least number of requests that a rate is judged by: 1 % of 3,000 are 30.
 const MIN_REQUESTS: f64 = 3000.0;
@@ -44,8 +44,8 @@ pub(super) struct Args {
     #[command(flatten)]
     trace: TraceArgs,
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -70,9 +70,9 @@ struct Capacity {
     cost_per_million_output_tokens: Option<f64>,
 }
 
-pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
     let mut all = Vec::new();
-    for plan in read(&args.scenarios, &args.trace.to_override())? {
+    for plan in args.trace.read_plans(&args.scenarios)? {
         let scenario = plan.scenario(1);
         for variant in &scenario.variants {
             for sizes in request_sizes(&scenario) {
@@ -80,10 +80,10 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure
             }
         }
     }
-    if args.output == Output::Table {
+    if args.output == OutputFormat::Table {
         table(out, &all)?;
     } else {
-        structured(out, &all, args.output)?;
+        write_structured(out, &all, args.output)?;
     }
     Ok(ExitCode::SUCCESS)
 }

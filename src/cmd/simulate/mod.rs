@@ -5,6 +5,7 @@ mod calibrate;
 mod capacity;
 mod format;
 mod html;
+mod input;
 mod physics;
 mod run;
 mod what_if;
@@ -18,12 +19,13 @@ use clap::{Subcommand, ValueEnum};
 use wva_core::Policy;
 use wva_sim::{Controller, Run};
 
+use self::input::TraceArgs;
 use self::what_if::WhatIf;
-use super::decisions::{Failure, exit};
-use crate::simulate::{Job, Plan, RunDetail, TraceOverride, file, plans, policy};
+use super::output::{CommandError, exit_code};
+use crate::simulate::{Job, Plan, RunDetail, controller_for, file};
 
 /// The exit code of shells for a process that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
+const EXIT_INTERRUPTED: u8 = 130;
 /// The most runs of a command.
 const MAX_RUNS: usize = 100_000;
 
@@ -33,7 +35,7 @@ const MAX_RUNS: usize = 100_000;
 /// policy gets the same requests. The seed determines all random numbers, so a run can be repeated anywhere.
 ///
 ///   wva simulate two-variants.yaml                    wva, WVA V2, and KEDA on the endpoint picker's metrics
-///   wva simulate mine.yaml --seeds 10 --policy rate --policy static:4 --policy bold.yaml
+///   wva simulate mine.yaml --seeds 10 --policy rate --policy static:4 --policy early.yaml
 ///   wva simulate mine.yaml --trace azure_llm_2023_code.csv.gz --output html > page.html
 ///   wva simulate mine.yaml --what-if spare=1          cost and benefit of a warm spare replica
 ///   wva simulate capacity mine.yaml                   requests/s within the objectives, and the cost of a million tokens
@@ -62,31 +64,13 @@ pub(super) struct Args {
     #[command(flatten)]
     trace: TraceArgs,
     /// Output format: a table, JSON with an object for each scenario, policy and seed, or an HTML page with plots.
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = SimulationFormat::Table)]
+    output: SimulationFormat,
     /// Run every policy once more with N warm spares of the cheapest variant, and show their cost and benefit.
     #[arg(long, value_name = "spare=N")]
     what_if: Option<WhatIf>,
     #[command(subcommand)]
     command: Option<Command>,
-}
-
-/// A trace on the command line.
-#[derive(Debug, clap::Args)]
-struct TraceArgs {
-    /// A trace that replaces the scenario's load: an Azure LLM CSV, ServeGen rates, Mooncake JSON lines, or a recording of wva;
-    /// gzipped or not.
-    #[arg(long, value_name = "FILE")]
-    trace: Option<PathBuf>,
-    /// The column or model of the trace, if it has several.
-    #[arg(long, value_name = "NAME")]
-    series: Option<String>,
-}
-
-impl TraceArgs {
-    fn to_override(&self) -> TraceOverride {
-        TraceOverride { trace: self.trace.clone(), series: self.series.clone() }
-    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,7 +84,7 @@ enum Command {
 
 /// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
+enum SimulationFormat {
     /// A table.
     Table,
     /// An array with an object for each scenario, policy and seed.
@@ -111,57 +95,45 @@ enum Output {
 
 pub(super) fn main(args: Args) -> ExitCode {
     let mut out = io::stdout().lock();
-    exit(match &args.command {
+    exit_code(match &args.command {
         None => run(&args, &mut out),
         Some(Command::Capacity(args)) => capacity::run(args, &mut out),
         Some(Command::Calibrate(args)) => calibrate::run(args, &mut out),
         Some(Command::Physics(args)) => physics::run(args, &mut out),
-        Some(Command::Schema) => schema(&mut out),
+        Some(Command::Schema) => write_schema(&mut out),
     })
 }
 
-fn schema(out: &mut impl Write) -> Result<ExitCode, Failure> {
+fn write_schema(out: &mut impl Write) -> Result<ExitCode, CommandError> {
     let text = serde_json::to_string_pretty(&file::schema()).map_err(io::Error::from)?;
     writeln!(out, "{text}")?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
-    let plans = read(&args.scenarios, &args.trace.to_override())?;
+fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
+    let plans = args.trace.read_plans(&args.scenarios)?;
     let controllers = controllers(args)?;
     let jobs = jobs(args, &plans, &controllers)?;
-    let Some(runs) = run::run_all(jobs)? else { return Ok(ExitCode::from(INTERRUPTED)) };
+    let Some(runs) = run::run_all(jobs)? else { return Ok(ExitCode::from(EXIT_INTERRUPTED)) };
     match args.output {
-        Output::Table => out.write_all(format::table(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
-        Output::Json => json(out, runs)?,
-        Output::Html => out.write_all(html::page(&plans, &runs, args.what_if.as_ref()).as_bytes())?,
+        SimulationFormat::Table => {
+            out.write_all(format::table(&plans, &runs, args.what_if.as_ref()).as_bytes())?
+        }
+        SimulationFormat::Json => write_json(out, runs)?,
+        SimulationFormat::Html => {
+            out.write_all(html::page(&plans, &runs, args.what_if.as_ref()).as_bytes())?
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The plans of all files in their order. Names must be unique.
-fn read(files: &[PathBuf], trace_override: &TraceOverride) -> Result<Vec<Arc<Plan>>, Failure> {
-    let mut all: Vec<Arc<Plan>> = Vec::new();
-    for path in files {
-        for plan in plans(path, trace_override).map_err(|error| error.to_string())? {
-            if all.iter().any(|previous| previous.name == plan.name) {
-                let (path, name) = (path.display(), &plan.name);
-                let cause = "rename one of the files";
-                return Err(format!("{path}: another scenario has the name {name}, too; {cause}").into());
-            }
-            all.push(Arc::new(plan));
-        }
-    }
-    Ok(all)
-}
-
-fn controllers(args: &Args) -> Result<Vec<Arc<Controller>>, Failure> {
+fn controllers(args: &Args) -> Result<Vec<Arc<Controller>>, CommandError> {
     let default = Policy::default().global.default.analyzer.as_str();
     let defaults = || [default, "wva-v2", "keda-epp"].map(str::to_owned).to_vec();
     let words = if args.policies.is_empty() { defaults() } else { args.policies.clone() };
     let mut all: Vec<Arc<Controller>> = Vec::new();
     for word in &words {
-        let controller = policy(word).map_err(|error| error.to_string())?;
+        let controller = controller_for(word).map_err(|error| error.to_string())?;
         if all.iter().any(|previous| previous.name == controller.name) {
             return Err(format!("--policy {word}: given twice, or two files have the same name").into());
         }
@@ -173,7 +145,7 @@ fn controllers(args: &Args) -> Result<Vec<Arc<Controller>>, Failure> {
 }
 
 /// Every scenario with every policy and every seed. Only the first seed's series is kept, for plots.
-fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Result<Vec<Job>, Failure> {
+fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Result<Vec<Job>, CommandError> {
     let count = (plans.len() * controllers.len()).saturating_mul(args.seeds as usize);
     if count > MAX_RUNS {
         let next = "give fewer seeds, scenarios or policies";
@@ -183,7 +155,7 @@ fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Re
     for plan in plans {
         for controller in controllers {
             for seed in args.first_seed..args.first_seed + args.seeds {
-                let is_plotted = args.output == Output::Html && seed == args.first_seed;
+                let is_plotted = args.output == SimulationFormat::Html && seed == args.first_seed;
                 let detail = if is_plotted { RunDetail::Series } else { RunDetail::Figures };
                 jobs.push(Job { plan: plan.clone(), controller: controller.clone(), seed, detail });
             }
@@ -193,7 +165,7 @@ fn jobs(args: &Args, plans: &[Arc<Plan>], controllers: &[Arc<Controller>]) -> Re
 }
 
 /// An object for each run, without its series.
-fn json(out: &mut impl Write, runs: Vec<Run>) -> Result<(), Failure> {
+fn write_json(out: &mut impl Write, runs: Vec<Run>) -> Result<(), CommandError> {
     writeln!(out, "[")?;
     let last = runs.len();
     for (index, run) in runs.into_iter().enumerate() {

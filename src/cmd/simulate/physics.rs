@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use super::super::decisions::{Failure, Output, structured};
+use super::super::output::{CommandError, OutputFormat, write_structured};
 use super::super::terminal::aligned;
 use crate::simulate::file::known_physics;
 
@@ -11,13 +11,13 @@ use crate::simulate::file::known_physics;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Output format.
-    #[arg(long, short, value_enum, default_value_t = Output::Yaml)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Yaml)]
+    output: OutputFormat,
 }
 
-pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, Failure> {
-    if args.output != Output::Table {
-        structured(out, known_physics(), args.output)?;
+pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
+    if args.output != OutputFormat::Table {
+        write_structured(out, known_physics(), args.output)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows = vec![vec!["PRESET".to_owned(), "MODEL, ACCELERATOR".to_owned()]];

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use tokio::time::Instant;
 use wva_sim::Run;
 
-use super::super::decisions::Failure;
+use super::super::output::CommandError;
 use super::super::terminal::{StatusLine, note};
 use crate::simulate::{self, Job};
 
@@ -14,7 +14,7 @@ use crate::simulate::{self, Job};
 const BAR_CELLS: usize = 30;
 
 /// Runs `jobs`; `None` after Ctrl-C.
-pub(super) fn run_all(jobs: Vec<Job>) -> Result<Option<Vec<Run>>, Failure> {
+pub(super) fn run_all(jobs: Vec<Job>) -> Result<Option<Vec<Run>>, CommandError> {
     let interrupt = interrupt();
     let started = Instant::now();
     let mut status = StatusLine::new();

@@ -78,9 +78,9 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
         ),
         (
             &["decide", path(&snapshot), "--at", "2020-01-01T00:00:00Z"],
-            "is of 2026-11-21T12:00:00Z; leave --at out",
+            "contains only the snapshot of 2026-11-21T12:00:00Z; omit --at",
         ),
-        (&["decide", path(&torn)], "no line can be used; record anew"),
+        (&["decide", path(&torn)], "no line can be used; make a new recording"),
         (
             &["decide", path(&recording), "--policy", path(&policy)],
             "p.yaml: global.default.saturation.kvSpareTigger is not a field",
@@ -127,7 +127,7 @@ fn a_replay_of_what_this_version_did_is_identical() {
     let second = folder.file("2.jsonl", &lines(&evaluations[20..]));
     let said = replay(&[path(&first), path(&second)]);
     assert_eq!((said.code, said.err.as_str()), (0, ""));
-    assert_eq!(said.out, "40 evaluations, 40 decisions: identical, to the byte\n");
+    assert_eq!(said.out, "40 evaluations, 40 decisions: byte-identical\n");
     let told = replay(&[path(&first), path(&second), "-o", "json"]).json();
     assert_eq!((&told["identical"], &told["evaluations"]), (&Value::Bool(true), &Value::from(40)));
     let piped = wva_with(&["replay", "-"], std::str::from_utf8(&lines(&evaluations)).unwrap());
@@ -164,14 +164,14 @@ fn a_recording_in_the_older_format_is_compared_by_numbers_and_reasons() {
     let file = folder.file("same.jsonl", &in_format_1(&lines(&evaluations)));
     let said = replay(&[path(&file)]);
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
-    let expected = "5 evaluations, 5 decisions: identical, as far as can be compared\n\
-                    5 evaluations were recorded in an older format: only numbers and reasons were compared\n";
+    let expected = "5 evaluations, 5 decisions: identical as far as they can be compared\n\
+                    evaluations in an older format, of which only numbers and reasons were compared: 5\n";
     assert_eq!(said.out, expected);
     decided_otherwise(&mut evaluations, 1, 9);
     let file = folder.file("other.jsonl", &in_format_1(&lines(&evaluations)));
     let said = replay(&[path(&file)]);
     assert_eq!(said.code, 1);
-    assert!(said.out.contains("9 (ScaleUp)") && said.out.contains("1 come out otherwise"), "{}", said.out);
+    assert!(said.out.contains("9 (ScaleUp)") && said.out.contains("1 differs"), "{}", said.out);
 }
 
 #[test]
@@ -182,9 +182,7 @@ fn a_decision_that_comes_out_otherwise_is_shown_and_fails() {
     let file = folder.file("r.jsonl", &lines(&evaluations));
     let said = replay(&[path(&file)]);
     assert_eq!(said.code, 1);
-    for part in
-        ["2026-11-21T12:00:05Z", "default/llama", "9 (ScaleUp)", "3 (ScaleUp)", "1 come out otherwise"]
-    {
+    for part in ["2026-11-21T12:00:05Z", "default/llama", "9 (ScaleUp)", "3 (ScaleUp)", "1 differs"] {
         assert!(said.out.contains(part), "{part}: {}", said.out);
     }
     let told = replay(&[path(&file), "-o", "json"]);
@@ -205,7 +203,7 @@ fn another_report_with_the_same_decisions_is_not_identical() {
     let file = folder.file("r.jsonl", &lines(&[Arc::new(evaluation)]));
     let said = replay(&[path(&file)]);
     assert_eq!(said.code, 1);
-    assert!(said.out.contains("r.jsonl:1: same decisions, another report or memory"), "{}", said.out);
+    assert!(said.out.contains("r.jsonl:1: same decisions, different report or memory"), "{}", said.out);
 }
 
 #[test]
@@ -219,7 +217,7 @@ fn a_damaged_line_is_left_out_and_the_others_stay_identical() {
     let said = replay(&[path(&file)]);
     assert_eq!(said.code, 0);
     assert!(said.err.contains("r.jsonl:2: its checksum is ") && said.err.contains("r.jsonl:5: cut short"));
-    let expected = "3 evaluations, 3 decisions: identical, to the byte\n2 damaged lines were left out\n";
+    let expected = "3 evaluations, 3 decisions: byte-identical\ndamaged lines skipped: 2\n";
     assert_eq!(said.out, expected);
     let told = replay(&[path(&file), "-o", "json"]).json();
     assert!(told["damaged"][1]["place"].as_str().unwrap().ends_with("r.jsonl:5"), "{told}");
@@ -238,12 +236,12 @@ fn another_policy_shows_what_it_would_have_decided_and_remembers_for_itself() {
     assert_eq!(said.code, 0, "{}", said.err);
     let row = said.out.lines().nth(1).unwrap();
     assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): mean spare"), "{}", said.out);
-    assert!(said.out.contains("6 come out otherwise"), "its own memory has no step up: {}", said.out);
+    assert!(said.out.contains("6 differ"), "its own memory has no step up: {}", said.out);
     let same = folder.file("same.yaml", b"cycle: 15\n");
     let said = replay(&[path(&file), "--policy", path(&same)]);
-    assert_eq!(said.out, "6 evaluations, 6 decisions: none comes out otherwise\n");
+    assert_eq!(said.out, "6 evaluations, 6 decisions: none differs\n");
     let gap = [lines(&evaluations[..2]), lines(&evaluations[4..])].concat();
     let gap = folder.file("gap.jsonl", &gap);
     let said = replay(&[path(&gap), "--policy", path(&same)]);
-    assert!(said.out.contains("1 times evaluations are missing"), "{}", said.out);
+    assert!(said.out.contains("of another process): 1;"), "{}", said.out);
 }

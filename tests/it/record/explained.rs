@@ -21,7 +21,7 @@ fn a_number_is_explained_on_one_screen() {
         "\n  analyze ",
         "\nEvidence\n  source         answered in full\n",
         "  pod            a: Ready, newest sample 5 s old\n",
-        "\nIf nothing changes and nothing new is measured\n  in 15 s        3 (Transition)",
+        "\nIf no new metrics arrive and no object changes\n  in 15 s        3 (Transition)",
         "no number (TooOld)",
     ] {
         assert!(said.out.contains(part), "{part:?} is missing in\n{}", said.out);

@@ -283,6 +283,6 @@ async fn decisions_until_sigterm_are_recorded_and_replay_exactly() {
     let files: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     let replay = Command::new(env!("CARGO_BIN_EXE_wva")).arg("replay").args(&files).output().unwrap();
     let output = String::from_utf8(replay.stdout).unwrap();
-    assert!(replay.status.success() && output.ends_with(": identical, to the byte\n"), "{files:?}: {output}");
+    assert!(replay.status.success() && output.ends_with(": byte-identical\n"), "{files:?}: {output}");
     std::fs::remove_dir_all(folder).unwrap();
 }
