@@ -21,11 +21,11 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// The maximum size of the head of a request or response, bytes.
-const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// The size of the copy buffer, bytes.
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 /// How long a slow answer takes: longer than any client's time-out.
-const SLOW: Duration = Duration::from_secs(120);
+const SLOW_ANSWER_DELAY: Duration = Duration::from_secs(120);
 
 #[derive(Parser)]
 struct Args {
@@ -45,19 +45,19 @@ struct Args {
 #[serde(default, deny_unknown_fields)]
 struct Faults {
     /// From clients to the server.
-    up: Way,
+    up: Traffic,
     /// From the server to clients.
-    down: Way,
+    down: Traffic,
     /// Delay of every chunk in both directions, milliseconds.
     delay: u64,
     /// Faults of complete HTTP responses.
-    answers: Answers,
+    answers: AnswerFault,
 }
 
-/// One direction of all connections. Bytes that are held back arrive late, as after packet loss.
+/// What happens to the bytes of one direction of all connections. Bytes that are held arrive late, as after packet loss.
 #[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum Traffic {
     #[default]
     Pass,
     Hold,
@@ -65,9 +65,10 @@ enum Way {
 
 #[derive(Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Answers {
+enum AnswerFault {
     #[default]
-    Whole,
+    #[serde(rename = "whole")]
+    None,
     /// No response for two minutes.
     Slow,
     /// Status 500.
@@ -82,9 +83,9 @@ enum Answers {
 
 type Network = watch::Receiver<Faults>;
 
-/// Returns when the fault of responses differs from `now`. Open connections then end.
-async fn answers_change(network: &mut Network, now: Answers) {
-    if network.wait_for(|faults| faults.answers != now).await.is_err() {
+/// Returns when the fault of responses is no longer `current`. Open connections then end.
+async fn fault_changed(network: &mut Network, current: AnswerFault) {
+    if network.wait_for(|faults| faults.answers != current).await.is_err() {
         std::future::pending().await
     }
 }
@@ -93,41 +94,42 @@ async fn connection(client: TcpStream, to: SocketAddr, mut network: Network) -> 
     let answers = network.borrow_and_update().answers;
     let served = async {
         match answers {
-            Answers::Closed => Ok(()),
-            Answers::Whole => pass(client, to, network.clone()).await,
-            spoiled => spoil(client, to, spoiled).await,
+            AnswerFault::Closed => Ok(()),
+            AnswerFault::None => forward(client, to, network.clone()).await,
+            fault => respond_with_fault(client, to, fault).await,
         }
     };
     let mut changed = network.clone();
     tokio::select! {
         served = served => served,
-        () = answers_change(&mut changed, answers) => Ok(()),
+        () = fault_changed(&mut changed, answers) => Ok(()),
     }
 }
 
 /// Copies bytes in both directions, until both have ended.
-async fn pass(client: TcpStream, to: SocketAddr, network: Network) -> anyhow::Result<()> {
+async fn forward(client: TcpStream, to: SocketAddr, network: Network) -> anyhow::Result<()> {
     let server = TcpStream::connect(to).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let up = pump(from_client, to_server, network.clone(), |faults| faults.up);
-    let down = pump(from_server, to_client, network, |faults| faults.down);
+    let up = copy(from_client, to_server, network.clone(), |faults| faults.up);
+    let down = copy(from_server, to_client, network, |faults| faults.down);
     tokio::try_join!(up, down)?;
     Ok(())
 }
 
-async fn pump(
+/// Copies bytes from `from` to `to`, until `from` ends.
+async fn copy(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut network: Network,
-    way: fn(&Faults) -> Way,
+    traffic: fn(&Faults) -> Traffic,
 ) -> anyhow::Result<()> {
-    let mut chunk = vec![0; CHUNK];
+    let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let length = from.read(&mut chunk).await?;
-        let delay = network.wait_for(|faults| way(faults) == Way::Pass).await?.delay;
+        let delay = network.wait_for(|faults| traffic(faults) == Traffic::Pass).await?.delay;
         sleep(Duration::from_millis(delay)).await;
         if length == 0 {
             return Ok(to.shutdown().await?);
@@ -136,22 +138,24 @@ async fn pump(
     }
 }
 
-/// Answers one request with the current fault.
-async fn spoil(mut client: TcpStream, to: SocketAddr, fault: Answers) -> anyhow::Result<()> {
-    let (head, body) = request(&mut client).await?;
+/// Responds to one request with `fault`.
+async fn respond_with_fault(mut client: TcpStream, to: SocketAddr, fault: AnswerFault) -> anyhow::Result<()> {
+    let (head, body) = read_request(&mut client).await?;
     match fault {
-        Answers::Slow => sleep(SLOW).await,
-        Answers::Failed => client.write_all(&answer("500 Internal Server Error", b"out of order\n")).await?,
-        Answers::Truncated => {
-            let whole = answer("200 OK", &ask(to, &head, &body).await?);
+        AnswerFault::Slow => sleep(SLOW_ANSWER_DELAY).await,
+        AnswerFault::Failed => {
+            client.write_all(&render_answer("500 Internal Server Error", b"out of order\n")).await?
+        }
+        AnswerFault::Truncated => {
+            let whole = render_answer("200 OK", &fetch(to, &head, &body).await?);
             client.write_all(whole.get(..whole.len() / 2).unwrap_or_default()).await?;
         }
-        _ => client.write_all(&answer("200 OK", &halved(&ask(to, &head, &body).await?)?)).await?,
+        _ => client.write_all(&render_answer("200 OK", &halved(&fetch(to, &head, &body).await?)?)).await?,
     }
     Ok(client.shutdown().await?)
 }
 
-fn answer(status: &str, body: &[u8]) -> Vec<u8> {
+fn render_answer(status: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
@@ -160,13 +164,13 @@ fn answer(status: &str, body: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a request: its head and its body.
-async fn request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
+async fn read_request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
     let mut read = Vec::new();
     let end = loop {
         if let Some(at) = read.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
         }
-        if read.len() > MAX_HEAD || client.read_buf(&mut read).await? == 0 {
+        if read.len() > MAX_HEAD_BYTES || client.read_buf(&mut read).await? == 0 {
             bail!("no request");
         }
     };
@@ -184,12 +188,12 @@ async fn request(client: &mut TcpStream) -> anyhow::Result<(String, Vec<u8>)> {
 }
 
 /// The body of the real response. Requested with HTTP/1.0, so that it is not chunked and ends with the connection.
-async fn ask(to: SocketAddr, head: &str, body: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let wanted = |line: &&str| {
+async fn fetch(to: SocketAddr, head: &str, body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let is_forwarded = |line: &&str| {
         let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
         !line.is_empty() && name != "accept-encoding" && name != "connection"
     };
-    let lines: Vec<&str> = head.lines().filter(wanted).collect();
+    let lines: Vec<&str> = head.lines().filter(is_forwarded).collect();
     let head = lines.join("\r\n").replacen("HTTP/1.1", "HTTP/1.0", 1) + "\r\n\r\n";
     let mut server = TcpStream::connect(to).await?;
     server.write_all(&[head.as_bytes(), body].concat()).await?;
@@ -227,7 +231,10 @@ async fn accept(listener: TcpListener, to: SocketAddr, network: Network) -> anyh
     }
 }
 
-async fn order(State(network): State<watch::Sender<Faults>>, Query(faults): Query<Faults>) -> StatusCode {
+async fn set_faults(
+    State(network): State<watch::Sender<Faults>>,
+    Query(faults): Query<Faults>,
+) -> StatusCode {
     network.send_replace(faults);
     StatusCode::NO_CONTENT
 }
@@ -237,7 +244,8 @@ async fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let (orders, network) = watch::channel(Faults::default());
-    let control = Router::new().route("/", get(|| async {})).route("/faults", post(order)).with_state(orders);
+    let control =
+        Router::new().route("/", get(|| async {})).route("/faults", post(set_faults)).with_state(orders);
     let listening = |address| async move {
         TcpListener::bind(address).await.with_context(|| format!("{address}: choose a free port"))
     };

@@ -4,28 +4,32 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// One observation.
+/// One event of a history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {
     /// The instance.
     pub(crate) instance: String,
     /// When the request was sent.
-    pub(crate) asked: f64,
+    #[serde(rename = "asked")]
+    pub(crate) sent_s: f64,
     /// When the response was complete.
-    pub(crate) answered: f64,
-    /// The observation.
+    #[serde(rename = "answered")]
+    pub(crate) received_s: f64,
+    /// The event.
     #[serde(flatten)]
-    pub(crate) seen: Seen,
+    pub(crate) event: Event,
 }
 
-/// The observation of an instance.
+/// What a poll of an instance found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
-pub(crate) enum Seen {
+pub(crate) enum Event {
     /// The start of the history. The first line, without an instance.
-    Began {
+    #[serde(rename = "began")]
+    Start {
         /// Unix seconds.
-        clock: f64,
+        #[serde(rename = "clock")]
+        unix_s: f64,
     },
     /// An answer with numbers.
     Answer {
@@ -43,15 +47,16 @@ pub(crate) enum Seen {
         message: String,
     },
     /// No answer.
-    Silence {
+    #[serde(rename = "silence")]
+    NoAnswer {
         /// The error.
         error: String,
     },
-    /// An evaluation that was not listed at `since`, but in this response.
+    /// An evaluation that was not listed at `since_s`, but in this response.
     Evaluation {
         /// The last poll before it was listed; `None` if the first poll listed it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        since: Option<f64>,
+        #[serde(rename = "since", default, skip_serializing_if = "Option::is_none")]
+        since_s: Option<f64>,
         /// Its time, by the instance's clock.
         at: String,
         /// Its sequence number in its process.

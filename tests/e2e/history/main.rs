@@ -71,22 +71,22 @@ async fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     if let Some(path) = &args.check {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        return checked(&text, args.strict);
+        return print_check(&text, args.strict);
     }
     if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
         bail!("a second TLS provider is installed");
     }
     let out = args.out.context("--out FILE says where the history goes")?;
-    poll::keep(&args.instances, &args.peer, &out, args.seconds, args.every).await?;
+    poll::record(&args.instances, &args.peer, &out, args.seconds, args.every).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 #[expect(clippy::print_stdout, reason = "the result")]
-fn checked(text: &str, strict: bool) -> anyhow::Result<ExitCode> {
-    let found = History::read(text)?.check(strict);
-    for violation in &found.violations {
+fn print_check(text: &str, strict: bool) -> anyhow::Result<ExitCode> {
+    let result = History::read(text)?.check(strict);
+    for violation in &result.violations {
         println!("violation: {violation}");
     }
-    println!("{found}");
-    Ok(if found.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{result}");
+    Ok(if result.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -17,14 +17,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
-use super::line::{Line, Number, Seen, Term};
+use super::line::{Event, Line, Number, Term};
 
 /// Time-out of a request: longer than a read waits for an evaluation, shorter than the wait for a hanging evaluation.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long evaluations are polled after the last answer, because an evaluation is listed up to one second after it is answered.
-const LAST_LOOK: Duration = Duration::from_millis(1500);
+/// How long evaluations are polled after the last answer. An evaluation is listed up to one second after it is answered.
+const FINAL_LISTING_DURATION: Duration = Duration::from_millis(1500);
 /// The capacity of the queue of lines to write.
-const MAX_WAITING_LINES: usize = 1024;
+const MAX_QUEUED_LINES: usize = 1024;
 
 /// How to connect to an instance.
 #[derive(Debug, Clone, clap::Args)]
@@ -63,115 +63,123 @@ struct Instance {
     address: Option<SocketAddr>,
     client: Client,
     peer: PeerArgs,
-    began: Instant,
+    started: Instant,
 }
 
 /// Polls until `seconds` have passed or a signal arrives, and then only lists the evaluations behind the last answers.
 #[expect(clippy::disallowed_methods, reason = "the one clock that evidence is held against")]
-pub(crate) async fn keep(
+pub(crate) async fn record(
     instances: &[String],
     peer: &PeerArgs,
     out: &Path,
     seconds: u64,
     every: u64,
 ) -> anyhow::Result<()> {
-    let (began, clock) = (Instant::now(), Timestamp::now().as_duration().as_secs_f64());
-    let (lines, mut arrived) = mpsc::channel::<Line>(MAX_WAITING_LINES);
-    let (instance, seen) = (String::new(), Seen::Began { clock });
-    lines.send(Line { instance, asked: 0.0, answered: 0.0, seen }).await?;
-    let (mut reading, mut listing) = (JoinSet::new(), JoinSet::new());
-    for named in instances {
+    let started = Instant::now();
+    let unix_s = Timestamp::now().as_duration().as_secs_f64();
+    let (lines, mut received) = mpsc::channel::<Line>(MAX_QUEUED_LINES);
+    let event = Event::Start { unix_s };
+    lines.send(Line { instance: String::new(), sent_s: 0.0, received_s: 0.0, event }).await?;
+    let mut metric_polls = JoinSet::new();
+    let mut evaluation_polls = JoinSet::new();
+    for instance in instances {
         let every = Duration::from_millis(every.max(1));
-        reading.spawn(Instance::of(named, peer, began)?.metric(every, lines.clone()));
-        listing.spawn(Instance::of(named, peer, began)?.evaluations(every, lines.clone()));
+        let instance = || Instance::new(instance, peer, started);
+        metric_polls.spawn(instance()?.poll_metric(every, lines.clone()));
+        evaluation_polls.spawn(instance()?.poll_evaluations(every, lines.clone()));
     }
     drop(lines);
     let file = tokio::fs::File::create(out).await.with_context(|| out.display().to_string())?;
     let mut file = BufWriter::new(file);
-    let (mut terminate, end) = (signal(SignalKind::terminate())?, began + Duration::from_secs(seconds));
-    let over = async {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let end = started + Duration::from_secs(seconds);
+    let stop = async {
         tokio::select! {
             () = sleep_until(end) => {}
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         }
     };
-    write(&mut file, &mut arrived, over).await?;
-    reading.abort_all();
-    write(&mut file, &mut arrived, sleep(LAST_LOOK)).await
+    write_lines(&mut file, &mut received, stop).await?;
+    metric_polls.abort_all();
+    write_lines(&mut file, &mut received, sleep(FINAL_LISTING_DURATION)).await
 }
 
-/// Writes lines as they arrive until `over`.
-async fn write(
+/// Writes lines as they arrive until `stop` completes.
+async fn write_lines(
     file: &mut BufWriter<tokio::fs::File>,
-    arrived: &mut mpsc::Receiver<Line>,
-    over: impl Future<Output = ()>,
+    received: &mut mpsc::Receiver<Line>,
+    stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    tokio::pin!(over);
+    tokio::pin!(stop);
     loop {
         tokio::select! {
-            line = arrived.recv() => {
-                let Some(line) = line else { bail!("nobody asks any more") };
+            line = received.recv() => {
+                let Some(line) = line else { bail!("no instance is polled any more") };
                 file.write_all(format!("{}\n", serde_json::to_string(&line)?).as_bytes()).await?;
                 file.flush().await?;
             }
-            () = &mut over => return Ok(()),
+            () = &mut stop => return Ok(()),
         }
     }
 }
 
 impl Instance {
-    fn of(named: &str, peer: &PeerArgs, began: Instant) -> anyhow::Result<Self> {
-        let (name, url) = named.split_once('=').unwrap_or((named, named));
-        let mut url = Url::parse(url).with_context(|| format!("--instance {named}"))?;
+    /// The instance of `--instance NAME=URL`, or `URL`.
+    fn new(argument: &str, peer: &PeerArgs, started: Instant) -> anyhow::Result<Self> {
+        let (name, url) = argument.split_once('=').unwrap_or((argument, argument));
+        let mut url = Url::parse(url).with_context(|| format!("--instance {argument}"))?;
         let mut address = None;
         if let Some(server_name) = &peer.server_name {
             let host = url.host_str().context("an instance without an address")?;
-            let ip = host.trim_matches(['[', ']']).parse().with_context(|| format!("--instance {named}"))?;
+            let ip =
+                host.trim_matches(['[', ']']).parse().with_context(|| format!("--instance {argument}"))?;
             let port = url.port_or_known_default().context("an instance without a port")?;
             address = Some(SocketAddr::new(ip, port));
             url.set_host(Some(server_name))?;
         }
         let client = client(peer, address)?;
-        Ok(Self { name: name.into(), url, address, client, peer: peer.clone(), began })
+        Ok(Self { name: name.into(), url, address, client, peer: peer.clone(), started })
     }
 
     /// Reads the certificates again, because the instances may have a new CA.
-    fn renew(&mut self) {
+    fn reload_certificates(&mut self) {
         if let Ok(client) = client(&self.peer, self.address) {
             self.client = client;
         }
     }
 
     /// Reads the metric as the HPA does.
-    async fn metric(mut self, every: Duration, lines: mpsc::Sender<Line>) {
+    async fn poll_metric(mut self, every: Duration, lines: mpsc::Sender<Line>) {
         let mut ticks = ticks(every);
         loop {
             ticks.tick().await;
-            let asked = self.began.elapsed().as_secs_f64();
-            let seen = match self.get(&self.peer.path).await {
-                Ok(response) => answer(response).await,
+            let sent_s = self.started.elapsed().as_secs_f64();
+            let event = match self.get(&self.peer.path).await {
+                Ok(response) => parse_answer(response).await,
                 Err(error) => {
-                    self.renew();
+                    self.reload_certificates();
                     Err(error)
                 }
             };
-            let seen = seen.unwrap_or_else(|error| Seen::Silence { error: format!("{error:#}") });
-            if lines.send(self.line(asked, seen)).await.is_err() {
+            let event = event.unwrap_or_else(|error| Event::NoAnswer { error: format!("{error:#}") });
+            if lines.send(self.line(sent_s, event)).await.is_err() {
                 return;
             }
         }
     }
 
-    /// The evaluations since the last poll.
-    async fn evaluations(mut self, every: Duration, lines: mpsc::Sender<Line>) {
-        let (mut ticks, mut known, mut since) = (ticks(every), BTreeSet::new(), None);
+    /// Lists the evaluations since the last poll, and reads each.
+    async fn poll_evaluations(mut self, every: Duration, lines: mpsc::Sender<Line>) {
+        let mut ticks = ticks(every);
+        let mut known = BTreeSet::new();
+        let mut since_s = None;
         loop {
             ticks.tick().await;
-            let asked = self.began.elapsed().as_secs_f64();
-            // An instance that does not decide, not yet decides, or is gone: its answers show that too.
-            let Ok(list) = self.listed().await else {
-                self.renew();
+            let sent_s = self.started.elapsed().as_secs_f64();
+            // The instance does not decide, or is gone. Its answers show that too.
+            let Ok(list) = self.list_evaluations().await else {
+                self.reload_certificates();
                 continue;
             };
             let mut missed = false;
@@ -180,21 +188,21 @@ impl Instance {
                     missed = true;
                     continue;
                 };
-                let Listed { at, sequence, term } = listed.clone();
-                let seen = Seen::Evaluation { since, at, sequence, term, numbers };
-                if lines.send(self.line(asked, seen)).await.is_err() {
+                let ListedEvaluation { at, sequence, term } = listed.clone();
+                let event = Event::Evaluation { since_s, at, sequence, term, numbers };
+                if lines.send(self.line(sent_s, event)).await.is_err() {
                     return;
                 }
             }
             if !missed {
-                since = Some(asked);
-                known = list.iter().map(Listed::key).collect();
+                since_s = Some(sent_s);
+                known = list.iter().map(ListedEvaluation::key).collect();
             }
         }
     }
 
-    fn line(&self, asked: f64, seen: Seen) -> Line {
-        Line { instance: self.name.clone(), asked, answered: self.began.elapsed().as_secs_f64(), seen }
+    fn line(&self, sent_s: f64, event: Event) -> Line {
+        Line { instance: self.name.clone(), sent_s, received_s: self.started.elapsed().as_secs_f64(), event }
     }
 
     async fn get(&self, path: &str) -> anyhow::Result<Response> {
@@ -210,7 +218,7 @@ impl Instance {
         Ok(request.send().await?)
     }
 
-    async fn listed(&self) -> anyhow::Result<Vec<Listed>> {
+    async fn list_evaluations(&self) -> anyhow::Result<Vec<ListedEvaluation>> {
         Ok(self.get("/debug/snapshots").await?.error_for_status()?.json().await?)
     }
 
@@ -220,20 +228,23 @@ impl Instance {
         let line: Value = response.json().await?;
         let decisions = line.pointer("/entry/decisions").and_then(Value::as_object);
         let decisions = decisions.context("an evaluation without decisions")?;
-        Ok(decisions.iter().filter_map(|(id, decision)| Some((id.clone(), decided(decision)?))).collect())
+        Ok(decisions
+            .iter()
+            .filter_map(|(id, decision)| Some((id.clone(), decided_number(decision)?)))
+            .collect())
     }
 }
 
 /// An evaluation in the list of an instance.
 #[derive(Debug, Clone, Deserialize)]
-struct Listed {
+struct ListedEvaluation {
     at: String,
     sequence: u64,
     #[serde(default)]
     term: Option<Term>,
 }
 
-impl Listed {
+impl ListedEvaluation {
     /// The same sequence number may be from another process of this name.
     fn key(&self) -> (String, u64) {
         (self.at.clone(), self.sequence)
@@ -268,34 +279,34 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Parses the answer to a read of the metric.
-async fn answer(response: Response) -> anyhow::Result<Seen> {
+async fn parse_answer(response: Response) -> anyhow::Result<Event> {
     let status = response.status();
     let warning =
         response.headers().get(WARNING).map(|value| String::from_utf8_lossy(value.as_bytes()).into());
     let body: Value = response.json().await.unwrap_or_default();
     if !status.is_success() {
         let message = body.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
-        return Ok(Seen::Refusal { status: status.as_u16(), message });
+        return Ok(Event::Refusal { status: status.as_u16(), message });
     }
     let items = body.get("items").and_then(Value::as_array).context("an answer without items")?;
     let numbers = items.iter().map(|item| {
         let label = |name: &str| item.pointer(&format!("/metricLabels/{name}")).and_then(Value::as_str);
         let id = format!("{}/{}", label("namespace")?, label("variant_name")?);
-        let value = count(item.get("value")?.as_str()?);
+        let value = whole_replicas(item.get("value")?.as_str()?);
         let evidence = item.get("timestamp")?.as_str()?.parse::<Timestamp>().ok()?.as_second();
         Some((id, Number { value, evidence }))
     });
     let numbers = numbers.collect::<Option<_>>().context("an item without labels, value or timestamp")?;
-    Ok(Seen::Answer { numbers, warning })
+    Ok(Event::Answer { numbers, warning })
 }
 
 /// A quantity of whole replicas without its suffix: thousands are written as 2k.
-fn count(quantity: &str) -> String {
+fn whole_replicas(quantity: &str) -> String {
     quantity.strip_suffix('k').map_or_else(|| quantity.to_owned(), |thousands| format!("{thousands}000"))
 }
 
 /// The number of a recorded decision, if it has one.
-fn decided(decision: &Value) -> Option<Number> {
+fn decided_number(decision: &Value) -> Option<Number> {
     let target = decision.pointer("/verdict/target")?;
     let value = target.get("desired")?.as_u64()?.to_string();
     let evidence = target.get("evidence")?.as_str()?.parse::<Timestamp>().ok()?.as_second();

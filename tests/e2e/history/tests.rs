@@ -2,35 +2,39 @@
 
 use std::collections::BTreeMap;
 
-use super::check::{Found, History};
-use super::line::{Line, Number, Seen, Term};
+use super::check::{CheckResult, History};
+use super::line::{Event, Line, Number, Term};
 
 fn numbers(value: u32, evidence: i64) -> BTreeMap<String, Number> {
     BTreeMap::from([("llm/llama".into(), Number { value: value.to_string(), evidence })])
 }
 
-fn line(instance: &str, asked: f64, seen: Seen) -> Line {
-    Line { instance: instance.into(), asked, answered: asked + 0.1, seen }
+fn line(instance: &str, sent_s: f64, event: Event) -> Line {
+    Line { instance: instance.into(), sent_s, received_s: sent_s + 0.1, event }
 }
 
-fn evaluation(instance: &str, asked: f64, epoch: i64, value: u32, evidence: i64) -> Line {
-    let (since, term) = (Some(asked - 0.3), Some(Term { lease: "uid".into(), epoch }));
-    let (at, sequence) = (format!("{asked}"), 1);
-    line(instance, asked, Seen::Evaluation { since, at, sequence, term, numbers: numbers(value, evidence) })
+fn evaluation(instance: &str, sent_s: f64, epoch: i64, value: u32, evidence: i64) -> Line {
+    let (since_s, term) = (Some(sent_s - 0.3), Some(Term { lease: "uid".into(), epoch }));
+    let (at, sequence) = (format!("{sent_s}"), 1);
+    line(
+        instance,
+        sent_s,
+        Event::Evaluation { since_s, at, sequence, term, numbers: numbers(value, evidence) },
+    )
 }
 
-fn answer(instance: &str, asked: f64, value: u32, evidence: i64) -> Line {
-    line(instance, asked, Seen::Answer { numbers: numbers(value, evidence), warning: None })
+fn answer(instance: &str, sent_s: f64, value: u32, evidence: i64) -> Line {
+    line(instance, sent_s, Event::Answer { numbers: numbers(value, evidence), warning: None })
 }
 
-fn silence(instance: &str, asked: f64) -> Line {
-    line(instance, asked, Seen::Silence { error: "refused".into() })
+fn silence(instance: &str, sent_s: f64) -> Line {
+    line(instance, sent_s, Event::NoAnswer { error: "refused".into() })
 }
 
 /// Evidence of 100 is of the first second.
-fn found(lines: &[Line], strict: bool) -> Found {
-    let began = line("", 0.0, Seen::Began { clock: 99.0 });
-    let lines = std::iter::once(&began).chain(lines);
+fn found(lines: &[Line], strict: bool) -> CheckResult {
+    let start = line("", 0.0, Event::Start { unix_s: 99.0 });
+    let lines = std::iter::once(&start).chain(lines);
     let text: String = lines.map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
     History::read(&(text + "{\"instance\":\"torn")).unwrap().check(strict)
 }
@@ -78,7 +82,7 @@ fn a_number_of_an_old_term_after_one_of_a_new_term_is_a_violation() {
 fn an_old_number_with_a_warning_is_a_violation_only_where_that_is_asked_for() {
     let mut lines = hand_over();
     let warning = Some("299 - \"this is the last state it published\"".into());
-    lines.push(line("a", 30.0, Seen::Answer { numbers: numbers(3, 100), warning }));
+    lines.push(line("a", 30.0, Event::Answer { numbers: numbers(3, 100), warning }));
     assert_eq!(found(&lines, false).violations.len(), 0);
     assert_eq!(found(&lines, true).violations.len(), 1);
 }
@@ -102,9 +106,9 @@ fn a_number_that_nobody_made_is_a_violation() {
 fn silenced(more: &[Line]) -> Vec<String> {
     let mut lines = hand_over();
     lines.splice(3..3, [silence("a", 15.0), silence("a", 16.0)]);
-    lines.retain(|line| line.asked < 21.2);
+    lines.retain(|line| line.sent_s < 21.2);
     lines.extend_from_slice(more);
-    lines.sort_by(|left, right| left.answered.total_cmp(&right.answered));
+    lines.sort_by(|left, right| left.received_s.total_cmp(&right.received_s));
     violations(&lines)
 }
 
@@ -152,11 +156,11 @@ fn a_lost_number_after_one_of_a_later_term_is_a_violation() {
 }
 
 /// Term 1 of `a` says 3, from evidence of 100, 104 and 108; the one of 104 was not listed.
-fn unlisted(more: Line) -> Found {
+fn unlisted(more: Line) -> CheckResult {
     let mut lines = hand_over();
     lines.insert(3, evaluation("a", 9.0, 1, 3, 108));
     lines.push(more);
-    lines.sort_by(|left, right| left.answered.total_cmp(&right.answered));
+    lines.sort_by(|left, right| left.received_s.total_cmp(&right.received_s));
     found(&lines, false)
 }
 
