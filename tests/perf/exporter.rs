@@ -49,49 +49,65 @@ const HOSTILE_ENGINES: usize = 200;
 /// Bytes of its label.
 const HOSTILE_LABEL_BYTES: usize = 4096;
 
-/// A name, its type, and the value of a pod at a time.
+/// A name, its type, and the value of a pod at a time. A tuple, so that the table below has a metric per line.
 type ExportedMetric = (&'static str, &'static str, fn(PodState) -> f64);
 
 /// The metrics of a page: those that the default policy needs, of engines that conserve requests and tokens. The size of the cache
-/// is in labels: see [`CACHE`].
+/// is in labels: see [`CACHE_LABELS`].
 const NAMES: [ExportedMetric; 17] = [
-    ("kv_cache_usage_perc", "gauge", |at| at.running() * HELD / CACHE_TOKENS),
+    ("kv_cache_usage_perc", "gauge", |at| at.running() * HELD_TOKENS / CACHE_TOKENS),
     ("num_requests_waiting", "gauge", |_| 0.0),
     ("num_requests_running", "gauge", |at| at.running()),
     ("cache_config_info", "gauge", |_| 1.0),
     ("time_to_first_token_seconds_count", "counter", |at| at.started()),
-    ("time_to_first_token_seconds_sum", "counter", |at| at.started() * FIRST_TOKEN),
-    ("prompt_tokens_total", "counter", |at| at.started() * PROMPT),
-    ("prefix_cache_queries_total", "counter", |at| at.started() * PROMPT),
+    ("time_to_first_token_seconds_sum", "counter", |at| at.started() * FIRST_TOKEN_S),
+    ("prompt_tokens_total", "counter", |at| at.started() * PROMPT_TOKENS),
+    ("prefix_cache_queries_total", "counter", |at| at.started() * PROMPT_TOKENS),
     ("prefix_cache_hits_total", "counter", |_| 0.0),
     ("request_prompt_tokens_count", "counter", |at| at.finished()),
-    ("request_prompt_tokens_sum", "counter", |at| at.finished() * PROMPT),
+    ("request_prompt_tokens_sum", "counter", |at| at.finished() * PROMPT_TOKENS),
     ("request_generation_tokens_count", "counter", |at| at.finished()),
-    ("request_generation_tokens_sum", "counter", |at| at.finished() * ANSWER),
-    ("generation_tokens_total", "counter", |at| (at.arrived(at.seconds - ANSWERED / 2.0) * ANSWER).floor()),
+    ("request_generation_tokens_sum", "counter", |at| at.finished() * OUTPUT_TOKENS),
+    ("generation_tokens_total", "counter", |at| {
+        (at.arrived(at.seconds - RESIDENCE_S / 2.0) * OUTPUT_TOKENS).floor()
+    }),
     ("inter_token_latency_seconds_count", "counter", |at| {
-        (at.arrived(at.seconds - ANSWERED / 2.0) * (ANSWER - 1.0)).floor()
+        (at.arrived(at.seconds - RESIDENCE_S / 2.0) * (OUTPUT_TOKENS - 1.0)).floor()
     }),
     ("inter_token_latency_seconds_sum", "counter", |at| {
-        at.arrived(at.seconds - ANSWERED / 2.0) * (ANSWER - 1.0) * STEP
+        at.arrived(at.seconds - RESIDENCE_S / 2.0) * (OUTPUT_TOKENS - 1.0) * STEP_S
     }),
-    ("iteration_tokens_total_count", "counter", |at| (at.seconds / STEP).floor()),
+    ("iteration_tokens_total_count", "counter", |at| (at.seconds / STEP_S).floor()),
 ];
 
-/// Tokens of a request, the seconds of a step and until the first token, and so those in which a request is answered.
-const PROMPT: f64 = 1000.0;
-const ANSWER: f64 = 200.0;
-const STEP: f64 = 0.02;
-const FIRST_TOKEN: f64 = 0.06;
-const ANSWERED: f64 = ANSWER * STEP;
-/// Tokens that a running request holds in the mean, and the cache: half full with twelve of them.
-const HELD: f64 = PROMPT + ANSWER / 2.0;
+/// Tokens of a prompt.
+const PROMPT_TOKENS: f64 = 1000.0;
+/// Tokens of an answer.
+const OUTPUT_TOKENS: f64 = 200.0;
+/// Seconds of a step, which gives every running request one token.
+const STEP_S: f64 = 0.02;
+/// Seconds from a request's arrival to its first token.
+const FIRST_TOKEN_S: f64 = 0.06;
+/// Seconds that a request runs.
+const RESIDENCE_S: f64 = OUTPUT_TOKENS * STEP_S;
+/// Tokens that a running request holds on average.
+const HELD_TOKENS: f64 = PROMPT_TOKENS + OUTPUT_TOKENS / 2.0;
+/// The size of the cache: twelve requests fill half of it.
 const CACHE_TOKENS: f64 = 1650.0 * 16.0;
-const CACHE: &str = "block_size=\"16\",num_gpu_blocks=\"1650\",";
-/// Requests a second of a pod, in the mean.
-const RATE: f64 = 3.0;
+/// The same as labels of `cache_config_info`.
+const CACHE_LABELS: &str = "block_size=\"16\",num_gpu_blocks=\"1650\",";
+/// Mean requests a second of a pod.
+const RPS: f64 = 3.0;
 /// Seconds of a wave of load.
-const PERIOD: f64 = 300.0;
+const PERIOD_S: f64 = 300.0;
+
+/// An engine, by its indices.
+#[derive(Clone, Copy)]
+struct EngineId {
+    variant: usize,
+    pod: usize,
+    engine: usize,
+}
 
 /// A pod at a time.
 #[derive(Clone, Copy)]
@@ -102,13 +118,13 @@ struct PodState {
 }
 
 impl PodState {
-    /// Requests that had arrived by `seconds`: [`RATE`] with a wave of five minutes, in which each variant has its own phase. The
+    /// Requests that had arrived by `seconds`: [`RPS`] with a wave of five minutes, in which each variant has its own phase. The
     /// amplitude of one variant in twenty is so large that its number of replicas changes.
     fn arrived(self, seconds: f64) -> f64 {
         let swing = if self.variant.is_multiple_of(20) { 0.5 } else { 0.1 };
-        let turns = std::f64::consts::TAU / PERIOD;
+        let angular_rate = std::f64::consts::TAU / PERIOD_S;
         let phase = self.variant as f64 + 0.1 * self.pod as f64;
-        RATE * (seconds + swing * (phase.cos() - (seconds * turns + phase).cos()) / turns)
+        RPS * (seconds + swing * (phase.cos() - (seconds * angular_rate + phase).cos()) / angular_rate)
     }
 
     fn started(self) -> f64 {
@@ -116,7 +132,7 @@ impl PodState {
     }
 
     fn finished(self) -> f64 {
-        self.arrived(self.seconds - ANSWERED).floor()
+        self.arrived(self.seconds - RESIDENCE_S).floor()
     }
 
     fn running(self) -> f64 {
@@ -152,7 +168,7 @@ impl Exporter {
                     let engines = if is_hostile { HOSTILE_ENGINES } else { 1 };
                     for engine in 0..engines {
                         let value = value(PodState { variant, pod, seconds });
-                        self.write_line(&mut text, name, (variant, pod, engine), value);
+                        self.write_line(&mut text, name, EngineId { variant, pod, engine }, value);
                     }
                 }
             }
@@ -161,13 +177,13 @@ impl Exporter {
     }
 
     /// Writing to a `String` cannot fail.
-    fn write_line(&self, text: &mut String, name: &str, pod: (usize, usize, usize), value: f64) {
-        let (variant, pod, engine) = pod;
+    fn write_line(&self, text: &mut String, name: &str, engine: EngineId, value: f64) {
+        let EngineId { variant, pod, engine } = engine;
         let namespace = &self.args.namespace;
         let (high, low) = (variant >> 8 & 0xff, variant & 0xff);
         let _ = write!(text, "vllm:{name}{{engine=\"{engine}\",model_name=\"v-{variant}\",");
         if name == "cache_config_info" {
-            text.push_str(CACHE);
+            text.push_str(CACHE_LABELS);
         }
         if variant + self.args.hostile >= self.args.variants {
             let _ = write!(text, "ballast=\"{:0HOSTILE_LABEL_BYTES$}\",", 0);
