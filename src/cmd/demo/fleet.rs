@@ -1,5 +1,4 @@
-//! The simulated fleet and its view as a cluster. Every reader lets the fleet catch up with the clock first, so nobody
-//! reads the past.
+//! The simulated fleet and its view as a cluster. Every access first advances the fleet to the current time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,15 +53,16 @@ impl DemoFleet {
         Self { clock, variant: scenario::variant(), inner }
     }
 
-    fn advanced<T>(&self, read: impl FnOnce(&mut Inner) -> T) -> T {
+    /// Advances the fleet to the current time and accesses it.
+    fn with_fleet<T>(&self, access: impl FnOnce(&mut Inner) -> T) -> T {
         let mut inner = self.inner.lock();
         inner.fleet.advance(self.clock.elapsed());
-        read(&mut inner)
+        access(&mut inner)
     }
 
     /// The fleet now.
     pub(super) fn state(&self) -> FleetState {
-        self.advanced(|inner| FleetState {
+        self.with_fleet(|inner| FleetState {
             at: inner.fleet.now(),
             summary: inner.fleet.summary(),
             spec_replicas: inner.fleet.counts().spec.get(),
@@ -71,17 +71,17 @@ impl DemoFleet {
 
     /// The replica counts of the Deployment.
     pub(super) fn counts(&self) -> Counts {
-        self.advanced(|inner| inner.fleet.counts())
+        self.with_fleet(|inner| inner.fleet.counts())
     }
 
     /// Sets `spec.replicas` of the Deployment.
     pub(super) fn scale(&self, replicas: Replicas) {
-        self.advanced(|inner| inner.fleet.scale(replicas.get()));
+        self.with_fleet(|inner| inner.fleet.scale(replicas.get()));
     }
 
     /// The names of all pods.
     pub(super) fn pods(&self) -> Vec<String> {
-        self.advanced(|inner| inner.fleet.pods().iter().map(|pod| pod.name.to_string()).collect())
+        self.with_fleet(|inner| inner.fleet.pods().iter().map(|pod| pod.name.to_string()).collect())
     }
 
     /// Sets the port on which each pod listens.
@@ -91,7 +91,7 @@ impl DemoFleet {
 
     /// The `/metrics` page of a pod; `None` before its model server runs.
     pub(super) fn metrics(&self, pod: &str) -> Option<String> {
-        self.advanced(|inner| {
+        self.with_fleet(|inner| {
             inner.fleet.pod(pod)?.readings().map(|readings| exposition(readings, scenario::MODEL))
         })
     }
@@ -109,7 +109,7 @@ impl DemoFleet {
 
 impl Cluster for DemoFleet {
     fn view(&self) -> Arc<ClusterView> {
-        self.advanced(|inner| {
+        self.with_fleet(|inner| {
             let Counts { spec, status, ready } = inner.fleet.counts();
             let ready_pods = inner.fleet.pods().iter().filter(|pod| pod.phase() == Phase::Ready);
             let endpoints = ready_pods.filter_map(|pod| {

@@ -1,4 +1,4 @@
-//! The file that lets kubectl ask the demo. JSON, which every YAML reader reads; its key is readable by its owner only.
+//! The kubeconfig of the demo. It is JSON, which is also YAML, and only its owner may read it.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -12,11 +12,11 @@ use tempfile::TempPath;
 
 use super::pki::{Pki, USER};
 
-/// It holds a private key: read and written by its owner, by nobody else.
+/// The file contains a private key, so only its owner may read and write it.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Writes the kubeconfig for the server at `address`: to `chosen`, which stays, else to a temporary file, which is removed with
-/// what is returned.
+/// Writes the kubeconfig for the server at `address`: to `chosen`, which is kept, else to a temporary file, which is removed when
+/// the returned path is dropped.
 pub(super) fn write(address: &str, pki: &Pki, chosen: Option<&Path>) -> anyhow::Result<TempPath> {
     let text = format!("{:#}\n", content(address, pki));
     let Some(path) = chosen else {
@@ -35,7 +35,7 @@ pub(super) fn write(address: &str, pki: &Pki, chosen: Option<&Path>) -> anyhow::
 fn write_chosen(path: &Path, text: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
-    // A file that was there before may be open to all.
+    // The mode above has no effect on an existing file.
     file.set_permissions(Permissions::from_mode(OWNER_ONLY))?;
     file.write_all(text.as_bytes())
 }
@@ -79,6 +79,6 @@ mod tests {
             assert!(read.auth_infos[0].auth_info.as_ref().unwrap().client_certificate_data.is_some());
             written.to_path_buf()
         };
-        assert!(!path.exists(), "a file that nobody asked for does not stay");
+        assert!(!path.exists(), "the temporary file is removed");
     }
 }

@@ -74,7 +74,7 @@ async fn listen(fleet: DemoFleet, pod: String, tasks: &mut JoinSet<()>) -> anyho
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     tasks.spawn(async move {
-        // Ends at once when the pod goes, like a process that is killed; an error has nobody left to read it.
+        // Ends at once when the pod is deleted, like a process that is killed. An error would concern only its clients.
         tokio::select! {
             _ = axum::serve(listener, routes) => {}
             () = stopped.cancelled() => {}

@@ -1,5 +1,5 @@
-//! An HTML page for people who decide about money: cost and latency of each policy, a table and four plots per scenario. It loads
-//! nothing and executes nothing.
+//! An HTML page with the cost and latency of each policy: a table and four plots per scenario. It loads nothing and executes
+//! nothing.
 
 mod chart;
 
@@ -21,7 +21,7 @@ pub(super) fn page(plans: &[Arc<Plan>], runs: &[Run], what_if: Option<&WhatIf>) 
     page.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
     let _ = write!(page, "<title>wva simulate</title><style>{STYLE}</style></head><body><main>");
-    page.push_str("<h1>What each policy costs, and what its users feel</h1>");
+    page.push_str("<h1>Cost and latency of each policy</h1>");
     page.push_str(
         "<p class=\"dim\">Simulated: model servers with continuous batching, pods that take time to start, and the \
          arithmetic of a HorizontalPodAutoscaler. Every policy got the same requests.</p>",
@@ -51,17 +51,17 @@ fn section(page: &mut String, plan: &Plan, runs: &[&Run], what_if: Option<&WhatI
     for sentence in what_if.map(|what_if| what_if.sentences(plan.hours(), runs)).unwrap_or_default() {
         let _ = write!(page, "<p>{}</p>", escaped(&sentence));
     }
-    let goals = format!(
+    let objectives = format!(
         "Objectives: first token within {}, {} between tokens on average, no stream cut.",
         time(slo.ttft.as_secs_f64()),
         time(slo.itl.as_secs_f64())
     );
-    table(page, &lines, &goals);
+    table(page, &lines, &objectives);
     plots(page, plan, runs, slo.ttft.as_secs_f64());
     page.push_str("</section>");
 }
 
-/// The gist of a policy, compared with the first one.
+/// Cost and attainment of a policy, and its cost relative to the first policy.
 fn sentence(line: &SummaryLine<'_>, first: Option<&SummaryLine<'_>>) -> String {
     let cost = |line: &SummaryLine<'_>| line.highest(|run| run.cost_avg).mean;
     let own = cost(line);
@@ -72,20 +72,20 @@ fn sentence(line: &SummaryLine<'_>, first: Option<&SummaryLine<'_>>) -> String {
     let base = first.filter(|first| first.policy != line.policy).map(|first| (first, cost(first)));
     if let Some((first, base)) = base.filter(|(_, base)| *base > 0.0) {
         let more = 100.0 * (own / base - 1.0);
-        let word = if more < 0.0 { "cheaper" } else { "dearer" };
+        let word = if more < 0.0 { "cheaper" } else { "more expensive" };
         let _ = write!(text, ": {:.0} % {word} than {}", more.abs(), escaped(first.policy));
     }
     text.push('.');
     text
 }
 
-fn table(page: &mut String, lines: &[SummaryLine<'_>], goals: &str) {
+fn table(page: &mut String, lines: &[SummaryLine<'_>], objectives: &str) {
     let seeds = lines.first().map_or(0, |line| line.runs.len());
     let seeds =
         if seeds > 1 { format!(" Means of {seeds} seeds, the worst in brackets.") } else { String::new() };
     let _ = write!(
         page,
-        "<div class=\"wide\"><table><caption>{goals}{seeds}</caption><thead><tr><th scope=\"col\">Policy</th>"
+        "<div class=\"wide\"><table><caption>{objectives}{seeds}</caption><thead><tr><th scope=\"col\">Policy</th>"
     );
     for column in COLUMNS {
         let _ = write!(page, "<th scope=\"col\">{}</th>", column.long);
@@ -104,7 +104,8 @@ fn table(page: &mut String, lines: &[SummaryLine<'_>], goals: &str) {
 /// The series of the first seed.
 fn plots(page: &mut String, plan: &Plan, runs: &[&Run], ttft_s: f64) {
     let shown: Vec<&Run> = runs.iter().copied().filter(|run| !run.series.is_empty()).collect();
-    let (Some(first), hours) = (shown.first(), plan.hours()) else { return };
+    let Some(first) = shown.first() else { return };
+    let hours = plan.hours();
     page.push_str("<p>");
     for (index, run) in shown.iter().enumerate() {
         let style = index % LINE_STYLES;
