@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::load::{Pattern, Request, Segment, span};
+use super::load::{ArrivalGap, Pattern, Request, Segment, span};
 use super::rng::Rng;
-use super::scenario::{Arrival, Arrivals, Scenario};
-use super::sizes::RequestSizes;
+use super::scenario::{Arrival, Arrivals, Scenario, TimedSizes};
+use super::sizes::RequestSize;
 
 /// Where the requests of a run come from: generated at a rate, or the rest of a trace.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) struct GeneratedRequests<'a> {
     current: ConstantRate,
     pattern: Pattern,
     end_s: f64,
-    sizes: &'a [(Duration, RequestSizes)],
+    sizes: &'a [TimedSizes],
     prefix_hits: f64,
     rng: Rng,
     next_s: f64,
@@ -86,7 +86,7 @@ impl<'a> GeneratedRequests<'a> {
 
     /// Draws the next arrival.
     fn draw(&mut self) {
-        let (mut expected, burst) = self.pattern.draw(&mut self.rng);
+        let ArrivalGap { mut expected, burst } = self.pattern.draw(&mut self.rng);
         self.burst = burst;
         loop {
             let ConstantRate { rps, until_s } = self.current;
@@ -113,11 +113,12 @@ impl<'a> GeneratedRequests<'a> {
             return None;
         }
         while let [_, rest @ ..] = self.sizes
-            && rest.first().is_some_and(|next| next.0.as_secs_f64() <= arrived_s)
+            && rest.first().is_some_and(|next| next.from.as_secs_f64() <= arrived_s)
         {
             self.sizes = rest;
         }
-        let (prompt, output) = self.sizes.first().map_or((1, 1), |(_, sizes)| sizes.draw(&mut self.rng));
+        let size = self.sizes.first().map(|timed| timed.sizes.draw(&mut self.rng));
+        let RequestSize { prompt, output } = size.unwrap_or(RequestSize { prompt: 1, output: 1 });
         let cached = wva_core::units::truncated_u32(f64::from(prompt) * self.prefix_hits).min(prompt - 1);
         self.burst = self.burst.saturating_sub(1);
         if self.burst == 0 {
@@ -173,6 +174,7 @@ mod tests {
     use super::super::load::LoadShape;
     use super::super::physics::TP1;
     use super::super::scenario::SimVariant;
+    use super::super::sizes::RequestSizes;
     use super::*;
     use wva_core::units::{Cost, Ratio};
 
@@ -231,7 +233,7 @@ mod tests {
         let hold = vec![Segment::Hold { rps: 1.0, lasts: s(1000) }];
         let mut scenario = scenario(hold, Pattern::Even);
         scenario.prefix_hits = Ratio::new(0.5).unwrap();
-        scenario.sizes.push((s(600), RequestSizes::uniform(10.0, 7.0, 0.0)));
+        scenario.sizes.push(TimedSizes { from: s(600), sizes: RequestSizes::uniform(10.0, 7.0, 0.0) });
         for request in requests(&scenario, 1) {
             let expected = if request.arrived_s < 600.0 { (1000, 100, 500) } else { (10, 7, 5) };
             assert_eq!((request.prompt, request.output, request.cached), expected, "{}", request.arrived_s);

@@ -34,9 +34,17 @@ pub enum Algorithm {
         /// Threshold of requests waiting in a pod; above 0.
         waiting: f64,
     },
-    /// A schedule: from each time on, the replicas of each variant in the scenario's order (the last number holds for all
-    /// further variants). Before the first time, the replicas that the scenario starts with.
-    Schedule(Vec<(Duration, Vec<Replicas>)>),
+    /// A schedule, in the order of time. Before the first entry, the replicas that the scenario starts with.
+    Schedule(Vec<ScheduleEntry>),
+}
+
+/// The replicas of each variant from a time on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScheduleEntry {
+    /// When they begin, after the scenario's start.
+    pub from: Duration,
+    /// By variant, in the scenario's order. The last number holds for all further variants.
+    pub replicas: Vec<Replicas>,
 }
 
 /// The namespace of every simulated variant.
@@ -120,7 +128,7 @@ impl Controller {
     /// Always `replicas` of every variant.
     #[must_use]
     pub fn fixed(replicas: u32) -> Self {
-        let schedule = vec![(Duration::ZERO, vec![Replicas::new(replicas)])];
-        Self::new(format_smolstr!("static:{replicas}"), Algorithm::Schedule(schedule))
+        let entry = ScheduleEntry { from: Duration::ZERO, replicas: vec![Replicas::new(replicas)] };
+        Self::new(format_smolstr!("static:{replicas}"), Algorithm::Schedule(vec![entry]))
     }
 }

@@ -8,11 +8,11 @@ use wva_core::hpa::Counts;
 use wva_core::snapshot::Phase;
 
 use super::cluster::{Pod, SimCluster};
-use super::load::{LoadShape, Pattern, Request, span};
+use super::load::{ArrivalGap, LoadShape, Pattern, Request, span};
 use super::recorder::{Recorder, ServedRequest};
 use super::rng::Rng;
 use super::scenario::{Scenario, SimVariant};
-use super::sizes::RequestSizes;
+use super::sizes::{RequestSize, RequestSizes};
 
 /// Window of the time-to-first-token quantiles, seconds.
 const TTFT_WINDOW_S: f64 = 60.0;
@@ -147,7 +147,7 @@ impl Fleet {
         self.pods().iter().find(|pod| pod.name == name)
     }
 
-    /// Starts the waits and times to first token anew; totals stay.
+    /// Resets the longest wait and the times to first token; totals stay.
     pub fn reset_stats(&mut self) {
         self.cluster.recorder.reset();
     }
@@ -228,41 +228,37 @@ struct LiveArrivals {
     rps: f64,
     pattern: Pattern,
     sizes: RequestSizes,
-    /// Expected number of requests until the next arrival: a change of the rate needs no new draw.
-    expected: f64,
-    /// Requests that arrive then.
-    burst: u32,
+    /// What is left of the gap to the next arrival. It counts requests, so that a change of the rate needs no new draw.
+    gap: ArrivalGap,
     rng: Rng,
 }
 
 impl LiveArrivals {
-    fn new(sizes: RequestSizes, pattern: Pattern, rng: Rng) -> Self {
-        let mut arrivals = Self { rps: 0.0, pattern, sizes, expected: 0.0, burst: 0, rng };
-        arrivals.draw();
-        arrivals
+    fn new(sizes: RequestSizes, pattern: Pattern, mut rng: Rng) -> Self {
+        Self { rps: 0.0, pattern, sizes, gap: pattern.draw(&mut rng), rng }
     }
 
     fn draw(&mut self) {
-        (self.expected, self.burst) = self.pattern.draw(&mut self.rng);
+        self.gap = self.pattern.draw(&mut self.rng);
     }
 
     /// When the next request arrives if the rate stays, seconds.
     fn next_s(&self, now_s: f64) -> f64 {
-        if self.rps > 0.0 { now_s + self.expected / self.rps } else { f64::INFINITY }
+        if self.rps > 0.0 { now_s + self.gap.expected / self.rps } else { f64::INFINITY }
     }
 
     /// Lets `seconds` pass without an arrival.
     fn pass(&mut self, seconds: f64) {
-        self.expected = (self.expected - self.rps * seconds).max(0.0);
+        self.gap.expected = (self.gap.expected - self.rps * seconds).max(0.0);
     }
 
     /// Takes the request that arrives now.
     fn next(&mut self, now_s: f64) -> Request {
-        self.burst = self.burst.saturating_sub(1);
-        if self.burst == 0 {
+        self.gap.burst = self.gap.burst.saturating_sub(1);
+        if self.gap.burst == 0 {
             self.draw();
         }
-        let (prompt, output) = self.sizes.draw(&mut self.rng);
+        let RequestSize { prompt, output } = self.sizes.draw(&mut self.rng);
         Request { arrived_s: now_s, prompt, output, cached: 0 }
     }
 }

@@ -18,6 +18,7 @@ mod fleet;
 mod fleet_tests;
 mod load;
 mod physics;
+mod program;
 mod quantiles;
 mod recorder;
 mod rng;
@@ -27,16 +28,17 @@ mod server;
 mod sizes;
 
 pub use cluster::Pod;
-pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE};
+pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE, ScheduleEntry};
 pub use fault::{Fault, FaultKind, FaultShare, FaultSignals};
 pub use fleet::{Fleet, Summary};
 pub use load::{LoadShape, Pattern, Request, Segment};
 pub use physics::{A100_TP2, Deviations, EMULATED_4RPS, EMULATED_4RPS_SIZES, Physics, TP1, TP2};
+pub use program::{PROGRAM_DEFAULTS, ProgramDefaults};
 pub use rng::Rng;
 pub use run::{DRAIN_TIMEOUT, Point, ReplicaChange, ReplicaNumbers, Run, simulate};
 pub use scenario::{
     Arrival, Arrivals, DeletionOrder, HpaSetup, PinnedReplicas, PodFault, Scenario, Scrape, SimVariant, Slo,
-    StartUp,
+    StartUp, TimedSizes,
 };
 pub use server::{Histogram, Readings};
 pub use sizes::{RequestSizes, SizeSpread};

@@ -32,19 +32,29 @@ pub enum Pattern {
     Poisson,
     /// Single requests at equal distances.
     Even,
-    /// So many requests at the same moment, and the moments independent of each other; at least 1.
+    /// This many requests at the same moment, at least 1. The moments are independent of each other.
     Bursts(u32),
 }
 
 impl Pattern {
-    /// Draws the gap to the next arrival, as a number of expected requests, and how many arrive then.
-    pub(super) fn draw(self, rng: &mut Rng) -> (f64, u32) {
-        match self {
+    /// Draws the gap to the next arrival.
+    pub(super) fn draw(self, rng: &mut Rng) -> ArrivalGap {
+        let (expected, burst) = match self {
             Self::Poisson => (rng.exponential(), 1),
             Self::Even => (1.0, 1),
             Self::Bursts(size) => (rng.exponential() * f64::from(size), size),
-        }
+        };
+        ArrivalGap { expected, burst }
     }
+}
+
+/// The gap to the next arrival. Its length in seconds follows from the rate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ArrivalGap {
+    /// How many requests are expected during the gap.
+    pub(super) expected: f64,
+    /// Requests that arrive together at its end.
+    pub(super) burst: u32,
 }
 
 /// A part of a load.

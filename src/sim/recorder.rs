@@ -1,4 +1,4 @@
-//! What a run or a live fleet is told of its requests.
+//! How a run or a live fleet records what becomes of its requests.
 
 use crate::load::Request;
 

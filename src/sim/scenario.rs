@@ -1,4 +1,4 @@
-//! What is simulated: load, servers, scrapes, the HPA, and the objectives. Values only. [`super::Controller`] says who
+//! What is simulated: load, servers, scrapes, the HPA, and the objectives. Values only. [`super::Controller`] says what
 //! decides, the seed determines all random numbers.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use wva_core::units::{Cost, Ratio, Replicas};
 use super::fault::Fault;
 use super::load::{LoadShape, Pattern};
 use super::physics::{Deviations, Physics};
+use super::program::PROGRAM_DEFAULTS;
 use super::sizes::RequestSizes;
 
 /// A whole experiment except for the controller and the seed.
@@ -25,7 +26,7 @@ pub struct Scenario {
     pub arrivals: Arrivals,
     /// How many tokens they have over time: each entry holds from its time on, the first from the start. Ignored by a
     /// trace, whose requests have sizes of their own.
-    pub sizes: Vec<(Duration, RequestSizes)>,
+    pub sizes: Vec<TimedSizes>,
     /// Share of every prompt found in the prefix cache: held in memory, but not computed. Ignored by a trace.
     pub prefix_hits: Ratio,
     /// The variants of the model, at least one.
@@ -45,6 +46,15 @@ pub struct Scenario {
     pub slo: Slo,
     /// Signals that are reported wrongly for a while.
     pub faults: Vec<Fault>,
+}
+
+/// The sizes of requests from a time on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimedSizes {
+    /// When they begin to apply, after the scenario's start.
+    pub from: Duration,
+    /// The sizes.
+    pub sizes: RequestSizes,
 }
 
 /// When requests arrive.
@@ -189,9 +199,10 @@ pub struct Slo {
 }
 
 impl Default for Scrape {
-    /// The program's defaults: every 5 s, usable after 0.2 s, none lost.
+    /// At every evaluation of the program, usable after 0.2 s, none lost.
     fn default() -> Self {
-        Self { interval: Duration::from_secs(5), delay: Duration::from_millis(200), loss: Ratio::default() }
+        let interval = PROGRAM_DEFAULTS.evaluation_interval;
+        Self { interval, delay: Duration::from_millis(200), loss: Ratio::default() }
     }
 }
 
@@ -266,7 +277,7 @@ impl Scenario {
             name: name.into(),
             duration,
             arrivals: Arrivals::Rate { load, pattern: Pattern::Poisson },
-            sizes: vec![(Duration::ZERO, sizes)],
+            sizes: vec![TimedSizes { from: Duration::ZERO, sizes }],
             prefix_hits: Ratio::default(),
             variants,
             scrape: Scrape::default(),

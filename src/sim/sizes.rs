@@ -2,7 +2,7 @@
 
 use super::rng::Rng;
 
-/// Tokens of requests.
+/// The distribution of the tokens of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestSizes {
     /// Mean tokens of a prompt, at least 1.
@@ -11,6 +11,13 @@ pub struct RequestSizes {
     pub output: f64,
     /// How single requests differ from the means.
     pub spread: SizeSpread,
+}
+
+/// Tokens of a single request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RequestSize {
+    pub(super) prompt: u32,
+    pub(super) output: u32,
 }
 
 /// How sizes are distributed around their mean. Prompt and output vary independently unless stated otherwise.
@@ -45,8 +52,8 @@ impl RequestSizes {
         Self { prompt, output, spread: SizeSpread::Uniform(share) }
     }
 
-    /// Tokens of the next request: prompt and output.
-    pub(super) fn draw(&self, rng: &mut Rng) -> (u32, u32) {
+    /// Draws the size of the next request.
+    pub(super) fn draw(&self, rng: &mut Rng) -> RequestSize {
         let (prompt, output) = match self.spread {
             SizeSpread::Uniform(share) => (rng.around(self.prompt, share), rng.around(self.output, share)),
             SizeSpread::LogNormal(cv) => {
@@ -58,7 +65,7 @@ impl RequestSizes {
                 (self.prompt * scale, self.output * scale)
             }
         };
-        (whole_tokens(prompt), whole_tokens(output))
+        RequestSize { prompt: whole_tokens(prompt), output: whole_tokens(output) }
     }
 }
 

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
+use wva_sim::RequestSizes;
 
 /// The longest line of a trace, bytes. A Mooncake request with a million prompt tokens has 2,000 block numbers. A file with longer
 /// lines is no trace, and must not fill the memory.
@@ -13,7 +14,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// The first bytes of a gzip file.
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 /// The most tokens of a request: more than any model takes.
-pub(super) const MAX_TOKENS: u32 = 10_000_000;
+pub(super) const MAX_TOKENS: u32 = RequestSizes::MAX_TOKENS as u32;
 
 /// Why an input cannot be used: where it is wrong, what is wrong, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -8,7 +8,7 @@ use serde::de::IntoDeserializer as _;
 use serde::de::value::{Error as NameError, StrDeserializer};
 use wva_core::Policy;
 use wva_core::model::Analyzer;
-use wva_sim::Controller;
+use wva_sim::{Controller, Scenario};
 
 use super::input::InputError;
 use crate::config::PolicyFile;
@@ -26,9 +26,10 @@ pub fn controller_for(word: &str) -> Result<Controller, InputError> {
         _ => {}
     }
     if let Some(count) = word.strip_prefix("static:") {
-        let replicas = count.parse::<u32>().ok().filter(|count| *count <= 10_000);
-        let cause = "must be a whole number of replicas, 0 to 10000, as static:3";
-        return replicas.map(Controller::fixed).ok_or_else(|| error(cause));
+        let replicas = count.parse::<u32>().ok().filter(|count| *count <= Scenario::MAX_PODS);
+        let cause =
+            || format!("must be a whole number of replicas, 0 to {}, as static:3", Scenario::MAX_PODS);
+        return replicas.map(Controller::fixed).ok_or_else(|| error(&cause()));
     }
     let name: StrDeserializer<'_, NameError> = word.into_deserializer();
     if let Ok(analyzer) = Analyzer::deserialize(name) {
@@ -50,7 +51,7 @@ pub fn controller_for(word: &str) -> Result<Controller, InputError> {
     Ok(with_window(Controller::core(name, policy), analyzer))
 }
 
-/// The rate analyzer stabilizes its own numbers, so its HPA scales down without a window, as its page recommends. All others
+/// The rate analyzer stabilises its own numbers, so its HPA scales down without a window, as its page recommends. All others
 /// keep the scenario's window.
 fn with_window(controller: Controller, analyzer: Analyzer) -> Controller {
     let scale_down_window = (analyzer == Analyzer::Rate).then_some(Duration::ZERO);

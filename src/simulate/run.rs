@@ -117,7 +117,7 @@ impl JobQueue {
             let report = |share| {
                 self.progress[index].store(truncated_u32(share * PROGRESS_PARTS), Ordering::Relaxed);
             };
-            // Nobody waits for results that are not wanted any more.
+            // The receiver is gone when the runs were interrupted.
             if results.send((index, job.run(report))).is_err() {
                 return;
             }

@@ -8,5 +8,6 @@
 
 mod calibrated;
 mod commands;
+mod defaults;
 mod files;
 mod traces;

@@ -38,9 +38,6 @@ const PURE_PACKAGES: &[(&str, &[&str])] = &[
 
 /// Files that import each other in a cycle, with the reason.
 const NAMED_CYCLES: &[&str] = &[
-    // `trace` has the result of a trace and its bounds, and lists the formats, one file each.
-    "simulate::trace, simulate::trace::azure, simulate::trace::mooncake, simulate::trace::recording, \
-     simulate::trace::servegen",
     // One checker in two files, which share what they ask of a sample.
     "check, check::fits",
 ];

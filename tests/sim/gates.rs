@@ -14,22 +14,22 @@ const SETTLED_S: f64 = 900.0;
 #[derive(Debug, Clone)]
 pub(crate) struct Gate {
     /// Its subject.
-    pub(crate) what: String,
+    pub(crate) subject: String,
     /// The criterion.
-    pub(crate) wanted: String,
+    pub(crate) criterion: String,
     /// The result.
-    pub(crate) found: String,
+    pub(crate) result: String,
     /// Whether it holds.
     pub(crate) holds: bool,
 }
 
 /// The mean of `figure` is at most `max`.
-pub(crate) fn at_most(what: &str, figure: Figure, max: f64, unit: &str) -> Gate {
+pub(crate) fn at_most(subject: &str, figure: Figure, max: f64, unit: &str) -> Gate {
     let Figure { mean, worst } = figure;
     Gate {
-        what: what.into(),
-        wanted: format!("at most {max:.3}{unit}"),
-        found: format!("{mean:.3}{unit} (worst {worst:.3})"),
+        subject: subject.into(),
+        criterion: format!("at most {max:.3}{unit}"),
+        result: format!("{mean:.3}{unit} (worst {worst:.3})"),
         holds: mean <= max,
     }
 }
@@ -41,15 +41,15 @@ pub(crate) fn on_the_frontier(runs: &Runs, scenario: &str, ours: &str) -> Result
         Ok::<_, String>([line.highest(|run| run.cost_avg).mean, line.highest(|run| run.ttft_p99_s).mean])
     };
     let [cost, tail] = figures(ours)?;
-    let mut found = format!("{cost:.2}, {tail:.2} s");
+    let mut result = format!("{cost:.2}, {tail:.2} s");
     let mut holds = true;
     for name in BASELINES {
         let [baseline_cost, baseline_tail] = figures(name)?;
-        found += &format!("; {name} {baseline_cost:.2}, {baseline_tail:.2} s");
+        result += &format!("; {name} {baseline_cost:.2}, {baseline_tail:.2} s");
         holds &= !(baseline_cost < BETTER * cost && baseline_tail < BETTER * tail);
     }
-    let wanted = "no baseline better on both".into();
-    Ok(Gate { what: format!("{scenario}: cost and p99"), wanted, found, holds })
+    let criterion = "no baseline better on both".into();
+    Ok(Gate { subject: format!("{scenario}: cost and p99"), criterion, result, holds })
 }
 
 /// No collapse where a baseline does not collapse: half of the requests within the objectives, and all of them answered.
@@ -60,7 +60,8 @@ pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gat
         Ok::<_, String>((line.slo_attainment().mean, unanswered))
     };
     let (own, own_unanswered) = figures(ours)?;
-    let (mut best, mut best_unanswered) = (0.0_f64, u64::MAX);
+    let mut best = 0.0_f64;
+    let mut best_unanswered = u64::MAX;
     for name in BASELINES {
         let (share, unanswered) = figures(name)?;
         best = best.max(share);
@@ -69,17 +70,22 @@ pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gat
     let own_percent = 100.0 * own;
     let best_percent = 100.0 * best;
     Ok(Gate {
-        what: format!("{scenario}: no collapse"),
-        wanted: "half of the requests within the objectives where a baseline has that, none left unanswered"
-            .into(),
-        found: format!("{own_percent:.1} % (best baseline {best_percent:.1} %), {own_unanswered} unanswered"),
+        subject: format!("{scenario}: no collapse"),
+        criterion:
+            "half of the requests within the objectives where a baseline has that, none left unanswered"
+                .into(),
+        result: format!(
+            "{own_percent:.1} % (best baseline {best_percent:.1} %), {own_unanswered} unanswered"
+        ),
         holds: (own >= 0.5 || best < 0.5) && (own_unanswered == 0 || best_unanswered > 0),
     })
 }
 
 /// No change of direction once constant load has settled.
-pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Run>) -> Gate {
-    let (mut count, mut reversals, mut changes) = (0, 0, 0);
+pub(crate) fn no_late_reversal<'a>(subject: &str, runs: impl Iterator<Item = &'a Run>) -> Gate {
+    let mut count = 0;
+    let mut reversals = 0;
+    let mut changes = 0;
     for run in runs {
         count += 1;
         for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
@@ -90,9 +96,9 @@ pub(crate) fn no_late_reversal<'a>(what: &str, runs: impl Iterator<Item = &'a Ru
         }
     }
     Gate {
-        what: what.into(),
-        wanted: "no change of direction after minute 15".into(),
-        found: format!("{reversals} in {count} runs, {changes} changes at all"),
+        subject: subject.into(),
+        criterion: "no change of direction after minute 15".into(),
+        result: format!("{reversals} in {count} runs, {changes} changes at all"),
         holds: reversals == 0,
     }
 }
@@ -106,9 +112,9 @@ pub(crate) fn fewer_cut(runs: &Runs, policy: &str) -> Gate {
     let youngest = cut("the youngest first");
     let least_loaded = cut("the least loaded first");
     Gate {
-        what: format!("{policy}: streams cut with the least loaded pods first"),
-        wanted: "fewer than with the youngest first".into(),
-        found: format!("{least_loaded}, with the youngest {youngest}"),
+        subject: format!("{policy}: streams cut with the least loaded pods first"),
+        criterion: "fewer than with the youngest first".into(),
+        result: format!("{least_loaded}, with the youngest {youngest}"),
         holds: least_loaded < youngest,
     }
 }
@@ -120,19 +126,19 @@ pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
     let wva_v2 = replicas(BASELINES[0]);
     let count = runs.of(ours).count();
     let quick = runs.of(ours).filter(|run| run.ttft_p95_s < 1.0).count();
-    let wanted = count * 72 / 80;
+    let min_quick = count * 72 / 80;
     vec![
         Gate {
-            what: format!("{name}: replicas"),
-            wanted: "at most 0.7 × WVA V2's".into(),
-            found: format!("{own:.2} = {:.2} × {wva_v2:.2}", own / wva_v2),
+            subject: format!("{name}: replicas"),
+            criterion: "at most 0.7 × WVA V2's".into(),
+            result: format!("{own:.2} = {:.2} × {wva_v2:.2}", own / wva_v2),
             holds: own <= 0.7 * wva_v2,
         },
         Gate {
-            what: format!("{name}: runs with p95 below 1 s"),
-            wanted: format!("at least {wanted} of {count}"),
-            found: format!("{quick}"),
-            holds: quick >= wanted,
+            subject: format!("{name}: runs with p95 below 1 s"),
+            criterion: format!("at least {min_quick} of {count}"),
+            result: format!("{quick}"),
+            holds: quick >= min_quick,
         },
     ]
 }

@@ -59,12 +59,12 @@ fn run(args: &Args) -> Result<bool, String> {
     let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
     let mut results = Vec::new();
     for part in parts {
-        let found = part.run(args)?;
-        for Gate { what, wanted, found, holds } in &found.gates {
-            println!("{} {what}: {found} (wanted: {wanted})", if *holds { "ok  " } else { "FAIL" });
+        let part_results = part.run(args)?;
+        for Gate { subject, criterion, result, holds } in &part_results.gates {
+            println!("{} {subject}: {result} (wanted: {criterion})", if *holds { "ok  " } else { "FAIL" });
         }
-        found.left_out.iter().for_each(|left_out| println!("left out: {left_out}"));
-        results.push(found);
+        part_results.left_out.iter().for_each(|left_out| println!("left out: {left_out}"));
+        results.push(part_results);
     }
     if let Some(path) = &args.write {
         let text = page::text(args, &results);

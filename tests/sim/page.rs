@@ -9,7 +9,7 @@ use super::Args;
 use super::parts::{PartResults, SetRow};
 
 /// The whole page.
-pub(crate) fn text(args: &Args, found: &[PartResults]) -> String {
+pub(crate) fn text(args: &Args, results: &[PartResults]) -> String {
     let mut text = String::from("# Evidence\n\n");
     let _ = writeln!(
         text,
@@ -19,14 +19,14 @@ pub(crate) fn text(args: &Args, found: &[PartResults]) -> String {
         args.policy
     );
     text.push_str("## Gates\n\n| what | wanted | found | |\n|---|---|---|---|\n");
-    for gate in found.iter().flat_map(|part| &part.gates) {
+    for gate in results.iter().flat_map(|part| &part.gates) {
         let verdict = if gate.holds { "met" } else { "**missed**" };
-        let _ = writeln!(text, "| {} | {} | {} | {verdict} |", gate.what, gate.wanted, gate.found);
+        let _ = writeln!(text, "| {} | {} | {} | {verdict} |", gate.subject, gate.criterion, gate.result);
     }
-    for left_out in found.iter().flat_map(|part| &part.left_out) {
+    for left_out in results.iter().flat_map(|part| &part.left_out) {
         let _ = writeln!(text, "\nLeft out: {left_out}.");
     }
-    for part in found {
+    for part in results {
         let _ = writeln!(text, "\n## {}\n\n{}\n", part.title, part.about);
         if !part.runs.0.is_empty() {
             lines(&mut text, &part.runs.lines());

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use wva_core::units::Replicas;
-use wva_sim::{Algorithm, Controller, Run};
+use wva_sim::{Algorithm, Controller, Run, ScheduleEntry};
 
 use super::Args;
 use super::gates::{
@@ -91,10 +91,12 @@ fn cases(args: &Args) -> Result<PartResults, String> {
         runs.0.extend(run(&plans, &all, seeds(args))?.0);
     }
     let bound = runs.line("case1", NEXT_SYNC)?.highest(|run| run.ttft_p99_s).mean;
-    let (cost, replicas): (Figured, Figured) = (|run| run.cost_avg, |run| run.replicas_avg);
-    let (p95, p99): (Figured, Figured) = (|run| run.ttft_p95_s, |run| run.ttft_p99_s);
+    let cost: FigureOfRun = |run| run.cost_avg;
+    let replicas: FigureOfRun = |run| run.replicas_avg;
+    let p95: FigureOfRun = |run| run.ttft_p95_s;
+    let p99: FigureOfRun = |run| run.ttft_p99_s;
     let mut gates = Vec::new();
-    for (case, what, figure, max, unit) in [
+    for (case, subject, figure, max, unit) in [
         ("case1", "cost", cost, 6.0, ""),
         ("case1", "p99 (1.1 × that of an order at the next HPA sync)", p99, 1.1 * bound, " s"),
         ("case2", "replicas", replicas, 3.5, ""),
@@ -105,7 +107,7 @@ fn cases(args: &Args) -> Result<PartResults, String> {
         ("case4", "p99", p99, 0.1, " s"),
     ] {
         let figure = runs.line(case, &args.policy)?.highest(figure);
-        gates.push(at_most(&format!("{case}: {what}"), figure, max, unit));
+        gates.push(at_most(&format!("{case}: {subject}"), figure, max, unit));
     }
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
                  the HPA acts on it at its next sync.";
@@ -113,14 +115,15 @@ fn cases(args: &Args) -> Result<PartResults, String> {
 }
 
 /// A figure of a run.
-type Figured = fn(&Run) -> f64;
+type FigureOfRun = fn(&Run) -> f64;
 
 const NEXT_SYNC: &str = "next-sync";
 
 /// What 10 requests/s of case 1 need, requested when they start: one TP2 and three TP1 at 68 %.
 fn next_sync() -> Controller {
-    let order = vec![(Duration::from_secs(300), [1, 3].map(Replicas::new).to_vec())];
-    Controller { name: NEXT_SYNC.into(), algorithm: Algorithm::Schedule(order), ..Controller::fixed(1) }
+    let replicas = [1, 3].map(Replicas::new).to_vec();
+    let order = ScheduleEntry { from: Duration::from_secs(300), replicas };
+    Controller { name: NEXT_SYNC.into(), algorithm: Algorithm::Schedule(vec![order]), ..Controller::fixed(1) }
 }
 
 fn constant(args: &Args) -> Result<PartResults, String> {
@@ -143,25 +146,25 @@ fn random(args: &Args) -> Result<PartResults, String> {
     let plans = read(&args.scenarios.join("random.yaml"), None)?;
     let about = "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
                  (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.";
-    let mut found = PartResults::new("Random scenarios", about);
+    let mut result = PartResults::new("Random scenarios", about);
     let mut own = Vec::new();
     for first in SETS.into_iter().take(args.random_sets) {
         let runs = run(&plans, &controllers(&args.policy)?, first..first + SET)?;
         let name = format!("random {first}–{}", first + SET - 1);
-        found.gates.extend(random_set(&name, &runs, &args.policy));
+        result.gates.extend(random_set(&name, &runs, &args.policy));
         own.push(outside(runs.of(&args.policy)));
         for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
-            found.sets.push(set_row(&name, &runs, policy));
+            result.sets.push(set_row(&name, &runs, policy));
         }
     }
     let all = 100.0 * mean(own.into_iter());
-    found.gates.push(Gate {
-        what: "random: requests outside the objectives, mean of the sets".into(),
-        wanted: "at most 1.5 %".into(),
-        found: format!("{all:.2} %"),
+    result.gates.push(Gate {
+        subject: "random: requests outside the objectives, mean of the sets".into(),
+        criterion: "at most 1.5 %".into(),
+        result: format!("{all:.2} %"),
         holds: all <= 1.5,
     });
-    Ok(found)
+    Ok(result)
 }
 
 fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
@@ -179,22 +182,22 @@ fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
 
 fn traces(args: &Args) -> Result<PartResults, String> {
     let about = "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).";
-    let mut found = PartResults::new("Traces", about);
+    let mut result = PartResults::new("Traces", about);
     let azure = ("azure", "azure_llm_2023_code.csv.gz", args.seeds);
     let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
     let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", args.seeds.min(3)));
     for (name, trace, seeds) in std::iter::once(azure).chain(days) {
         let trace = args.traces.join(trace);
         if !Path::new(&trace).is_file() {
-            found.left_out.push(format!("{name}: there is no {}", trace.display()));
+            result.left_out.push(format!("{name}: there is no {}", trace.display()));
             continue;
         }
         let plans = read(&args.scenarios.join(name).with_extension("yaml"), Some(&trace))?;
         let runs = run(&plans, &controllers(&args.policy)?, 1..=seeds)?;
-        found.gates.push(on_the_frontier(&runs, name, &args.policy)?);
-        found.runs.0.extend(runs.0);
+        result.gates.push(on_the_frontier(&runs, name, &args.policy)?);
+        result.runs.0.extend(runs.0);
     }
-    Ok(found)
+    Ok(result)
 }
 
 fn robust(args: &Args) -> Result<PartResults, String> {

@@ -9,6 +9,7 @@ use wva_core::decision::Verdict;
 use wva_core::report::{Step, Violation};
 use wva_core::snapshot::{ModelGroup, Phase, Signals, SourceHealth};
 use wva_core::{Decision, GroupId, Memory, Outcome, Policy, Snapshot, VariantId};
+use wva_sim::PROGRAM_DEFAULTS;
 
 use super::format::number_and_reason;
 use super::input::DecisionInput;
@@ -16,8 +17,6 @@ use crate::record::decide_recorded;
 
 /// How far decisions are predicted: beyond the 30 min for which starting pods count as evidence.
 const PREDICTION_WINDOW: SignedDuration = SignedDuration::from_mins(40);
-/// The default interval of evaluations.
-const EVALUATION_INTERVAL: SignedDuration = SignedDuration::from_secs(5);
 /// The most predicted changes that are shown.
 const MAX_PREDICTED_CHANGES: usize = 4;
 /// The most variants that are listed when the requested one does not exist.
@@ -163,7 +162,7 @@ fn predict(
     let mut last = decision.clone();
     let mut changes = Vec::new();
     while changes.len() < MAX_PREDICTED_CHANGES && matches!(last.verdict, Verdict::Target(_)) {
-        let Ok(at) = later.now.checked_add(EVALUATION_INTERVAL) else { break };
+        let Ok(at) = later.now.checked_add(PROGRAM_DEFAULTS.evaluation_interval) else { break };
         if at.duration_since(snapshot.now) > PREDICTION_WINDOW {
             break;
         }

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wva_core::Policy;
+use wva_sim::PROGRAM_DEFAULTS;
 
 use super::clock::VirtualClock;
 use super::fleet::DemoFleet;
@@ -27,11 +28,9 @@ use crate::serve::tls::{ServingCertificate, SharedPki};
 use crate::serve::{AppState, NoEvents, ServeError, Server, ServerPorts, ServerSettings};
 use crate::telemetry::EvaluationMetrics;
 
-/// How often wva evaluates, in virtual time: the default.
-const EVALUATION_INTERVAL: Duration = Duration::from_secs(5);
-/// Evaluations that `/debug/snapshots` shows: the default.
+/// Evaluations that `/debug/snapshots` shows: 40 s of virtual time.
 const MAX_SNAPSHOTS: usize = 8;
-/// Their bytes: the default.
+/// The most bytes of these evaluations: the default of `wva serve`.
 const MAX_SNAPSHOT_BYTES: u64 = 16 << 20;
 /// How long open requests may take at the end, in wall time.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -91,7 +90,8 @@ impl WvaInstance {
         let clock: Arc<dyn Clock> = Arc::new(clock);
         let source = ScrapeSource::new(&ScrapeSettings::default(), clock.clone());
         let source: Arc<dyn MetricSource> = Arc::new(source.map_err(|error| anyhow!(error.message))?);
-        let (mut registry, board) = (Registry::default(), Board::new());
+        let mut registry = Registry::default();
+        let board = Board::new();
         let inputs = ConstantInputs::new(pki);
         let parts = Parts {
             cluster: Arc::new(fleet.clone()),
@@ -101,8 +101,8 @@ impl WvaInstance {
             leadership: inputs.leadership.subscribe(),
             metrics: EvaluationMetrics::register(&mut registry),
         };
-        let (keeper, queue) = QueueRecorder::default().to_recent();
-        let engine = Arc::new(Engine::new(parts, Policy::default()).with_recorder(Arc::new(keeper)));
+        let (recorder, queue) = QueueRecorder::default().to_recent();
+        let engine = Arc::new(Engine::new(parts, Policy::default()).with_recorder(Arc::new(recorder)));
         engine.take_over(Restored::default(), term());
         let reader = Reader::new(engine, ReadSettings::default());
         let recent = Arc::new(Recent::new(MAX_SNAPSHOTS, MAX_SNAPSHOT_BYTES));
@@ -146,17 +146,19 @@ impl WvaInstance {
         stop: &CancellationToken,
     ) {
         let Self { reader, recent, queue, inputs, .. } = self;
-        let (evaluating, keeping, serving) = (stop.clone(), stop.clone(), stop.clone());
+        let stopped = stop.clone();
         tasks.spawn(async move {
-            keep_recent(queue, recent, keeping).await;
+            keep_recent(queue, recent, stopped).await;
             Ok(())
         });
+        let stopped = stop.clone();
         tasks.spawn(async move {
-            run(reader, EVALUATION_INTERVAL, evaluating).await;
+            run(reader, PROGRAM_DEFAULTS.evaluation_interval, stopped).await;
             Ok(())
         });
+        let stopped = stop.clone();
         tasks.spawn(async move {
-            server.serve(serving, SHUTDOWN_TIMEOUT).await;
+            server.serve(stopped, SHUTDOWN_TIMEOUT).await;
             drop(inputs);
             Ok(())
         });

@@ -134,7 +134,7 @@ fn number(value: f64) -> String {
 fn text(fits: &[(&Group, Fit)]) -> String {
     let mut text = String::new();
     for (group, fit) in fits {
-        let _ = writeln!(text, "{} ({} combinations of sizes)", name(group), group.points.len());
+        let _ = writeln!(text, "{} ({} combinations of sizes)", name(group), group.measurements.len());
         for (words, seconds) in [
             ("an empty step", fit.step_seconds),
             ("for each prompt token", fit.prompt_token_seconds),
@@ -159,7 +159,7 @@ fn errors_text(errors: &Errors) -> String {
     let max_percent = 100.0 * worst.error;
     format!(
         "{mean_percent:.1} % on average over {points} points, at most {max_percent:.0} % ({} prompt tokens, batch {}, {} generated)",
-        worst.prompt, worst.batch, worst.output
+        worst.size.prompt, worst.size.batch, worst.size.output
     )
 }
 

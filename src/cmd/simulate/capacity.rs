@@ -10,7 +10,7 @@ use wva_core::model::Bounds;
 use wva_core::units::Replicas;
 use wva_sim::{
     Arrival, Arrivals, Controller, LoadShape, Pattern, RequestSizes, Scenario, Segment, SimVariant,
-    SizeSpread, simulate,
+    SizeSpread, TimedSizes, simulate,
 };
 
 use super::super::output::{CommandError, OutputFormat, write_structured};
@@ -106,7 +106,7 @@ fn request_sizes(scenario: &Scenario) -> Vec<RequestSizes> {
         }];
     }
     let mut different: Vec<RequestSizes> = Vec::new();
-    for (_, sizes) in &scenario.sizes {
+    for TimedSizes { sizes, .. } in &scenario.sizes {
         if !different.contains(sizes) {
             different.push(*sizes);
         }
@@ -161,7 +161,7 @@ fn attainment(
             load: LoadShape::new(vec![Segment::Hold { rps, lasts }]),
             pattern: Pattern::Poisson,
         },
-        sizes: vec![(Duration::ZERO, sizes)],
+        sizes: vec![TimedSizes { from: Duration::ZERO, sizes }],
         variants: vec![alone],
         ..scenario.clone()
     };

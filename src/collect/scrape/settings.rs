@@ -38,6 +38,8 @@ impl ScrapeSettings {
     pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
     /// The stale threshold (60 s) and one interval of up to 60 s.
     pub const WINDOW: Duration = Duration::from_secs(120);
+    /// Samples kept of one series: 2 min at one a second, which is as often as evaluations may follow each other.
+    pub const MAX_SAMPLES: usize = 120;
 }
 
 impl Default for ScrapeSettings {

@@ -7,14 +7,12 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use wva_core::snapshot::Sample;
 
+use super::settings::ScrapeSettings;
 use super::text::Line;
 use crate::collect::bounds::MAX_TEXT_BYTES;
 use crate::collect::merge::{Part, RawSeries, hash};
 use crate::collect::signals::Name;
 use crate::engine::{Endpoint, MAX_SERIES_OF_A_POD};
-
-/// Samples kept of one series: 2 min at one a second, which is as often as evaluations may follow each other.
-const MAX_SAMPLES: usize = 120;
 
 /// How far ahead of the clock a sample may be before it is known that the clock was set back: more than a clock that is
 /// being disciplined jumps, no more than evaluations are apart.
@@ -72,7 +70,7 @@ impl Window {
             if samples.back().is_some_and(|last| last.at >= at) {
                 continue;
             }
-            if samples.len() >= MAX_SAMPLES {
+            if samples.len() >= ScrapeSettings::MAX_SAMPLES {
                 samples.pop_front();
             }
             samples.push_back(Sample { at, value: line.value });
@@ -181,7 +179,7 @@ mod tests {
         for second in 0..1_000 {
             window.add(vec![line(1.0, None)], at(second));
         }
-        assert_eq!(samples(&window).len(), MAX_SAMPLES);
+        assert_eq!(samples(&window).len(), ScrapeSettings::MAX_SAMPLES);
         let engines = |count, engine: fn(usize) -> String| {
             (0..count).map(|n| Line { engine: Some(engine(n)), ..line(1.0, None) }).collect::<Vec<_>>()
         };

@@ -15,13 +15,13 @@ use self::pod::Life;
 use super::load::Request;
 use super::recorder::Recorder;
 use super::rng::Rng;
-use super::scenario::{DeletionOrder, PodFault, Scenario};
+use super::scenario::{DeletionOrder, Scenario};
 use super::server::Readings;
 
 pub use pod::Pod;
 
-/// Requests that the gateway holds: 32 MB, more than an hour at 250 requests/s. Further ones are refused.
-const MAX_AT_GATEWAY: usize = 1_000_000;
+/// The most requests that the gateway holds: 32 MB, more than an hour at 250 requests/s. Further ones are refused.
+const MAX_HELD: usize = 1_000_000;
 /// Seconds between two readiness probes of a pod: the kubelet's default.
 const PROBE_INTERVAL_S: f64 = 10.0;
 /// Random streams: start-up times, one for each variant, and the steps of servers, one for each pod.
@@ -173,7 +173,7 @@ impl<R: Recorder> SimCluster<R> {
             self.probe_readiness(now_s);
             self.next_probe_s += PROBE_INTERVAL_S;
         }
-        self.empty_gateway(now_s);
+        self.dispatch_held(now_s);
     }
 
     /// Processes a pod's event. Returns true when the pod has ended.
@@ -200,21 +200,10 @@ impl<R: Recorder> SimCluster<R> {
     }
 
     fn probe_readiness(&mut self, now_s: f64) {
-        for (place, variant) in self.scenario.variants.iter().enumerate() {
-            let pods = self.pods.iter_mut().filter(|pod| pod.variant == place);
-            for (index, pod) in pods.enumerate() {
-                pod.probe(now_s, |serial, was_failing, waiting| {
-                    variant.pod_faults.iter().any(|fault| match fault {
-                        PodFault::Broken { at, pods } => {
-                            at.as_secs_f64() <= now_s && (was_failing || count(index) < *pods)
-                        }
-                        PodFault::Flapping { waiting: threshold } => {
-                            let fails =
-                                if was_failing { waiting > 0 } else { waiting >= *threshold as usize };
-                            serial % 2 == 0 && fails
-                        }
-                    })
-                });
+        for (index, variant) in self.scenario.variants.iter().enumerate() {
+            let pods = self.pods.iter_mut().filter(|pod| pod.variant == index);
+            for (older_pods, pod) in (0..).zip(pods) {
+                pod.probe(now_s, older_pods, &variant.pod_faults);
             }
         }
     }
@@ -276,7 +265,7 @@ impl<R: Recorder> SimCluster<R> {
         }
     }
 
-    /// Sets `spec.replicas` of a variant: creates or deletes pods until so many are not terminating.
+    /// Sets `spec.replicas` of a variant: creates or deletes pods until this many are not terminating.
     pub(crate) fn scale(&mut self, variant: usize, replicas: u32, now_s: f64) {
         self.spec_replicas[variant] = replicas;
         let existing = self.counts(variant).status.get();
@@ -336,7 +325,7 @@ impl<R: Recorder> SimCluster<R> {
         let rng = self.step_rng(pod.serial);
         pod.become_ready(&self.scenario.variants[variant], now_s, rng);
         self.add(pod);
-        self.empty_gateway(now_s);
+        self.dispatch_held(now_s);
         true
     }
 
@@ -358,7 +347,7 @@ impl<R: Recorder> SimCluster<R> {
     }
 
     fn hold(&mut self, request: Request) {
-        if self.gateway.len() >= MAX_AT_GATEWAY {
+        if self.gateway.len() >= MAX_HELD {
             self.recorder.failed(1);
             return;
         }
@@ -366,8 +355,8 @@ impl<R: Recorder> SimCluster<R> {
         self.gateway.push_back(request);
     }
 
-    /// Dispatches requests that wait at the gateway while a pod takes them.
-    fn empty_gateway(&mut self, now_s: f64) {
+    /// Dispatches requests that the gateway holds, oldest first, until no pod takes the next one.
+    fn dispatch_held(&mut self, now_s: f64) {
         while let Some(&request) = self.gateway.front() {
             if !self.dispatch(request, now_s) {
                 break;

@@ -5,7 +5,7 @@ use wva_core::pod_deletion_order::InFlight;
 use wva_core::snapshot::Phase;
 
 use crate::rng::Rng;
-use crate::scenario::SimVariant;
+use crate::scenario::{PodFault, SimVariant};
 use crate::server::{ModelServer, Readings};
 
 /// How long before the start the initial pods became ready, seconds.
@@ -117,10 +117,18 @@ impl Pod {
         }
     }
 
-    /// Probes its readiness. `fails` gets its serial, whether it failed the last probe, and its waiting requests.
-    pub(super) fn probe(&mut self, now_s: f64, fails: impl Fn(u64, bool, usize) -> bool) {
+    /// Probes its readiness under `faults`. `older_pods` is the number of older pods of its variant.
+    pub(super) fn probe(&mut self, now_s: f64, older_pods: u32, faults: &[PodFault]) {
         let Life::Ready { since_s, server } = &mut self.life else { return };
-        let is_failing = fails(self.serial, self.is_failing, server.waiting());
+        let was_failing = self.is_failing;
+        let waiting = server.waiting();
+        let is_failing = faults.iter().any(|fault| match *fault {
+            PodFault::Broken { at, pods } => at.as_secs_f64() <= now_s && (was_failing || older_pods < pods),
+            PodFault::Flapping { waiting: threshold } => {
+                let is_overloaded = if was_failing { waiting > 0 } else { waiting >= threshold as usize };
+                self.serial.is_multiple_of(2) && is_overloaded
+            }
+        });
         if is_failing != self.is_failing {
             *since_s = now_s;
         }

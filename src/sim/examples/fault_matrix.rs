@@ -19,7 +19,7 @@ mod page;
 use clap::Parser;
 use wva_core::model::Analyzer;
 use wva_core::snapshot::Signal;
-use wva_sim::Rng;
+use wva_sim::{FaultSignals, Rng};
 
 use matrix::cases::Case;
 use matrix::compare::{Comparison, Timeline};
@@ -52,7 +52,7 @@ struct Args {
     /// Seeds of each cell.
     #[arg(long, default_value_t = 1)]
     seeds: u64,
-    /// So many random cells, each with a seed of its own that the page does not use.
+    /// This many random cells, each with a seed of its own that the page does not use.
     #[arg(long)]
     random: Option<usize>,
     /// Selects other random cells.
@@ -92,24 +92,13 @@ impl Args {
         let mut cells = Vec::new();
         let analyzers = Analyzer::ALL.into_iter();
         for analyzer in analyzers.filter(|analyzer| is_selected(&self.analyzer, analyzer.as_str())) {
-            for signals in signals(analyzer) {
-                if !is_selected(&self.signal, &name(signals)) {
-                    continue;
-                }
-                for kind in kinds(signals).iter().filter(|kind| is_selected(&self.fault, &word(kind))) {
-                    for share in shares(signals).iter().filter(|share| is_selected(&self.share, &word(share)))
-                    {
-                        for seed in 1..=self.seeds {
-                            let cell =
-                                |case| Cell { analyzer, signals, kind: *kind, share: *share, case, seed };
-                            cells.extend(cases.iter().copied().map(cell));
-                        }
-                    }
-                }
+            let signals = signals(analyzer).into_iter();
+            for signals in signals.filter(|signals| is_selected(&self.signal, &name(*signals))) {
+                cells.extend(self.cells_of(analyzer, signals, &cases));
             }
         }
         if self.ci {
-            // One load for each cell, a different one for the next.
+            // One load for each fault, a different one for the next: 7 steps through the ten cases of `Case::in_turns`.
             let groups = cells.chunks(cases.len().max(1)).enumerate();
             cells = groups.map(|(index, cells)| cells[index * 7 % cells.len()]).collect();
         }
@@ -118,6 +107,20 @@ impl Args {
             Some(count) => draw_cells(&cells, count, self.draw),
             None => cells,
         }
+    }
+
+    /// The selected faults of `signals`, with every seed and each of `cases`.
+    fn cells_of(&self, analyzer: Analyzer, signals: FaultSignals, cases: &[Case]) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for kind in kinds(signals).iter().filter(|kind| is_selected(&self.fault, &word(kind))) {
+            for share in shares(signals).iter().filter(|share| is_selected(&self.share, &word(share))) {
+                for seed in 1..=self.seeds {
+                    let cell = |case| Cell { analyzer, signals, kind: *kind, share: *share, case, seed };
+                    cells.extend(cases.iter().copied().map(cell));
+                }
+            }
+        }
+        cells
     }
 }
 
@@ -190,8 +193,8 @@ fn main() -> ExitCode {
 /// Compares each of `cells` with its run in `fault_free`.
 fn compared(cells: Vec<Cell>, fault_free: &BTreeMap<Key, Timeline>) -> Vec<(Cell, Comparison)> {
     let first = parallel_map("with faults", &cells, |cell| {
-        let (own, faulty) = (&fault_free[&key(cell)], cell.faulty());
-        let alone = cell.compared(&faulty, own, || []);
+        let faulty = cell.faulty();
+        let alone = cell.compared(&faulty, &fault_free[&key(cell)], || []);
         (alone, (!alone.holds()).then_some(faulty))
     });
     let open = cells.iter().zip(&first).filter(|(_, (_, faulty))| faulty.is_some());

@@ -1,7 +1,5 @@
 //! The state of each kind of controller between two decisions.
 
-use std::time::Duration;
-
 use wva_core::decision::Verdict;
 use wva_core::memory::Memory;
 use wva_core::model::{Policy, VariantId};
@@ -11,7 +9,7 @@ use wva_core::{decide, observe};
 use super::observer::Observer;
 use super::recorder::RunRecorder;
 use crate::cluster::SimCluster;
-use crate::controller::NAMESPACE;
+use crate::controller::{NAMESPACE, ScheduleEntry};
 use crate::scenario::Scenario;
 
 /// The number of replicas of each variant; `None` where the controller gives no answer.
@@ -53,16 +51,16 @@ impl<'a> CoreController<'a> {
     }
 }
 
-/// The replicas of `variant`, an index into the scenario, that a schedule says at `now_s`.
+/// The scheduled replicas of `variant`, an index into the scenario, at `now_s`.
 pub(super) fn scheduled_replicas(
-    schedule: &[(Duration, Vec<Replicas>)],
+    schedule: &[ScheduleEntry],
     scenario: &Scenario,
     variant: usize,
     now_s: f64,
 ) -> Option<Replicas> {
-    let entry = schedule.iter().rev().find(|(from, _)| from.as_secs_f64() <= now_s);
+    let entry = schedule.iter().rev().find(|entry| entry.from.as_secs_f64() <= now_s);
     match entry {
-        Some((_, replicas)) => replicas.get(variant).or(replicas.last()).copied(),
+        Some(ScheduleEntry { replicas, .. }) => replicas.get(variant).or(replicas.last()).copied(),
         None => scenario.variants.get(variant).map(|variant| variant.replicas),
     }
 }

@@ -13,15 +13,10 @@ use super::results::{Point, ReplicaNumbers, Run};
 use super::scaler::Scaler;
 use crate::cluster::SimCluster;
 use crate::controller::{Algorithm, Controller, MetricPath};
+use crate::program::PROGRAM_DEFAULTS;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 
-/// The program evaluates at least this often, seconds.
-const EVALUATION_INTERVAL_S: f64 = 5.0;
-/// The program answers a read from an evaluation that is at most this old, seconds.
-const MAX_AGE_S: f64 = 2.0;
-/// The program waits this long for an evaluation before it answers with the last number, seconds.
-const READ_WAIT_S: f64 = 1.0;
 /// KEDA checks this often whether a target at zero should wake, seconds.
 const KEDA_POLL_INTERVAL_S: f64 = 30.0;
 /// KEDA scales a target to zero after this long without activity, seconds.
@@ -87,8 +82,8 @@ pub(super) struct EventLoop<'a> {
     rng: Rng,
     /// The numbers that HPAs can read.
     published: Numbers,
-    /// Numbers that HPAs can read later, with the time.
-    publishing: VecDeque<(f64, Numbers)>,
+    /// Numbers that HPAs can read later.
+    publishing: VecDeque<ReplicaNumbers>,
     /// Scrapes of all pods; of the scheduler alone where Prometheus scrapes each pod at a phase of its own.
     scrapes: Timer,
     decisions: Timer,
@@ -147,7 +142,8 @@ impl<'a> EventLoop<'a> {
         }
         match (&self.state, self.controller.path) {
             (ControllerState::Core(_), MetricPath::Direct) => {
-                self.decisions = Timer { next_s: EVALUATION_INTERVAL_S, interval_s: EVALUATION_INTERVAL_S };
+                let interval_s = PROGRAM_DEFAULTS.evaluation_interval.as_secs_f64();
+                self.decisions = Timer { next_s: interval_s, interval_s };
             }
             (ControllerState::Core(_), MetricPath::Prometheus { reconcile, .. }) => {
                 self.decisions = Timer::at_random_phase(reconcile.as_secs_f64(), rng);
@@ -175,7 +171,7 @@ impl<'a> EventLoop<'a> {
     fn update_next(&mut self, cluster: &SimCluster<RunRecorder>) {
         let timers = [&self.scrapes, &self.decisions, &self.keda_polls, &self.points];
         let timers_s = timers.into_iter().chain(&self.syncs).map(|timer| timer.next_s);
-        let publishing_s = self.publishing.front().map(|(at_s, _)| *at_s);
+        let publishing_s = self.publishing.front().map(|next| next.at_s);
         let scrapes_s = cluster.pods().iter().map(|pod| pod.next_scrape_s);
         let answers_s = self.answers_s.iter().copied();
         let all_s = timers_s.chain(publishing_s).chain(answers_s).chain(scrapes_s);
@@ -186,8 +182,8 @@ impl<'a> EventLoop<'a> {
     pub(super) fn process(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) -> bool {
         self.scrape(now_s, cluster);
         self.decide(now_s, cluster);
-        while let Some((_, numbers)) = self.publishing.pop_front_if(|(at_s, _)| *at_s <= now_s) {
-            self.published = numbers;
+        while let Some(next) = self.publishing.pop_front_if(|next| next.at_s <= now_s) {
+            self.published = next.numbers;
         }
         self.record_published(now_s, cluster);
         for variant in 0..self.syncs.len() {
@@ -247,11 +243,11 @@ impl<'a> EventLoop<'a> {
             MetricPath::Direct if is_due || has_samples => {
                 self.published = core.decide(cluster, now_s);
                 self.last_decision_s = now_s;
-                self.decisions.next_s = now_s + EVALUATION_INTERVAL_S;
+                self.decisions.next_s = now_s + PROGRAM_DEFAULTS.evaluation_interval.as_secs_f64();
             }
             MetricPath::Prometheus { publish, .. } if is_due => {
                 let numbers = core.decide(cluster, now_s);
-                self.publishing.push_back((now_s + publish.as_secs_f64(), numbers));
+                self.publishing.push_back(ReplicaNumbers { at_s: now_s + publish.as_secs_f64(), numbers });
             }
             _ => {}
         }
@@ -261,7 +257,8 @@ impl<'a> EventLoop<'a> {
     fn sync_hpa(&mut self, variant: usize, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
         if self.syncs[variant].take_due(now_s) {
             let delay_s = self.scenario.scrape.delay.as_secs_f64();
-            let needs_evaluation = now_s - self.last_decision_s > MAX_AGE_S && delay_s <= READ_WAIT_S;
+            let is_old = now_s - self.last_decision_s > PROGRAM_DEFAULTS.max_age.as_secs_f64();
+            let needs_evaluation = is_old && self.scenario.scrape.delay <= PROGRAM_DEFAULTS.read_wait;
             self.answers_s[variant] = match (&mut self.state, self.controller.path) {
                 (ControllerState::Core(core), MetricPath::Direct) if needs_evaluation => {
                     core.observer.scrape_all(cluster, now_s, delay_s);
@@ -350,7 +347,8 @@ fn schedule_scrapes(cluster: &mut SimCluster<RunRecorder>, now_s: f64, interval_
 }
 
 fn add_point(now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
-    let mut point = Point { at_s: now_s, asked: cluster.spec_replicas().to_vec(), ..Point::default() };
+    let mut point =
+        Point { at_s: now_s, spec_replicas: cluster.spec_replicas().to_vec(), ..Point::default() };
     point.waiting = cluster.gateway().requests;
     for index in 0..cluster.pods().len() {
         let read = cluster.read_pod(index, now_s, |pod, readings| {

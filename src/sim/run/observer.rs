@@ -17,16 +17,13 @@ use super::faults::{ActiveFaults, ScrapedPod};
 use super::recorder::RunRecorder;
 use crate::cluster::{Pod, SimCluster};
 use crate::controller::{MODEL, NAMESPACE};
+use crate::program::PROGRAM_DEFAULTS;
 use crate::rng::Rng;
 use crate::scenario::{Scenario, SimVariant};
 use crate::server::Readings;
 
 /// The wall-clock time of the start of every simulation.
 const START: Timestamp = Timestamp::constant(1_800_000_000, 0);
-/// Samples are kept for at least this long, as in the program. Seconds.
-const MIN_WINDOW_S: f64 = 120.0;
-/// Samples kept of one series, as in the program.
-const MAX_SAMPLES: usize = 120;
 /// Mean bytes of a prompt's text per token.
 const BYTES_PER_TOKEN: f64 = 4.0;
 /// Random stream of lost scrapes.
@@ -118,7 +115,7 @@ impl Observer {
             group,
             serials: vec![Vec::new(); scenario.variants.len()],
             needed: needs.signals,
-            window_s: window_s.max(MIN_WINDOW_S),
+            window_s: window_s.max(PROGRAM_DEFAULTS.scrape_window.as_secs_f64()),
             pending: VecDeque::new(),
             loss: scenario.scrape.loss.get(),
             rng: Rng::stream(seed, LOSS_STREAM),
@@ -213,10 +210,10 @@ impl Observer {
             if replica.engines.get("8000").is_none() && row.clone().all(|(_, value)| value.is_nan()) {
                 continue;
             }
-            replica.engines.or_default("8000").slide(at, oldest, MAX_SAMPLES, row);
+            replica.engines.or_default("8000").slide(at, oldest, PROGRAM_DEFAULTS.max_samples, row);
         }
         if let Some(values) = round.scheduler {
-            group.scheduler.slide(at, oldest, MAX_SAMPLES, values);
+            group.scheduler.slide(at, oldest, PROGRAM_DEFAULTS.max_samples, values);
         }
     }
 

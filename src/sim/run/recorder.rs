@@ -73,7 +73,7 @@ impl RunRecorder {
             ..point
         });
         interval.start_s = at_s;
-        // 37 kB of bins: cleared, not allocated anew.
+        // 37 kB of bins: cleared, not allocated again.
         interval.first_tokens.clear();
         interval.requests = 0;
         interval.errors = 0;

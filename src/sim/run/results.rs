@@ -92,7 +92,7 @@ pub struct Point {
     /// Requests a second that arrived.
     pub rps: f64,
     /// `spec.replicas` at its end, by variant.
-    pub asked: Vec<u32>,
+    pub spec_replicas: Vec<u32>,
     /// Ready pods at its end.
     pub ready: u32,
     /// Pods that are not ready yet at its end.

@@ -9,7 +9,7 @@ use wva_core::units::{Cost, Ratio, Replicas};
 use super::*;
 use crate::{
     Algorithm, Arrival, Arrivals, DeletionOrder, LoadShape, MetricPath, Pattern, Physics, RequestSizes,
-    Scrape, Segment, SimVariant, SizeSpread, StartUp, TP1,
+    ScheduleEntry, Scrape, Segment, SimVariant, SizeSpread, StartUp, TP1,
 };
 
 const fn s(seconds: u64) -> Duration {
@@ -36,8 +36,11 @@ fn poisson(segments: Vec<Segment>) -> Arrivals {
 }
 
 fn schedule(steps: &[(u64, u32)]) -> Controller {
-    let steps = steps.iter().map(|(at, replicas)| (s(*at), vec![Replicas::new(*replicas)]));
-    let algorithm = Algorithm::Schedule(steps.collect());
+    let entry = |(at, replicas): &(u64, u32)| ScheduleEntry {
+        from: s(*at),
+        replicas: vec![Replicas::new(*replicas)],
+    };
+    let algorithm = Algorithm::Schedule(steps.iter().map(entry).collect());
     Controller { algorithm, scale_down_window: Some(Duration::ZERO), ..Controller::fixed(1) }
 }
 
@@ -122,7 +125,7 @@ fn a_drain_cuts_only_what_outlives_the_grace_period() {
 fn the_least_loaded_pod_goes_with_fewer_streams_than_the_youngest() {
     let mut scenario = scenario(900, 3.0, 4);
     let spread = SizeSpread::LogNormal(1.5);
-    scenario.sizes = vec![(Duration::ZERO, RequestSizes { prompt: 500.0, output: 3000.0, spread })];
+    scenario.sizes[0].sizes = RequestSizes { prompt: 500.0, output: 3000.0, spread };
     scenario.grace_period = s(10);
     let shrink = schedule(&[(0, 4), (100, 6), (400, 3)]);
     let errors = |deletion_order| {
@@ -140,7 +143,7 @@ fn pods_without_a_node_cost_no_gpu_and_start_when_another_goes() {
     let run = play(&scenario, &schedule(&[(0, 1), (60, 4), (300, 1), (320, 2)]), 1);
     assert!(run.series.iter().all(|point| point.ready <= 2));
     let waiting = at(&run, 250.0);
-    assert_eq!((waiting.asked[0], waiting.ready, waiting.starting), (4, 2, 2));
+    assert_eq!((waiting.spec_replicas[0], waiting.ready, waiting.starting), (4, 2, 2));
     assert!(run.gpu_hours < 2.0 * 600.0 / 3600.0);
     assert!(at(&run, 599.0).ready == 2, "the node of the pod that went was taken again");
 }
@@ -201,14 +204,14 @@ fn keda_asks_for_what_its_thresholds_say() {
     let mut keda = Controller::keda_epp();
     keda.algorithm = Algorithm::KedaEpp { in_pod: in_flight / 2.5, waiting: 1e6 };
     let run = play(&scenario, &keda, 1);
-    assert!((2..=5).contains(&run.series.last().unwrap().asked[0]), "{:?}", run.writes);
+    assert!((2..=5).contains(&run.series.last().unwrap().spec_replicas[0]), "{:?}", run.writes);
 }
 
 #[test]
 fn a_spare_is_on_top_of_every_number() {
     let scenario = scenario(300, 1.0, 1);
     let spare = Controller { spares: 2, ..Controller::fixed(1) };
-    assert_eq!(play(&scenario, &spare, 1).series.last().unwrap().asked, [3]);
+    assert_eq!(play(&scenario, &spare, 1).series.last().unwrap().spec_replicas, [3]);
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn under_overload_a_run_finishes_what_the_capacity_formula_says() {
         (100.0, 1000.0, 1.0, 0.0),
     ] {
         let mut scenario = scenario(2000, 120.0, 1);
-        scenario.sizes[0].1 = RequestSizes::uniform(prompt, output, 0.1);
+        scenario.sizes[0].sizes = RequestSizes::uniform(prompt, output, 0.1);
         scenario.variants[0].physics = Physics { tokens_per_step, ..TP1 };
         scenario.prefix_hits = Ratio::new(hits).unwrap();
         let run = play(&scenario, &Controller::fixed(1), 1);

@@ -36,13 +36,13 @@ fn play(scenario: &Scenario, analyzer: Analyzer) -> Run {
 
 /// The most replicas that were requested.
 fn max_spec(run: &Run) -> u32 {
-    run.series.iter().map(|point| point.asked[0]).max().unwrap()
+    run.series.iter().map(|point| point.spec_replicas[0]).max().unwrap()
 }
 
 /// The replicas requested in the last half hour.
 fn late_spec(run: &Run) -> impl Iterator<Item = u32> {
     let from = last(run).at_s - 1800.0;
-    run.series.iter().filter(move |point| point.at_s > from).map(|point| point.asked[0])
+    run.series.iter().filter(move |point| point.at_s > from).map(|point| point.spec_replicas[0])
 }
 
 fn last(run: &Run) -> &Point {
@@ -52,7 +52,7 @@ fn last(run: &Run) -> &Point {
 /// Requested and ready replicas and waiting requests every five minutes, for messages of failing tests.
 fn timeline(run: &Run) -> Vec<(u32, u32, f64)> {
     let points = run.series.iter().filter(|point| point.at_s % 300.0 < 2.0);
-    points.map(|point| (point.asked[0], point.ready, point.waiting)).collect()
+    points.map(|point| (point.spec_replicas[0], point.ready, point.waiting)).collect()
 }
 
 #[test]
@@ -84,12 +84,12 @@ fn overloaded_pods_that_fail_readiness_do_not_freeze_the_fleet() {
         let end = last(&run);
         assert!(end.waiting < 100.0 && end.ready >= 8, "{analyzer:?}: {:?}", timeline(&run));
         assert!(
-            max_spec(&run) <= 3 * last(&usual).asked[0],
+            max_spec(&run) <= 3 * last(&usual).spec_replicas[0],
             "replacements are bounded: {analyzer:?}: {:?}",
             timeline(&run)
         );
         if analyzer == Analyzer::Rate {
-            let additional = end.asked[0].saturating_sub(last(&usual).asked[0]);
+            let additional = end.spec_replicas[0].saturating_sub(last(&usual).spec_replicas[0]);
             assert!(
                 additional <= 1,
                 "replacements are taken back: {:?} beside {:?}",
@@ -117,7 +117,11 @@ fn pods_that_never_become_ready_are_replaced_at_most_once() {
         scenario.variants[0].start_up = StartUp { mean: s(100_000), spread: 0.0 };
         let run = play(&scenario, analyzer);
         let before = run.series.iter().find(|point| point.at_s >= 6000.0).unwrap();
-        assert!(last(&run).asked <= before.asked, "it keeps growing: {analyzer:?}: {:?}", timeline(&run));
-        assert!(last(&run).asked[0] <= 100, "{analyzer:?}: {:?}", timeline(&run));
+        assert!(
+            last(&run).spec_replicas <= before.spec_replicas,
+            "it keeps growing: {analyzer:?}: {:?}",
+            timeline(&run)
+        );
+        assert!(last(&run).spec_replicas[0] <= 100, "{analyzer:?}: {:?}", timeline(&run));
     }
 }

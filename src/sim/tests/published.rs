@@ -91,6 +91,8 @@ fn wva_v2_oscillates_and_keda_stays_at_the_maximum_under_constant_load() {
     let flips: u32 = runs(3, &Controller::wva_v2(), 3).iter().map(|run| run.flips).sum();
     assert!(flips >= 9, "{flips}");
     for run in runs(4, &Controller::keda_epp(), 2) {
-        assert!(run.series.iter().filter(|point| point.asked == [10]).count() > run.series.len() * 3 / 4);
+        assert!(
+            run.series.iter().filter(|point| point.spec_replicas == [10]).count() > run.series.len() * 3 / 4
+        );
     }
 }

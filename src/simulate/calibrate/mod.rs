@@ -5,4 +5,4 @@ mod fit;
 mod table;
 
 pub use fit::{Errors, Fit, Worst, fit};
-pub use table::{Group, Point, read};
+pub use table::{BatchSize, Group, Measurement, read};

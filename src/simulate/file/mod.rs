@@ -6,11 +6,11 @@ mod read;
 mod types;
 
 pub(super) use physics::preset;
-pub use physics::{PhysicsEntry, PhysicsFile, RoughFile, known_physics};
+pub use physics::{DeviationsFile, PhysicsEntry, PhysicsFile, known_physics};
 pub use read::schema;
 pub(super) use read::{Problem, Source, read};
 pub use types::{
-    ArrivalsFile, Change, File, HpaFile, LargeRequests, Load, Part, RandomFile, RandomLoad, Range,
-    ScenarioFile, ScrapeFile, SetFile, Shape, SloFile, SpreadFile, TimeRange, Tokens, TraceFile, VariantFile,
-    VictimsFile,
+    ArrivalsFile, Change, DeletionOrderFile, File, HpaFile, LargeRequests, Load, MeanTokensFile, RandomFile,
+    RandomLoad, Range, ScenarioFile, ScrapeFile, SegmentFile, SetFile, SloFile, SpreadFile, TimeRange,
+    Tokens, TraceFile, VariantFile,
 };

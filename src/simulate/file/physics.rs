@@ -10,7 +10,8 @@ use wva_core::units::truncated_u32;
 use wva_sim::{Physics, TP1};
 
 use super::super::values::{
-    BaseSeconds, Capacity, Count, Share, StallSeconds, StepSeconds, Surcharge, Times, TokensPerStep,
+    BaseSeconds, Factor, PositiveCount, Share, StallSeconds, StepSeconds, Surcharge, TokenCapacity,
+    TokensPerStep,
 };
 
 /// How fast a replica is: a step takes stepSeconds + promptTokenSeconds × prompt tokens computed in it + sequenceSeconds ×
@@ -29,23 +30,23 @@ pub struct PhysicsFile {
     /// Seconds for each token held in the KV cache.
     pub kv_token_seconds: Option<StepSeconds>,
     /// Tokens that the KV cache holds: vLLM logs "GPU KV cache size" at its start.
-    pub kv_tokens: Option<Capacity>,
+    pub kv_tokens: Option<TokenCapacity>,
     /// Requests that may run at once: --max-num-seqs. 256 by default.
-    pub max_sequences: Option<Count>,
+    pub max_sequences: Option<PositiveCount>,
     /// Tokens that a step may compute: --max-num-batched-tokens. 8192 by default.
-    pub token_budget: Option<Capacity>,
+    pub token_budget: Option<TokenCapacity>,
     /// Tokens of one KV block. 16 by default.
-    pub block_size: Option<Count>,
+    pub block_size: Option<PositiveCount>,
     /// Tokens that a request gains in a step, with speculative decoding. 1 by default.
     pub tokens_per_step: Option<TokensPerStep>,
     /// Every step takes this many times as long.
-    pub slower: Option<Times>,
+    pub slower: Option<Factor>,
 }
 
 /// How step times deviate from that formula.
 #[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct RoughFile {
+pub struct DeviationsFile {
     /// Long prompts cost more per token: P prompt tokens in a step take 1 + this × P times as long.
     pub prompt_token: Option<Share>,
     /// A full KV cache is read more slowly: 1 + this × its share in use.
@@ -132,10 +133,10 @@ impl PhysicsFile {
         physics.per_sequence_s = seconds(self.sequence_seconds, physics.per_sequence_s);
         physics.per_kv_token_s = seconds(self.kv_token_seconds, physics.per_kv_token_s);
         let whole = |own: Option<f64>, of_preset: u32| own.map_or(of_preset, truncated_u32);
-        physics.kv_tokens = whole(self.kv_tokens.map(Capacity::get), physics.kv_tokens);
-        physics.block_size = whole(self.block_size.map(Count::get), physics.block_size);
-        physics.max_sequences = whole(self.max_sequences.map(Count::get), physics.max_sequences);
-        physics.token_budget = whole(self.token_budget.map(Capacity::get), physics.token_budget);
+        physics.kv_tokens = whole(self.kv_tokens.map(TokenCapacity::get), physics.kv_tokens);
+        physics.block_size = whole(self.block_size.map(PositiveCount::get), physics.block_size);
+        physics.max_sequences = whole(self.max_sequences.map(PositiveCount::get), physics.max_sequences);
+        physics.token_budget = whole(self.token_budget.map(TokenCapacity::get), physics.token_budget);
         physics.tokens_per_step = self.tokens_per_step.map_or(1.0, TokensPerStep::get);
         Ok(self.slower.map_or(physics, |factor| physics.slower(factor.get())))
     }

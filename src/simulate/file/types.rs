@@ -7,10 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::super::values::{
-    Capacity, Count, Every, Gpus, Late, Length, MeanTokens, Pods, Price, Rps, Share, SomePods, Span, Times,
-    TokensPerStep, Variation,
+    CostPerHour, Delay, Factor, GpuCount, MeanTokens, PodCount, PositiveCount, PositiveDuration,
+    PositivePodCount, Rps, ScenarioTime, Share, ShortInterval, TokenCapacity, TokensPerStep,
+    VariationCoefficient,
 };
-use super::physics::{PhysicsFile, RoughFile};
+use super::physics::{DeviationsFile, PhysicsFile};
 
 /// A scenario file is one of these.
 #[derive(Debug, Clone, JsonSchema)]
@@ -18,7 +19,7 @@ use super::physics::{PhysicsFile, RoughFile};
 pub enum File {
     /// Other scenarios, each changed in several ways.
     Set(SetFile),
-    /// A scenario that every seed draws anew.
+    /// A scenario that is drawn again for every seed.
     Random(RandomFile),
     /// One scenario, or one with variations.
     Scenario(Box<ScenarioFile>),
@@ -44,7 +45,7 @@ pub struct ScenarioFile {
     /// A description for people.
     pub about: Option<String>,
     /// How long requests arrive; by default as long as the load lasts.
-    pub duration: Option<Length>,
+    pub duration: Option<PositiveDuration>,
     /// The requests.
     pub load: Load,
     /// The variants of the model.
@@ -56,12 +57,12 @@ pub struct ScenarioFile {
     #[serde(default)]
     pub hpa: HpaFile,
     /// terminationGracePeriodSeconds: requests that a terminating pod has not finished by then are cut off. 30s by default.
-    pub grace: Option<Span>,
+    pub grace: Option<ScenarioTime>,
     /// The gateway holds requests while every ready pod has this many waiting; by default only while no pod is ready.
-    pub hold_at: Option<Count>,
+    pub hold_at: Option<PositiveCount>,
     /// Which pods are deleted first.
     #[serde(default)]
-    pub victims: VictimsFile,
+    pub victims: DeletionOrderFile,
     /// The latency objectives.
     #[serde(default)]
     pub slo: SloFile,
@@ -83,7 +84,7 @@ pub struct Load {
     pub prefix_hits: Option<Share>,
     /// Parts in sequence. Either this or a trace.
     #[serde(default)]
-    pub rate: Vec<Part>,
+    pub rate: Vec<SegmentFile>,
     /// A trace of a real system. Either this or rates.
     pub trace: Option<TraceFile>,
 }
@@ -97,8 +98,8 @@ pub enum ArrivalsFile {
     Poisson,
     /// Single requests at equal distances.
     Even,
-    /// So many requests at the same moment.
-    Bursts(Count),
+    /// This many requests at the same moment.
+    Bursts(PositiveCount),
 }
 
 /// How many tokens requests have. One of `spread`, `cv` and `large` at most; ±10 % without any.
@@ -112,7 +113,7 @@ pub struct Tokens {
     /// Uniform in the mean ± this share.
     pub spread: Option<Share>,
     /// Log-normal, with this coefficient of variation.
-    pub cv: Option<Variation>,
+    pub cv: Option<VariationCoefficient>,
     /// Some requests are much larger; the others are smaller, so that the means stay.
     pub large: Option<LargeRequests>,
 }
@@ -124,24 +125,24 @@ pub struct LargeRequests {
     /// Share of all requests.
     pub share: Share,
     /// Their size as a multiple of the mean; share × times is below 1.
-    pub times: Times,
+    pub times: Factor,
 }
 
 /// A part of the load: a rate, a ramp (with `to`) or a wave (with `swing` and `period`).
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Part {
+pub struct SegmentFile {
     /// Requests a second: constant, at the start of a ramp, or the mean of a wave.
     pub rps: Rps,
     /// Its duration.
     #[serde(rename = "for")]
-    pub lasts: Length,
+    pub lasts: PositiveDuration,
     /// Requests a second at the end of a ramp.
     pub to: Option<Rps>,
     /// Amplitude of a wave, requests a second.
     pub swing: Option<Rps>,
     /// Period of a wave.
-    pub period: Option<Length>,
+    pub period: Option<PositiveDuration>,
     /// Tokens of requests from this part on.
     pub tokens: Option<Tokens>,
 }
@@ -155,11 +156,11 @@ pub struct TraceFile {
     /// The column or model, if the file has several.
     pub series: Option<String>,
     /// Where to begin, after the start of the trace.
-    pub from: Option<Span>,
+    pub from: Option<ScenarioTime>,
     /// Multiplies the load: rates are multiplied, each request is repeated so often.
-    pub times: Option<Times>,
+    pub times: Option<Factor>,
     /// Requests arrive up to this much later than they did, at random.
-    pub jitter: Option<Late>,
+    pub jitter: Option<Delay>,
 }
 
 /// A variant of the model, scaled on its own.
@@ -171,27 +172,27 @@ pub struct VariantFile {
     /// How fast a replica is.
     pub physics: PhysicsFile,
     /// How step times deviate from that.
-    pub rough: Option<RoughFile>,
+    pub rough: Option<DeviationsFile>,
     /// The accelerator's name; H100 by default.
     pub accelerator: Option<String>,
     /// Accelerators of one replica; 1 by default.
-    pub gpus: Option<Gpus>,
+    pub gpus: Option<GpuCount>,
     /// Cost of a replica an hour; 1 by default.
-    pub cost: Option<Price>,
+    pub cost: Option<CostPerHour>,
     /// minReplicas; 1 by default.
-    pub min: Option<Pods>,
+    pub min: Option<PodCount>,
     /// maxReplicas; 10 by default.
-    pub max: Option<SomePods>,
+    pub max: Option<PositivePodCount>,
     /// Replicas that are ready at the start; by default the minimum.
-    pub replicas: Option<Pods>,
+    pub replicas: Option<PodCount>,
     /// Time from a pod's creation until it is ready; 95s by default.
-    pub start_up: Option<Span>,
+    pub start_up: Option<ScenarioTime>,
     /// Uniform in startUp ± this share of it; 0.05 by default.
     pub start_up_spread: Option<Share>,
     /// Every step of the first pod takes this many times as long.
-    pub first_pod_slower: Option<Times>,
+    pub first_pod_slower: Option<Factor>,
     /// Pods that fit on nodes; further ones stay unschedulable.
-    pub schedulable: Option<Pods>,
+    pub schedulable: Option<PodCount>,
 }
 
 /// How wva scrapes pods.
@@ -199,9 +200,9 @@ pub struct VariantFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScrapeFile {
     /// Time between two scrapes of a pod; 5s by default.
-    pub interval: Option<Every>,
+    pub interval: Option<ShortInterval>,
     /// Time from a scrape until its samples can be used; 200ms by default.
-    pub delay: Option<Late>,
+    pub delay: Option<Delay>,
     /// Share of scrapes that fail, also those of Prometheus.
     pub loss: Option<Share>,
 }
@@ -211,14 +212,14 @@ pub struct ScrapeFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HpaFile {
     /// The sync period; 15s by default.
-    pub sync: Option<Every>,
+    pub sync: Option<ShortInterval>,
     /// How far a ratio may be from 1 and still count as 1; 0.1 by default.
     pub tolerance: Option<Share>,
     /// stabilizationWindowSeconds of scaleUp; 0s by default.
-    pub scale_up_window: Option<Late>,
+    pub scale_up_window: Option<Delay>,
     /// stabilizationWindowSeconds of scaleDown; 300s by default. Policies with a window of their own keep it: rate 0s,
     /// wva-v1 and wva-v2 120s.
-    pub scale_down_window: Option<Late>,
+    pub scale_down_window: Option<Delay>,
     /// No behavior block: the controller uses its older algorithm.
     #[serde(default)]
     pub no_behavior: bool,
@@ -227,7 +228,7 @@ pub struct HpaFile {
 /// Which ready pods are deleted first when a variant shrinks. Pods that are not ready always go before them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum VictimsFile {
+pub enum DeletionOrderFile {
     /// The youngest, like a ReplicaSet.
     #[default]
     Youngest,
@@ -242,9 +243,9 @@ pub enum VictimsFile {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SloFile {
     /// Time to first token; 1s by default.
-    pub ttft: Option<Length>,
+    pub ttft: Option<PositiveDuration>,
     /// Mean time between two tokens; 100ms by default.
-    pub itl: Option<Every>,
+    pub itl: Option<ShortInterval>,
 }
 
 /// A change of a scenario. Fields that are left out stay as they are.
@@ -254,7 +255,7 @@ pub struct Change {
     /// Its name in tables, after the scenario's.
     pub name: String,
     /// Multiplies the load.
-    pub load: Option<Times>,
+    pub load: Option<Factor>,
     /// How requests follow each other.
     pub arrivals: Option<ArrivalsFile>,
     /// How sizes are distributed; the means stay.
@@ -264,25 +265,25 @@ pub struct Change {
     /// Share of every prompt that is found in the prefix cache.
     pub prefix_hits: Option<Share>,
     /// Time from a pod's creation until it is ready.
-    pub start_up: Option<Span>,
+    pub start_up: Option<ScenarioTime>,
     /// Every step takes this many times as long.
-    pub slower: Option<Times>,
+    pub slower: Option<Factor>,
     /// Multiplies the size of the KV cache.
-    pub kv: Option<Times>,
+    pub kv: Option<Factor>,
     /// Sequences that may run at once.
-    pub max_sequences: Option<Count>,
+    pub max_sequences: Option<PositiveCount>,
     /// Tokens that a step may compute.
-    pub token_budget: Option<Capacity>,
+    pub token_budget: Option<TokenCapacity>,
     /// Tokens that a sequence gains in a step: speculative decoding.
     pub tokens_per_step: Option<TokensPerStep>,
     /// How step times deviate from the physics.
-    pub rough: Option<RoughFile>,
+    pub rough: Option<DeviationsFile>,
     /// Every step of the first pod of a variant takes this many times as long.
-    pub first_pod_slower: Option<Times>,
+    pub first_pod_slower: Option<Factor>,
     /// Replicas of every variant that are ready at the start.
-    pub replicas: Option<Pods>,
+    pub replicas: Option<PodCount>,
     /// Pods of each variant that fit on nodes.
-    pub schedulable: Option<Pods>,
+    pub schedulable: Option<PodCount>,
     /// How wva scrapes pods.
     #[serde(default)]
     pub scrape: ScrapeFile,
@@ -290,11 +291,11 @@ pub struct Change {
     #[serde(default)]
     pub hpa: HpaFile,
     /// How long a terminating pod may take to finish its requests.
-    pub grace: Option<Late>,
+    pub grace: Option<Delay>,
     /// The gateway holds requests while every ready pod has this many waiting.
-    pub hold_at: Option<Count>,
+    pub hold_at: Option<PositiveCount>,
     /// Which pods are deleted first.
-    pub victims: Option<VictimsFile>,
+    pub victims: Option<DeletionOrderFile>,
 }
 
 /// How sizes are distributed around their means: one of these.
@@ -304,7 +305,7 @@ pub enum SpreadFile {
     /// Uniform in the mean ± this share.
     Spread(Share),
     /// Log-normal, with this coefficient of variation.
-    Cv(Variation),
+    Cv(VariationCoefficient),
     /// Some requests are much larger.
     Large(LargeRequests),
 }
@@ -327,7 +328,7 @@ pub struct RandomLoad {
     /// The preset that hardware and KV cache are multiples of.
     pub preset: String,
     /// Mean tokens of prompts and outputs: one of these.
-    pub tokens: Vec<Shape>,
+    pub tokens: Vec<MeanTokensFile>,
     /// Sizes are uniform in the mean ± this share.
     pub spread: Share,
     /// Multiplies the time of steps.
@@ -337,9 +338,9 @@ pub struct RandomLoad {
     /// Time from a pod's creation until it is ready.
     pub start_up: TimeRange,
     /// Number of parts of the load.
-    pub parts: Count,
+    pub parts: PositiveCount,
     /// Duration of each part.
-    pub part: Length,
+    pub part: PositiveDuration,
     /// Load of the first part, in replicas at full load.
     pub first: Range,
     /// Load of each further part as a multiple of the part before it.
@@ -347,13 +348,13 @@ pub struct RandomLoad {
     /// The least and the most load of a part, in replicas at full load.
     pub within: Range,
     /// The variant's maxReplicas.
-    pub max: SomePods,
+    pub max: PositivePodCount,
 }
 
 /// Mean tokens.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Shape {
+pub struct MeanTokensFile {
     /// Of a prompt.
     pub prompt: MeanTokens,
     /// Generated.
@@ -365,9 +366,9 @@ pub struct Shape {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Range {
     /// At least.
-    pub from: Times,
+    pub from: Factor,
     /// At most.
-    pub to: Times,
+    pub to: Factor,
 }
 
 /// A range of durations.
@@ -375,7 +376,7 @@ pub struct Range {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TimeRange {
     /// At least.
-    pub from: Span,
+    pub from: ScenarioTime,
     /// At most.
-    pub to: Span,
+    pub to: ScenarioTime,
 }

@@ -8,14 +8,14 @@ use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas, Seconds, truncated_u32};
 use wva_sim::{
     Arrivals, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, RequestSizes, Scenario, Scrape,
-    Segment, SimVariant, SizeSpread, Slo,
+    Segment, SimVariant, SizeSpread, Slo, TimedSizes,
 };
 
 use super::super::file::{
-    ArrivalsFile, HpaFile, LargeRequests, Load, Part, Problem, RoughFile, ScenarioFile, ScrapeFile, Tokens,
-    VariantFile, VictimsFile,
+    ArrivalsFile, DeletionOrderFile, DeviationsFile, HpaFile, LargeRequests, Load, Problem, ScenarioFile,
+    ScrapeFile, SegmentFile, Tokens, VariantFile,
 };
-use super::super::values::{MAX_DURATION, Price, Share};
+use super::super::values::{CostPerHour, Share};
 
 /// The most variants of a scenario.
 const MAX_VARIANTS: usize = 100;
@@ -24,7 +24,7 @@ const MAX_VARIANTS: usize = 100;
 pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, Problem> {
     let (shape, sizes) = load(&file.load).map_err(|problem| problem.inside("load"))?;
     let duration = file.duration.map_or_else(|| shape.length(), |value| value.get());
-    if duration > MAX_DURATION {
+    if duration > Scenario::MAX_DURATION {
         return Err(Problem::new("load.rate", "the parts together are longer than 8784h"));
     }
     let mut scenario = Scenario {
@@ -50,10 +50,7 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
     Ok(scenario)
 }
 
-/// Sizes, each with the time from which on it holds.
-pub(super) type SizesOverTime = Vec<(Duration, RequestSizes)>;
-
-fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
+fn load(load: &Load) -> Result<(LoadShape, Vec<TimedSizes>), Problem> {
     match (load.rate.is_empty(), &load.trace) {
         (true, None) => return Err(Problem::new("", "needs `rate` or `trace`")),
         (false, Some(_)) => {
@@ -63,14 +60,16 @@ fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
     }
     let own = load.tokens.as_ref().map(sizes).transpose();
     let own = own.map_err(|problem| problem.inside("tokens"))?;
-    let (mut segments, mut over_time, mut at) = (Vec::new(), Vec::new(), Duration::ZERO);
-    over_time.extend(own.map(|own| (Duration::ZERO, own)));
+    let mut segments = Vec::new();
+    let mut over_time = Vec::new();
+    let mut at = Duration::ZERO;
+    over_time.extend(own.map(|sizes| TimedSizes { from: Duration::ZERO, sizes }));
     for (index, part) in load.rate.iter().enumerate() {
         let inside = |problem: Problem| problem.inside(&format!("rate[{index}]"));
         if let Some(tokens) = &part.tokens {
             let sizes = sizes(tokens).map_err(|problem| inside(problem.inside("tokens")))?;
-            over_time.retain(|(from, _)| *from < at);
-            over_time.push((at, sizes));
+            over_time.retain(|timed: &TimedSizes| timed.from < at);
+            over_time.push(TimedSizes { from: at, sizes });
         }
         if over_time.is_empty() {
             return Err(Problem::new("", "needs `tokens`: {prompt: …, output: …}"));
@@ -81,7 +80,7 @@ fn load(load: &Load) -> Result<(LoadShape, SizesOverTime), Problem> {
     Ok((LoadShape::new(segments), over_time))
 }
 
-fn segment(part: &Part) -> Result<Segment, Problem> {
+fn segment(part: &SegmentFile) -> Result<Segment, Problem> {
     let (rps, lasts) = (part.rps.get(), part.lasts.get());
     match (part.to, part.swing, part.period) {
         (None, None, None) => Ok(Segment::Hold { rps, lasts }),
@@ -182,12 +181,12 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
 }
 
 /// A price, 1 by default: only ratios matter.
-pub(super) fn cost(price: Option<Price>) -> Cost {
-    Cost::new(price.map_or(1.0, Price::get)).unwrap_or_default()
+pub(super) fn cost(price: Option<CostPerHour>) -> Cost {
+    Cost::new(price.map_or(1.0, CostPerHour::get)).unwrap_or_default()
 }
 
 /// Deviations of step times.
-pub(super) fn deviations(file: &RoughFile) -> Deviations {
+pub(super) fn deviations(file: &DeviationsFile) -> Deviations {
     Deviations {
         per_prompt_token: file.prompt_token.map_or(0.0, Share::get),
         per_kv_share: file.kv_share.map_or(0.0, |value| value.get()),
@@ -229,10 +228,10 @@ pub(super) fn set_hpa(hpa: &mut HpaSetup, file: &HpaFile) -> Result<(), Problem>
 }
 
 /// The order in which pods are deleted.
-pub(super) fn deletion_order(file: VictimsFile) -> DeletionOrder {
+pub(super) fn deletion_order(file: DeletionOrderFile) -> DeletionOrder {
     match file {
-        VictimsFile::Youngest => DeletionOrder::Youngest,
-        VictimsFile::LeastLoaded => DeletionOrder::LeastLoaded,
-        VictimsFile::FewestTokens => DeletionOrder::FewestTokens,
+        DeletionOrderFile::Youngest => DeletionOrder::Youngest,
+        DeletionOrderFile::LeastLoaded => DeletionOrder::LeastLoaded,
+        DeletionOrderFile::FewestTokens => DeletionOrder::FewestTokens,
     }
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wva_core::units::{Replicas, truncated_u32};
-use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread};
+use wva_sim::{Arrivals, Scenario, SimVariant, SizeSpread, TimedSizes};
 
 use super::super::file::{Change, Problem, SpreadFile};
-use super::super::values::Times;
+use super::super::values::Factor;
 use super::build;
 use super::traced::{TracedRequests, scaled};
 
@@ -39,7 +39,7 @@ fn set_load(
     if traced.is_some() && (has_rate_fields || change.prefix_hits.is_some()) {
         return Err(Problem::new("", "a trace of requests brings its own times and tokens"));
     }
-    if let Some(factor) = change.load.map(Times::get) {
+    if let Some(factor) = change.load.map(Factor::get) {
         match traced {
             Some(traced) => *traced = Arc::new(traced.scaled(factor)),
             None => scenario.arrivals = scaled(&scenario.arrivals, factor),
@@ -50,7 +50,7 @@ fn set_load(
     }
     if let Some(tokens) = &change.tokens {
         let sizes = build::sizes(tokens).map_err(|problem| problem.inside("tokens"))?;
-        scenario.sizes = vec![(Duration::ZERO, sizes)];
+        scenario.sizes = vec![TimedSizes { from: Duration::ZERO, sizes }];
     }
     if let Some(spread) = change.sizes {
         let spread = match spread {
@@ -60,7 +60,7 @@ fn set_load(
                 build::two_sizes(large).map_err(|problem| problem.inside("sizes.large"))?
             }
         };
-        scenario.sizes.iter_mut().for_each(|(_, sizes)| sizes.spread = spread);
+        scenario.sizes.iter_mut().for_each(|timed| timed.sizes.spread = spread);
     }
     if change.prefix_hits.is_some() {
         scenario.prefix_hits = build::ratio(change.prefix_hits);

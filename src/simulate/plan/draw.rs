@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use wva_core::model::Bounds;
 use wva_core::units::{Replicas, truncated_u32};
-use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, StartUp, TP1};
+use wva_sim::{LoadShape, RequestSizes, Rng, Scenario, Segment, SimVariant, TP1};
 
 use super::super::file::{PhysicsEntry, Problem, RandomLoad, Range, TimeRange, preset};
-use super::super::values::MAX_DURATION;
 use super::build;
 
-/// Utilisation at the start, as of a fleet that somebody has sized.
+/// Utilisation at the start, as of a fleet that was sized for its load.
 const INITIAL_UTILISATION: f64 = 0.75;
+
+/// Changes a seed, so that these random numbers are not those that the simulator draws from it. "drawn" in ASCII.
+const SEED_MASK: u64 = 0x0064_7261_776e;
 
 /// Checks the ranges of a random scenario.
 pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
@@ -31,7 +33,7 @@ pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
         return Err(Problem::new("tokens", "must have at least one entry"));
     }
     preset(&random.preset).map_err(|cause| Problem::new("preset", cause))?;
-    if random.parts.get() * random.part.get().as_secs_f64() > MAX_DURATION.as_secs_f64() {
+    if random.parts.get() * random.part.get().as_secs_f64() > Scenario::MAX_DURATION.as_secs_f64() {
         return Err(Problem::new("parts", "the parts together are longer than 8784h"));
     }
     Ok(())
@@ -39,8 +41,7 @@ pub(super) fn check(random: &RandomLoad) -> Result<(), Problem> {
 
 /// The scenario of `seed`. Values are drawn in a fixed order, so that a new field at the end changes none before it.
 pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
-    // Not the sequence that the simulator draws from the same seed.
-    let mut rng = Rng::new(seed ^ 0x0064_7261_776e);
+    let mut rng = Rng::new(seed ^ SEED_MASK);
     let index = truncated_u32(rng.unit() * random.tokens.len() as f64) as usize;
     let shape = random.tokens.get(index).or(random.tokens.first());
     let (prompt, output) = shape.map_or((1000.0, 100.0), |shape| (shape.prompt.get(), shape.output.get()));
@@ -49,7 +50,7 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let mut physics = standard.slower(log_uniform(&mut rng, &random.slower));
     physics.kv_tokens =
         truncated_u32((f64::from(physics.kv_tokens) * uniform(&mut rng, &random.kv)).max(1.0));
-    let start_up = StartUp { mean: uniform_time(&mut rng, &random.start_up), spread: 0.05 };
+    let start_up = uniform_time(&mut rng, &random.start_up);
 
     let full = physics.capacity_rps(RequestSizes::fixed(prompt.trunc(), output.trunc()));
     let (min_load, max_load) = (random.within.from.get(), random.within.to.get());
@@ -64,8 +65,9 @@ pub(super) fn scenario(name: &str, random: &RandomLoad, seed: u64) -> Scenario {
     let max = truncated_u32(random.max.get());
     let replicas = Replicas::new(truncated_u32((first / INITIAL_UTILISATION).ceil()).clamp(1, max));
     let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(max)) };
-    let variant =
-        SimVariant { replicas, bounds, start_up, ..SimVariant::new("replica", physics, build::cost(None)) };
+    let mut variant =
+        SimVariant { replicas, bounds, ..SimVariant::new("replica", physics, build::cost(None)) };
+    variant.start_up.mean = start_up;
     Scenario::new(name, load.length(), load, sizes, vec![variant])
 }
 

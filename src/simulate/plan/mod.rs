@@ -14,7 +14,7 @@ use wva_sim::{Arrivals, Scenario, Slo};
 use self::traced::TracedRequests;
 use super::file::{self, Change, File, Problem, RandomLoad, ScenarioFile, SetFile, Source};
 use super::input::InputError;
-use super::trace::{self, Series};
+use super::trace;
 
 /// A trace that replaces the load of scenario files, or that they ask for.
 #[derive(Debug, Clone, Default)]
@@ -112,13 +112,13 @@ fn scenario_plans(
     let mut traced = None;
     if trace_override.trace.is_some() || file.load.trace.is_some() {
         let options = file.load.trace.clone().unwrap_or_default();
-        let series = Series(trace_override.series.clone().or_else(|| options.series.clone()));
+        let series = trace_override.series.as_ref().or(options.series.as_ref());
         let beside = options.file.as_ref().map(|file| source.beside(file));
         let path = trace_override.trace.clone().or(beside).ok_or_else(|| {
             let cause = "no trace file: give --trace FILE, or set `file` here";
             source.problem(&Problem::new("load.trace", cause))
         })?;
-        let read = trace::read(&path, &series)?;
+        let read = trace::read(&path, series.map(String::as_str))?;
         let applied = traced::apply(&mut scenario, read, &options, file);
         traced = applied.map_err(|problem| source.problem(&problem))?.map(Arc::new);
     }

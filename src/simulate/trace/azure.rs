@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use wva_sim::Arrival;
 
 use super::super::input::{CsvRow, InputError, TextLines};
-use super::{MAX_REQUESTS, sorted};
+use super::load::{MAX_REQUESTS, sort_requests};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"TIMESTAMP,ContextTokens,GeneratedTokens";
@@ -24,7 +24,7 @@ pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>,
         let at_s = at.duration_since(first).as_secs_f64();
         Arrival { at_s, prompt, output, cached: 0 }
     };
-    Ok(sorted(requests.into_iter().map(arrival).collect()))
+    Ok(sort_requests(requests.into_iter().map(arrival).collect()))
 }
 
 fn request(names: &[String], line: &str) -> Result<(Timestamp, u32, u32), String> {

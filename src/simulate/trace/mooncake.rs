@@ -10,7 +10,7 @@ use serde::Deserialize;
 use wva_sim::Arrival;
 
 use super::super::input::{InputError, MAX_TOKENS, TextLines};
-use super::{MAX_REQUESTS, sorted};
+use super::load::{MAX_REQUESTS, sort_requests};
 
 /// The latest time, seconds: 30 years. Milliseconds since the epoch are later, and would be no load at all.
 const MAX_TIME_S: u32 = 1_000_000_000;
@@ -29,7 +29,7 @@ struct Line {
 pub(super) fn read(input: Box<dyn BufRead>, path: &Path) -> Result<Vec<Arrival>, InputError> {
     let mut blocks = HashSet::new();
     let mut lines = TextLines::new(input, path);
-    lines.parse_all(MAX_REQUESTS, "requests", |text| request(text, &mut blocks)).map(sorted)
+    lines.parse_all(MAX_REQUESTS, "requests", |text| request(text, &mut blocks)).map(sort_requests)
 }
 
 fn request(text: &str, blocks: &mut HashSet<u64>) -> Result<Arrival, String> {

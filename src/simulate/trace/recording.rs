@@ -10,10 +10,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::GroupId;
-use wva_core::snapshot::{ModelGroup, Pod, Signal, Signals, Snapshot};
+use wva_core::snapshot::{ModelGroup, Pod, Sample, Signal, Signals, Snapshot};
 
 use super::super::input::InputError;
-use super::{MAX_INTERVALS, RateInterval, Series, TokenMeans};
+use super::load::{MAX_INTERVALS, RateInterval, TokenMeans};
 use crate::record::Lines;
 
 /// Length of an interval, seconds: the usual scrape interval of Prometheus.
@@ -24,7 +24,7 @@ const TOKEN_WINDOW: usize = 20;
 pub(super) fn read(
     input: Box<dyn BufRead>,
     path: &Path,
-    series: &Series,
+    series: Option<&str>,
 ) -> Result<Vec<RateInterval>, InputError> {
     let mut model: Option<GroupId> = None;
     let mut counts = RequestCounts::default();
@@ -48,11 +48,11 @@ pub(super) fn read(
 }
 
 /// The model that is named, or the only one; `None` while a snapshot has no model.
-fn choose(snapshot: &Snapshot, series: &Series) -> Result<Option<GroupId>, String> {
+fn choose(snapshot: &Snapshot, series: Option<&str>) -> Result<Option<GroupId>, String> {
     let models = || snapshot.groups.keys().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match &series.0 {
+    match series {
         Some(name) => {
-            let found = snapshot.groups.keys().find(|model| model.to_string() == *name);
+            let found = snapshot.groups.keys().find(|model| model.to_string() == name);
             found.cloned().map(Some).ok_or_else(|| format!("no model {name:?}; there are {}", models()))
         }
         None if snapshot.groups.len() <= 1 => Ok(snapshot.groups.keys().next().cloned()),
@@ -82,8 +82,9 @@ impl Activity {
 }
 
 /// Counters and queue of an engine at one time.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Counters {
+    at: Timestamp,
     first_tokens: f64,
     prompt: f64,
     finished: f64,
@@ -92,23 +93,28 @@ struct Counters {
 }
 
 impl Counters {
-    fn new(signals: &Signals) -> Option<(Timestamp, Self)> {
+    /// `None` for an engine that counts no first tokens.
+    fn new(signals: &Signals) -> Option<Self> {
         let newest = |signal| signals.newest(signal).map_or(0.0, |sample| sample.value);
-        let at = signals.newest(Signal::TimeToFirstTokenCount)?.at;
-        let counters = Self {
+        Some(Self {
+            at: signals.newest(Signal::TimeToFirstTokenCount)?.at,
             first_tokens: newest(Signal::TimeToFirstTokenCount),
             prompt: newest(Signal::PromptTokens),
             finished: newest(Signal::RequestGenerationTokensCount),
             generated: newest(Signal::RequestGenerationTokensSum),
             waiting: newest(Signal::Waiting),
-        };
-        Some((at, counters))
+        })
+    }
+
+    /// The counters of an engine that starts at `at`.
+    fn zero(at: Timestamp) -> Self {
+        Self { at, first_tokens: 0.0, prompt: 0.0, finished: 0.0, generated: 0.0, waiting: 0.0 }
     }
 
     /// The activity since `before`. A lower counter was reset to 0 in between.
     fn since(self, before: Self) -> Activity {
         let is_reset = self.first_tokens < before.first_tokens;
-        let before = if is_reset { Self::default() } else { before };
+        let before = if is_reset { Self::zero(before.at) } else { before };
         let grown = |now: f64, then: f64| (now - then).max(0.0);
         let first_tokens = grown(self.first_tokens, before.first_tokens);
         Activity {
@@ -121,16 +127,20 @@ impl Counters {
     }
 }
 
-/// Variant, pod and engine.
-type EngineId = (SmolStr, SmolStr, SmolStr);
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct EngineId {
+    variant: SmolStr,
+    pod: SmolStr,
+    engine: SmolStr,
+}
 
 #[derive(Debug, Default)]
 struct RequestCounts {
     start: Option<Timestamp>,
     intervals: Vec<Activity>,
-    last: BTreeMap<EngineId, (Timestamp, Counters)>,
+    last: BTreeMap<EngineId, Counters>,
     /// Requests held at the gateway.
-    held: Option<(Timestamp, f64)>,
+    held: Option<Sample>,
 }
 
 impl RequestCounts {
@@ -146,13 +156,13 @@ impl RequestCounts {
 
     fn add_pod(&mut self, variant: &SmolStr, replica: &Pod, is_first: bool) {
         for (engine, signals) in replica.engines.iter() {
-            let Some((at, counters)) = Counters::new(signals) else { continue };
-            let id = (variant.clone(), replica.name.clone(), engine.clone());
+            let Some(now) = Counters::new(signals) else { continue };
+            let id = EngineId { variant: variant.clone(), pod: replica.name.clone(), engine: engine.clone() };
             // A new pod counts from when it became ready. In the first evaluation no pod is new.
-            let start = replica.ready_since.filter(|_| !is_first).map(|since| (since, Counters::default()));
-            let before = self.last.insert(id, (at, counters)).or(start);
-            if let Some((then, before)) = before.filter(|(then, _)| *then < at) {
-                self.spread(then, at, counters.since(before));
+            let start = replica.ready_since.filter(|_| !is_first).map(Counters::zero);
+            let before = self.last.insert(id, now).or(start);
+            if let Some(before) = before.filter(|before| before.at < now.at) {
+                self.spread(before.at, now.at, now.since(before));
             }
         }
     }
@@ -160,9 +170,10 @@ impl RequestCounts {
     /// Requests that the gateway holds arrive when they are held, not when they are dispatched.
     fn add_scheduler(&mut self, signals: &Signals) {
         let Some(now) = signals.newest(Signal::SchedulerQueueSize) else { return };
-        let before = self.held.replace((now.at, now.value));
-        if let Some((then, held)) = before.filter(|(then, _)| *then < now.at) {
-            self.spread(then, now.at, Activity { arrived: now.value - held, ..Activity::default() });
+        let before = self.held.replace(now);
+        if let Some(before) = before.filter(|before| before.at < now.at) {
+            let arrived = now.value - before.value;
+            self.spread(before.at, now.at, Activity { arrived, ..Activity::default() });
         }
     }
 
@@ -196,6 +207,7 @@ impl RequestCounts {
             let window = &self.intervals[(index + 1).saturating_sub(TOKEN_WINDOW)..=index];
             let mut sum = Activity::default();
             window.iter().for_each(|activity| sum.add(*activity, 1.0));
+            // Counts are spread over intervals, so that less than half a request is a remainder and gives no mean.
             if sum.first_tokens >= 0.5 && sum.finished >= 0.5 {
                 let prompt = sum.prompt / sum.first_tokens;
                 tokens = Some(TokenMeans { prompt, output: sum.generated / sum.finished });
@@ -217,6 +229,7 @@ mod tests {
 
     fn counters(first_tokens: f64, waiting: f64) -> Counters {
         Counters {
+            at: at(0),
             first_tokens,
             prompt: first_tokens * 4000.0,
             finished: first_tokens,

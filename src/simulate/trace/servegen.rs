@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::input::{CsvRow, InputError, TextLines};
-use super::{MAX_INTERVALS, RateInterval, Series};
+use super::load::{MAX_INTERVALS, RateInterval};
 
 /// How a file begins.
 pub(super) const HEADER: &[u8] = b"t_s,";
@@ -17,7 +17,7 @@ const WINDOW_S: f64 = 600.0;
 pub(super) fn read(
     input: Box<dyn BufRead>,
     path: &Path,
-    series: &Series,
+    series: Option<&str>,
 ) -> Result<Vec<RateInterval>, InputError> {
     let mut lines = TextLines::new(input, path);
     let names = lines.header()?;
@@ -35,10 +35,10 @@ pub(super) fn read(
 }
 
 /// The index of the column that is named, or of the only one.
-fn column(names: &[String], series: &Series) -> Result<usize, String> {
+fn column(names: &[String], series: Option<&str>) -> Result<usize, String> {
     let models = names.get(1..).unwrap_or_default();
     let list = models.join(", ");
-    match &series.0 {
+    match series {
         Some(model) => models
             .iter()
             .position(|name| name == model)
@@ -88,8 +88,7 @@ mod tests {
 
     fn parse(text: &str, series: Option<&str>) -> Result<Vec<RateInterval>, String> {
         let input = Box::new(std::io::Cursor::new(text.to_owned()));
-        let series = Series(series.map(str::to_owned));
-        read(input, Path::new("s.csv"), &series).map_err(|error| error.to_string())
+        read(input, Path::new("s.csv"), series).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -140,7 +140,7 @@ vary:
     assert_eq!(worse.variants[0].start_up.mean.as_secs(), 240);
     assert_eq!(worse.variants[0].physics.kv_tokens, 240_000);
     assert!((worse.variants[0].physics.base_s - 1.5 * base.variants[0].physics.base_s).abs() < 1e-12);
-    assert_eq!(worse.sizes[0].1.spread, SizeSpread::LogNormal(2.0));
+    assert_eq!(worse.sizes[0].sizes.spread, SizeSpread::LogNormal(2.0));
     assert_eq!((worse.variants[1].replicas.get(), worse.scrape.loss.get()), (2, 0.3));
     let Arrivals::Rate { load, .. } = &worse.arrivals else { panic!("{worse:?}") };
     assert!((load.rate_at(std::time::Duration::ZERO) - 4.0).abs() < 1e-9);

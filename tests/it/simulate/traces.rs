@@ -8,7 +8,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use wva::engine::Evaluation;
-use wva::simulate::trace::{Series, TokenMeans, Trace, read};
+use wva::simulate::trace::{TokenMeans, Trace, read};
 use wva::simulate::{TraceOverride, plans};
 use wva_core::Snapshot;
 use wva_core::snapshot::{Sample, Signal};
@@ -106,14 +106,14 @@ fn a_recording_of_ours_is_a_trace() {
     let evaluations: Vec<_> =
         stream("fresh-busy-goes-up", 13).iter().map(|evaluation| Arc::new(counted(evaluation))).collect();
     let recording = folder.file("r.jsonl", &lines(&evaluations));
-    let Trace::Rates(intervals) = read(&recording, &Series(None)).unwrap() else { panic!("no rates") };
+    let Trace::Rates(intervals) = read(&recording, None).unwrap() else { panic!("no rates") };
     let engines = engines(&evaluations[0].snapshot);
     assert_eq!(intervals.last().unwrap().until.as_secs(), 60);
     for interval in &intervals {
         assert!((interval.rps - 2.0 * engines).abs() < 1e-6, "{intervals:?}");
         assert_eq!(interval.tokens, Some(TokenMeans { prompt: 700.0, output: 80.0 }));
     }
-    let error = read(&recording, &Series(Some("x/y".into()))).unwrap_err().to_string();
+    let error = read(&recording, Some("x/y")).unwrap_err().to_string();
     assert!(error.contains("r.jsonl:1: no model \"x/y\"; there are "), "{error}");
 }
 
@@ -121,11 +121,11 @@ fn a_recording_of_ours_is_a_trace() {
 fn what_is_no_trace_is_told_with_what_is() {
     let folder = Folder::new();
     let other = folder.file("x.csv", b"hello,world\n");
-    let error = read(&other, &Series(None)).unwrap_err().to_string();
+    let error = read(&other, None).unwrap_err().to_string();
     assert!(error.contains("x.csv:1: not a trace: give an Azure LLM CSV"), "{error}");
     let empty = folder.file("e.csv", b"TIMESTAMP,ContextTokens,GeneratedTokens\n");
-    assert!(read(&empty, &Series(None)).unwrap_err().to_string().ends_with("has no requests"));
-    let error = read(&folder.path().join("none"), &Series(None)).unwrap_err().to_string();
+    assert!(read(&empty, None).unwrap_err().to_string().ends_with("has no requests"));
+    let error = read(&folder.path().join("none"), None).unwrap_err().to_string();
     assert!(error.ends_with("give a file that exists and that you may read"), "{error}");
 }
 
@@ -138,19 +138,17 @@ pub(super) fn beside(name: &str) -> Option<PathBuf> {
 #[test]
 fn the_public_traces_are_read_whole() {
     if let Some(path) = beside("azure_llm_2023_code.csv.gz") {
-        let Trace::Requests(requests) = read(&path, &Series(None)).unwrap() else { panic!("no requests") };
+        let Trace::Requests(requests) = read(&path, None).unwrap() else { panic!("no requests") };
         let last = requests.last().unwrap().at_s;
         assert_eq!(requests.len(), 8819);
         assert!((3300.0..3600.0).contains(&last), "{last}");
     }
     if let Some(path) = beside("servegen_total_rate_10min.csv.gz") {
-        let Trace::Rates(intervals) = read(&path, &Series(Some("m-large".into()))).unwrap() else {
-            panic!("no rates")
-        };
+        let Trace::Rates(intervals) = read(&path, Some("m-large")).unwrap() else { panic!("no rates") };
         assert_eq!(intervals.len(), 2016);
         let mean = intervals.iter().map(|interval| interval.rps).sum::<f64>() / 2016.0;
         assert!((mean - 195.8).abs() < 0.1, "{mean}");
-        let several = read(&path, &Series(None)).unwrap_err().to_string();
+        let several = read(&path, None).unwrap_err().to_string();
         assert!(
             several.ends_with("give --series with one of m-large, m-mid, m-small, deepseek-r1, mm-image"),
             "{several}"

@@ -53,7 +53,7 @@ pub(crate) enum Hardware {
     Kv,
 }
 
-/// Who scrapes the pods.
+/// What scrapes the pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum View {
     /// wva, every 5 s.
@@ -62,7 +62,7 @@ pub(crate) enum View {
     Prometheus,
 }
 
-/// A load on a fleet, and who scrapes it.
+/// A load on a fleet, and what scrapes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Case {
     pub(crate) load: Load,
