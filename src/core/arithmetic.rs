@@ -1,5 +1,5 @@
-//! Whose arithmetic decides: the default algorithms, or upstream's with its defects. Each function here makes that choice once, so that
-//! neither side asks again.
+//! Chooses between the default algorithms and upstream's, which keep its defects. Each function makes that choice once, so that the
+//! algorithms need not.
 
 #![allow(
     missing_docs,

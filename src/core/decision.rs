@@ -9,7 +9,7 @@ use crate::report::Explanation;
 use crate::snapshot::Signal;
 use crate::units::{Replicas, Seconds};
 
-/// What every output says of one variant.
+/// The decision about one variant, which every output shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// `spec.modelID`; empty for an invalid variant.
@@ -77,15 +77,15 @@ pub struct SignalGap {
     /// Signals that another signal of the same pod contradicts, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub contradicted: Vec<Signal>,
-    /// Who decides meanwhile, about additions only; `None` where the chosen analyzer goes on with the pods it can measure.
+    /// The analyzer that decides meanwhile, about additions only; `None` if the chosen analyzer continues with the pods that it can measure.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "standIn")]
     pub fallback: Option<Analyzer>,
-    /// What the source says of an answer that is not whole.
+    /// The source's warning about an incomplete answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<SmolStr>,
 }
 
-/// Why signals are missing, as far as what is there can tell.
+/// Why signals are missing, as far as the others show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum GapCause {
@@ -97,15 +97,15 @@ pub enum GapCause {
     SeriesDropped,
     /// Some pods show what others lack: another version of the engine, as during a rolling update.
     EngineVersion,
-    /// What is shown contradicts itself: counters that stand still while requests run.
+    /// Signals contradict each other, such as counters that stand still while requests run.
     Contradicted,
-    /// The source says that its answer is not whole: what is missing cannot be told from what is zero.
+    /// The source says that its answer is incomplete: what is missing cannot be distinguished from zero.
     PartialSource,
-    /// The scale target counts Ready pods that are not listed: nothing is asked of them, and they may carry any load.
+    /// The scale target counts Ready pods that are not listed: they are not scraped, and may carry any load.
     PodsNotListed,
-    /// Every signal is there, and after minutes of requests the analyzer has still not learned what a replica carries.
+    /// Every signal is there, but after minutes of requests the analyzer has still not learned the capacity of a replica.
     NotLearned,
-    /// Engines sleep: their pods are Ready and serve nobody.
+    /// Engines sleep: their pods are Ready and serve no requests.
     Asleep,
 }
 
@@ -146,7 +146,7 @@ impl GapCause {
 pub enum Verdict {
     /// The committed target.
     Target(Target),
-    /// No number: every output says so, none says 0.
+    /// No number. Every output says so, and none says 0.
     Unknown(Unknown),
 }
 
@@ -221,7 +221,7 @@ impl Reason {
 /// Why there is no number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Unknown {
-    /// What kind of not knowing.
+    /// Which kind of cause.
     pub cause: Cause,
     /// Why, in detail.
     #[serde(flatten)]
@@ -241,7 +241,7 @@ impl Verdict {
     }
 }
 
-/// What kind of not knowing.
+/// The kinds of causes for having no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub enum Cause {

@@ -1,4 +1,4 @@
-//! How far a decision has come: shows which model it hangs on when it does not end.
+//! The progress of a decision: shows which model it hangs on if it does not end.
 
 use crate::model::GroupId;
 
@@ -8,7 +8,7 @@ pub trait Progress {
     fn begins(&self, model: Option<&GroupId>);
 }
 
-/// Ignores all of it.
+/// Ignores progress.
 impl Progress for () {
     fn begins(&self, _: Option<&GroupId>) {}
 }

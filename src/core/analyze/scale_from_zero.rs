@@ -1,5 +1,5 @@
-//! Which sleeping variants a waiting request wakes. Derived from WVA v0.9, `internal/engines/scalefromzero/engine.go`; in one page:
-//! `docs/decisions/scale-from-zero.md`.
+//! Which variants at zero replicas a waiting request wakes. Derived from WVA v0.9, `internal/engines/scalefromzero/engine.go`.
+//! `docs/decisions/scale-from-zero.md` explains it on one page.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub struct WakeCandidate {
     /// `spec.replicas` of its target; 0 is asleep.
     pub replicas: Replicas,
     pub cost: Cost,
-    /// What a replica carries; `None` if that is unknown.
+    /// The capacity of a replica; `None` if it is not known.
     pub per_replica: Option<f64>,
     pub bounds: Bounds,
 }
@@ -31,8 +31,7 @@ impl WakeCandidate {
     }
 }
 
-/// The indices of the candidates to wake, ascending: of each role of which nothing runs, the one whose replica costs least for what it
-/// carries.
+/// The indices of the candidates to wake, ascending: for each role without replicas, the candidate whose replica costs least for its capacity.
 pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     let roles: BTreeSet<Role> = candidates.iter().map(|candidate| candidate.role).collect();
     let mut woken: Vec<usize> = roles.into_iter().filter_map(|role| cheapest(candidates, role)).collect();
@@ -47,7 +46,7 @@ fn cheapest(candidates: &[WakeCandidate], role: Role) -> Option<usize> {
         return None;
     }
     let able: Vec<usize> = of_role.into_iter().filter(|index| candidates[*index].may_run()).collect();
-    // A cost of capacity and a bare cost cannot be compared: one unknown capacity makes all costs bare.
+    // A cost of capacity and a cost alone cannot be compared. If one capacity is not known, the costs alone are compared.
     let is_known = |index: &usize| candidates[*index].per_replica.is_some_and(|carried| carried > 0.0);
     let all_known = able.iter().all(is_known);
     let price = |index: usize| {

@@ -1,5 +1,5 @@
-//! Scale to zero and its opposite, keeping the last replica: upstream's enforcer, exactly. The caller makes sure that every variant of
-//! the model has a minimum of 0 and that idleness was measured.
+//! Scaling to zero, and keeping the last replica if it is off: exactly as upstream's enforcer. The caller ensures that every variant of the model
+//! has a minimum of 0, and that idleness was measured.
 
 use smol_str::SmolStr;
 
@@ -27,10 +27,11 @@ pub enum Action {
     KeptOne(usize),
 }
 
-/// What a cost of 0 counts as when the cheapest is chosen: the custom resource's default.
+/// When the cheapest is chosen, a cost of 0 counts as the default of the custom resource.
 const UNSET_COST: f64 = crate::model::Variant::DEFAULT_COST;
 
-/// `requests` are those of the retention period; `None` is not known, and then nothing is taken away.
+/// Sets all numbers to 0 if scaling to zero is `enabled` and the retention period had no `requests` (`None`: not known, so nothing changes). If it
+/// is not, the cheapest variant keeps a replica.
 pub fn enforce(decisions: &mut [Enforced], enabled: bool, requests: Option<f64>) -> Action {
     if enabled {
         if requests.is_none_or(|requests| requests > 0.0) {

@@ -1,4 +1,4 @@
-//! Numbers that no analyzer decides: the published number stands, because nothing new is known or because nothing runs.
+//! Proposals without an analyzer: the published number is held, because nothing new is known or nothing runs.
 
 use jiff::Timestamp;
 
@@ -10,8 +10,8 @@ use crate::report::Basis;
 use crate::snapshot::SourceHealth;
 use crate::units::{Replicas, Seconds};
 
-/// How long pods may take to start before their not being Ready stops counting as evidence. The weights of the largest models load
-/// within 10 to 15 min; twice that. Younger pods keep a number alive although nothing can be measured.
+/// Pods that start are evidence for a number for this long, although nothing can be measured. The weights of the largest models load within
+/// 10 to 15 min; this is twice as long.
 const START_UP_ALLOWANCE: Seconds = Seconds::whole(1800);
 
 pub(super) fn source_down(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposal {
@@ -23,7 +23,7 @@ pub(super) fn source_down(context: ModelContext<'_>, variant: &VariantContext<'_
     Proposal::held(variant, Reason::SourceDown, basis, context.now)
 }
 
-/// Ready pods, and nothing usable of any of them.
+/// There are Ready pods, and none has usable samples.
 pub(super) fn unmeasured(
     context: ModelContext<'_>,
     state: CoverageState,
@@ -46,8 +46,8 @@ pub(super) fn unmeasured(
     Proposal::held(variant, reason, basis, context.now)
 }
 
-/// No pod is Ready, so nothing can be measured and nothing is missing. The pods themselves are the evidence, as long as the newest
-/// of them (or the order for one) is younger than [`START_UP_ALLOWANCE`]. When a pod becomes Ready, the clock starts there.
+/// No pod is Ready, so nothing can be measured and no signal is missing. The pods are the evidence until the newest of them (or the order
+/// for one) is older than [`START_UP_ALLOWANCE`], counted from when it became Ready if it did.
 pub(super) fn starting(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Vec<Proposal> {
     let started = |variant: &VariantContext<'_>| {
         let coverage = &variant.coverage;
@@ -85,7 +85,7 @@ fn not_ready(variant: &VariantContext<'_>) -> Basis {
     }
 }
 
-/// A read never moves a number: between two cycles of the analyzer the published targets stand.
+/// Between two cycles of the analyzer the published number stands, so that a read never changes it.
 pub(super) fn between_cycles(
     context: ModelContext<'_>,
     evidence: Timestamp,
@@ -97,9 +97,9 @@ pub(super) fn between_cycles(
     if variant.coverage.observations.is_empty() {
         return unmeasured_among_measured(context, evidence, variant);
     }
-    // A variant that has joined since the last cycle, measured: it starts from what runs.
+    // A variant that was created since the last cycle starts from what runs.
     let number = Some(variant.committed().unwrap_or(variant.scale.base()));
-    // The last cycle's reasons stand too; those of when the variant was not measured do not.
+    // The explanation of the last cycle stands too, unless the variant was not measured then.
     let last = variant.memory.reason.zip(variant.memory.explanation.clone());
     let last = last.filter(|(reason, _)| !matches!(reason, Reason::Starting | Reason::MetricsMissing));
     let standing = Proposal::standing(variant, number, Reason::Steady, Basis::BetweenCycles, evidence);
@@ -109,8 +109,7 @@ pub(super) fn between_cycles(
     }
 }
 
-/// A variant without a usable sample, in a role where others have some: its own number stands, and the decision about the role
-/// rests on the others' samples.
+/// A variant without usable samples in a role in which others have some: its number is held, with the others' samples as evidence.
 pub(super) fn unmeasured_among_measured(
     context: ModelContext<'_>,
     evidence: Timestamp,
@@ -127,7 +126,7 @@ pub(super) fn unmeasured_among_measured(
     Proposal { evidence, is_blind: false, ..Proposal::held(variant, reason, basis, context.now) }
 }
 
-/// A variant of which no replica is requested. When the source answers completely, that is a measured zero.
+/// A variant of which no replica is requested. If the source's answer is complete, zero is measured.
 pub(super) fn at_zero(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Proposal {
     if !matches!(context.group.source, SourceHealth::Complete) {
         return Proposal::held(variant, Reason::Partial, Basis::IdleUnconfirmed, context.now);

@@ -11,8 +11,8 @@
 //! 7. `zero`: to zero, at zero and back;
 //! 8. `publish`: the decision, and what is remembered.
 //!
-//! Models that share limits pass optimize, stabilise and limit together (`shared_models`); all others are independent, so their
-//! order is irrelevant. A number that [`crate::check`] refuses is held.
+//! Models that share limits pass optimize, stabilise and limit together (`shared_models`). All others are independent of each other, so their
+//! order does not matter. A number that [`crate::check`] refuses is not published, and the one before it stays.
 
 mod analyze;
 mod bound;
@@ -181,10 +181,10 @@ fn outcome(
     outcome
 }
 
-/// Walks over the remembered groups, beside the groups of a snapshot: both are in the order of their names.
+/// Walks over the remembered groups beside the groups of a snapshot; both are in the order of their names.
 struct MemoryCursor<'a> {
     left: Peekable<btree_map::Iter<'a, GroupId, GroupMemory>>,
-    /// Of groups that the snapshot does not have.
+    /// The groups that the snapshot does not have.
     unmatched: Vec<(&'a GroupId, &'a GroupMemory)>,
 }
 
@@ -206,8 +206,7 @@ impl<'a> MemoryCursor<'a> {
     }
 }
 
-/// The memory of groups that are not in the snapshot: only invalid objects stay remembered, so that the memory stays as small as the
-/// fleet.
+/// The memory of groups that are not in the snapshot. Only invalid objects stay remembered, so that the memory stays as small as the fleet.
 fn absent(
     snapshot: &Snapshot,
     gone: Vec<(&GroupId, &GroupMemory)>,

@@ -22,7 +22,7 @@ pub(super) struct ModelDecision<'a> {
     pub(super) optimizer_input: Option<OptimizerInput>,
     pub(super) steps: Vec<Step>,
     pub(super) saturated: Vec<(Role, SaturatedBy)>,
-    /// The roles whose analyzer cannot be measured, and which one decides instead.
+    /// The roles that a fallback decides about, because the model's own analyzer cannot.
     pub(super) fallbacks: Vec<(Role, Analyzer)>,
     /// What will be remembered, until publication without the variants.
     pub(super) memory: GroupMemory,
@@ -37,21 +37,21 @@ pub(super) struct OptimizerInput {
     pub(super) analysis: Analysis,
     /// The newest sample that the findings rest on.
     pub(super) evidence: Timestamp,
-    /// Numbers of the variants that need no optimizer; `None` where one is asked.
+    /// The numbers of the variants, if the analyzer needs no optimizer; `None` for a variant without one.
     pub(super) settled: Option<Vec<Option<Replicas>>>,
     /// The scheduler showed its queue and no longer does: its requests are unknown.
     pub(super) queue_lost: bool,
 }
 
 impl OptimizerInput {
-    /// No analyzer knows the capacity of a replica.
+    /// No analyzer knows the capacity of a replica, or has a number.
     pub(super) fn is_silent(&self) -> bool {
         let is_silent = self.request.findings.iter().all(Finding::is_silent);
         self.settled.as_ref().map_or(is_silent, |numbers| numbers.iter().all(Option::is_none))
     }
 }
 
-/// How it is known that a fleet is saturated.
+/// The evidence that a fleet is saturated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SaturatedBy {
     Pods(SaturatedPods),

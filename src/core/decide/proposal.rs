@@ -19,7 +19,7 @@ pub(super) struct Proposal {
     pub(super) explanation: Explanation,
     /// The newest sample that the number rests on.
     pub(super) evidence: Timestamp,
-    /// The number rests on nothing new.
+    /// No new evidence supports the number.
     pub(super) is_blind: bool,
     /// Which moves the observations allowed, where an analyzer has decided in this evaluation.
     pub(super) analyzed: Option<AllowedMoves>,
@@ -73,13 +73,13 @@ impl Proposal {
         Self { number, reason, explanation, evidence, is_blind: false, analyzed: None }
     }
 
-    /// The last number, because nothing new is known: its evidence grows old.
+    /// The last number, held without new evidence.
     pub(super) fn held(variant: &VariantContext<'_>, reason: Reason, basis: Basis, now: Timestamp) -> Self {
         let evidence = variant.old_evidence(now);
         Self { is_blind: true, ..Self::standing(variant, variant.committed(), reason, basis, evidence) }
     }
 
-    /// Changes the number by a later stage, which is the only way to, and returns the step that says so.
+    /// Changes the number in a later stage, and returns the step that explains it. No stage changes it in another way.
     pub(super) fn set(
         &mut self,
         variant: &VariantContext<'_>,
@@ -97,7 +97,7 @@ impl Proposal {
         Step::adjustment(variant.name(), adjustment)
     }
 
-    /// Replaces the number and all its reasons: those of earlier stages do not matter at zero.
+    /// Replaces the number and its explanation: the reasons of earlier stages do not matter at zero.
     pub(super) fn replace(
         &mut self,
         variant: &VariantContext<'_>,

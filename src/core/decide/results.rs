@@ -1,4 +1,4 @@
-//! The results of all models, one after the other. Each is finished on its own: one that panics is held, and costs no other.
+//! The results of all models. Each model is finished on its own: a panic holds that model and affects no other.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! What keeps numbers from moving too fast: the policy's stability rules, withdrawn orders, the removal guard, and above all of them the
-//! safety net of a saturated fleet.
+//! Keeps numbers from moving too fast or too far: the policy's stability rules, withdrawn orders, the removal guard, and above all of them
+//! the safety net of a saturated fleet.
 
 use super::model::ModelDecision;
 use super::{removal_guard, safety_net, withdrawn_orders};
@@ -8,8 +8,8 @@ use crate::decision::Reason;
 use crate::model::Stability;
 use crate::report::{AdjustmentReason, Stage};
 
-/// Applies these rules to the numbers that analyzers have just decided, in this order: each may hold what the earlier ones let pass. The
-/// safety net comes last, because it only raises numbers.
+/// Applies the rules in this order: each may hold a number that the earlier ones let pass. The safety net comes last, because it only raises
+/// numbers, and nothing may lower them again.
 pub(super) fn stabilise(model: &mut ModelDecision<'_>) {
     apply_stability(model);
     withdrawn_orders::hold_reorders(model);

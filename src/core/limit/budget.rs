@@ -15,9 +15,9 @@ pub struct Limit {
     pub name: SmolStr,
     /// The resource and how much there is of it.
     pub budget: Budget,
-    /// By key: what workloads outside of this decision use, in the budget's unit, at least 0.
+    /// By key: what workloads that are not decided about here use, in the budget's unit, at least 0.
     pub elsewhere: BTreeMap<SmolStr, f64>,
-    /// An accelerator that an inventory does not list is not limited by it. Otherwise there are none of it.
+    /// An inventory does not limit accelerators that it does not list. Otherwise none of them may be added.
     #[serde(default)]
     pub open: bool,
 }
@@ -25,7 +25,7 @@ pub struct Limit {
 /// A resource and how much there is of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Budget {
-    /// The GPUs of the cluster, by accelerator. There are none of an accelerator that is not listed.
+    /// The GPUs of the cluster, by accelerator.
     Inventory(BTreeMap<SmolStr, u32>),
     /// GPUs that may be used, by accelerator or by namespace and accelerator.
     Quota(Quota),
@@ -33,7 +33,7 @@ pub enum Budget {
     Power {
         /// For all replicas together.
         budget: Watts,
-        /// Of one GPU, by accelerator: for variants that do not say what a replica draws.
+        /// Power of one GPU, by accelerator: for variants whose power is not known.
         per_gpu: BTreeMap<SmolStr, Watts>,
     },
     /// Cost units an hour, for all replicas together.
@@ -59,7 +59,7 @@ pub struct Footprint<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Claim {
     pub(super) key: SmolStr,
-    /// How much there is of it, in all.
+    /// The whole budget of this key.
     pub(super) budget: f64,
     pub(super) per_replica: f64,
 }
@@ -70,7 +70,7 @@ const UNKNOWN: &str = "unknown";
 const CLUSTER: &str = "cluster";
 
 impl Limit {
-    /// A limit that nothing outside of the decision draws on.
+    /// A limit whose whole budget is available to this decision.
     #[must_use]
     pub fn new(name: impl Into<SmolStr>, budget: Budget) -> Self {
         Self { name: name.into(), budget, elsewhere: BTreeMap::new(), open: false }
@@ -105,7 +105,7 @@ impl Limit {
                     Some(watts.get() * gpus)
                 };
                 let per_replica = replica.watts.map(Watts::get).or_else(of_gpus);
-                // Any use above 0 does where there is nothing to have.
+                // The budget of an unknown use is 0, so any use above 0 exceeds it.
                 per_replica.map_or_else(|| unknown(1.0), |watts| undivided(budget.get(), watts))
             }
             Budget::Spend(budget) => undivided(budget.get(), replica.cost.get()),
@@ -113,7 +113,7 @@ impl Limit {
     }
 }
 
-/// The only accelerator there is; `None` if there are several. A replica of unknown accelerator is taken to be on it.
+/// The only accelerator of `types`; `None` if there are several. A replica whose accelerator is not known must be on it.
 pub(crate) fn only_accelerator<T>(types: &BTreeMap<SmolStr, T>) -> Option<&str> {
     let mut names = types.keys();
     let first = names.next()?;

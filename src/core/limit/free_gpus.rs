@@ -16,9 +16,9 @@ const NO_LIMIT: i64 = -1;
 /// Free GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FreeGpus {
-    /// By accelerator; [`UNLIMITED`] has no limit, and there are none of an accelerator that is not listed.
+    /// By accelerator; [`UNLIMITED`] means no limit, and an accelerator that is not listed has none.
     pub cluster: BTreeMap<SmolStr, i64>,
-    /// By namespace and accelerator; a listed namespace may use the listed accelerators only. -1 has no limit of its own.
+    /// By namespace and accelerator; a listed namespace may use the listed accelerators only. -1 means no limit of its own.
     pub namespaces: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
 }
 
@@ -30,7 +30,7 @@ impl FreeGpus {
         let namespaces: BTreeSet<&str> = usage.iter().map(|(footprint, _)| footprint.namespace).collect();
         let mut free = Self::default();
         for (index, limit) in limits.iter().enumerate() {
-            // Rounded up: a GPU that is used in part is not free.
+            // The use is rounded up, because a GPU that is used in part is not free.
             let left = |budget: i64, key: &str| {
                 budget.saturating_sub(truncated_i64(ledger.used(index, key).ceil())).max(0)
             };

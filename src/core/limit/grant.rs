@@ -1,7 +1,7 @@
-//! Hands out what limits leave to the proposed numbers, the neediest first.
+//! Grants what limits leave to the proposed numbers, the neediest first.
 //!
-//! A minimum above a limit wins: it is a promise to the user, and its pods may wait for their resources. Minima are therefore
-//! served first, and what they take beyond a budget is missing for everybody else.
+//! A minimum counts more than a limit, because the user asked for it; its pods may have to wait for resources. So minima are granted first, and
+//! what they use beyond a budget is not available to the others.
 
 use std::cmp::Ordering;
 
@@ -25,7 +25,7 @@ pub struct GrantRequest {
     pub bounds: Bounds,
     /// Its model's priority; a higher one is served first.
     pub priority: f64,
-    /// What its model has to spare; a smaller one is served first.
+    /// The spare capacity of its model; a smaller one is served first.
     pub spare: f64,
     /// Cost units an hour of a replica; a smaller one is served first.
     pub cost: Cost,
@@ -50,7 +50,7 @@ pub struct Grant {
     pub gpus: i64,
     /// Fewer replicas were free than proposed. Its minimum may still make `granted` more than was free.
     pub is_limited: bool,
-    /// The limit that held it back; upstream's pools have no name.
+    /// The limit that held it back; `None` for upstream's pools, which have no name.
     pub binding: Option<Binding>,
 }
 
@@ -67,7 +67,7 @@ impl GrantRequest {
         }
     }
 
-    /// The proposed number, within the maximum, without a look at limits.
+    /// The proposed number, within the maximum, without any limits.
     pub(crate) fn unlimited(&self) -> Grant {
         let max = self.bounds.max.map(|max| max.max(self.bounds.min));
         let proposed = max.map_or(self.proposed, |max| max.min(self.proposed));
@@ -91,7 +91,7 @@ pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
         .filter(|index| requests[*index].missing_to(grants[*index].proposed) > 0)
         .collect();
     order.sort_by(|left, right| by_need(&requests[*left], &requests[*right]));
-    // First everybody's minimum, whether it fits or not: the second pass then sees what is really left.
+    // First all minima, whether they fit or not, so that the second pass sees what is really left.
     let mut added = vec![0; requests.len()];
     for index in &order {
         let request = &requests[*index];
@@ -113,7 +113,7 @@ pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
         let fit = missing.min(room);
         ledger.take(&request.footprint(), fit);
         grant.gpus = grant.gpus.saturating_add(fit.saturating_mul(i64::from(request.gpus.max(1))));
-        // The limit that its minimum ran into is the more telling one.
+        // The limit that its minimum exceeds explains more.
         grant.binding = grant.binding.take().or(binding.filter(|_| room < missing));
         grant.is_limited = grant.binding.is_some();
         grant.granted = Replicas::saturating_from(i64::from(request.current.get()) + added[index] + fit);

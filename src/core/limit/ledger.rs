@@ -44,7 +44,7 @@ pub(crate) struct Ledger<'a> {
     used: Vec<BTreeMap<SmolStr, f64>>,
 }
 
-/// The share of a budget that is a rounding error: three replicas of 0.1 must fit into 0.3.
+/// Share of a budget that counts as a rounding error: three replicas of 0.1 must fit into 0.3, although 3 × 0.1 > 0.3 in floats.
 const ROUNDING: f64 = 1e-9;
 
 impl<'a> Ledger<'a> {
@@ -66,7 +66,7 @@ impl<'a> Ledger<'a> {
         let mut least = (i64::MAX, None);
         for (index, limit) in self.limits.iter().enumerate() {
             let Some(claim) = limit.claim(replica) else { continue };
-            // What a replica does not use cannot hold it back.
+            // A resource that a replica does not use does not limit it, and a division by 0 says nothing.
             if claim.per_replica <= 0.0 {
                 continue;
             }

@@ -1,7 +1,6 @@
-//! Scarce resources: GPUs, quotas, power, money. A limit holds back additions and nothing else: running replicas are never evicted
-//! for it, and it never stops a removal.
+//! Scarce resources: GPUs, quotas, power, money. A limit only holds back additions: it evicts no running replica, and stops no removal.
 //!
-//! Every limit is a budget by key and a use per replica, so that whoever hands out replicas asks one `Ledger` how many more fit.
+//! Every limit is a budget for each key and a use per replica, so that one `Ledger` answers how many more replicas fit into all of them.
 //! [`grant()`] says what happens to a minimum above a limit.
 
 mod budget;

@@ -1,4 +1,4 @@
-//! Whether arithmetic is ours or upstream's, with its known defects.
+//! Whether upstream's known defects are corrected or kept.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What is decided about, validated where it is made.
+//! The objects of a decision and their policies, validated by their constructors.
 
 mod analyzer;
 mod compat;

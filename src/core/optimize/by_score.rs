@@ -1,8 +1,8 @@
 //! Shares what limits leave among all models that need more, the most starved first.
 //!
-//! A model's weight is what it needs in GPUs, times its priority and its analyzers' scores, so that models and analyzers of
-//! different units can be compared. A round serves a share of every need of one model: priority decides who is served, not how
-//! much is needed. Needs are kept until they are covered, and every replica is checked against all limits.
+//! A model's weight is the GPUs that it needs, times its priority and its analyzers' scores, so that models and analyzers with different units can
+//! be compared. A round covers a share of every need of one model. Priority decides which model is served, and does not change how much it
+//! needs. Needs remain until they are covered, and every replica is checked against all limits.
 
 use super::growth::grow;
 use super::plan_builder::{PlanBuilder, quantity};
@@ -38,7 +38,7 @@ pub(crate) const MAX_ROUNDS: usize = 10_000;
 struct Model<'a> {
     builder: PlanBuilder<'a>,
     need: Vec<ByRole>,
-    /// Its remaining weight; 0 if it does not take part any more.
+    /// Its remaining weight; 0 if it no longer takes part.
     remaining: f64,
 }
 
@@ -84,7 +84,7 @@ fn share(models: &mut [Model<'_>], ledger: &mut Ledger<'_>) -> Vec<SharingRound>
         let Some(starved) = most_starved(&weights) else { return rounds };
         let model = &mut models[starved.model];
         let remaining = model.remaining;
-        // After very many rounds everybody is served in full, one after the other, so that this ends.
+        // After this many rounds each model is served in full, one after the other, so that the loop ends.
         let is_last = rounds.len() >= MAX_ROUNDS;
         let target = if is_last { remaining } else { starved.target() };
         let mean = starved.mean;
@@ -115,7 +115,7 @@ pub(crate) fn most_starved(weights: &[f64]) -> Option<Starved> {
 }
 
 impl Starved {
-    /// What it may fill in one round: down to the mean, everything if it is alone, and its part of the mean if all are equal.
+    /// What it may fill in one round: down to the mean; everything if it is alone; and its part of the mean if all are equal.
     pub(crate) fn target(&self) -> f64 {
         let kept = match self.active {
             0 | 1 => 0.0,
@@ -126,7 +126,7 @@ impl Starved {
     }
 }
 
-/// The needs in GPUs of the most efficient variants, times priority and score; without these if that is 0.
+/// The needs in GPUs of the most efficient variants, times priority and score; or without these factors if that is 0.
 fn weight(builder: &PlanBuilder<'_>, needs: &[ByRole]) -> f64 {
     let mut scored = 0.0_f64;
     let mut largest = 0.0_f64;

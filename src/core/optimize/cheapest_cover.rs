@@ -9,7 +9,7 @@ use crate::units::{to_f64, truncated_i64};
 pub struct Choice {
     /// What a replica costs, at least 0.
     pub cost: f64,
-    /// What a replica carries, one number for each need, at least 0.
+    /// The capacity of a replica, one number for each need, at least 0.
     pub capacity: Vec<f64>,
     /// The most replicas of it that may be added.
     pub max: i64,
@@ -26,10 +26,10 @@ pub struct Cover {
 
 /// Counts that are tried before the search settles for the best cover so far: about 1 ms.
 const MAX_TRIALS: u32 = 5_000;
-/// Choices among which the search backtracks; later ones are filled greedily. Each level is a nested call, and a thread's stack
-/// of 2 MiB holds thousands of them.
+/// Choices among which the search backtracks; later ones are filled greedily. Each level is a nested call, and a thread's stack of 2 MiB holds
+/// thousands of them.
 const MAX_DEPTH: usize = 256;
-/// A share of a need, or of a cost, that is a rounding error.
+/// Share of a need, or of a cost, that counts as a rounding error.
 const ROUNDING: f64 = 1e-9;
 
 struct Search<'a> {
@@ -98,7 +98,7 @@ impl Search<'_> {
                 self.descend(at + 1, &rest, spent);
                 self.counts[at] = 0;
             } else if least >= before && self.best.is_some() {
-                // The bound is convex in the count: once it rises it goes on rising.
+                // The lower bound is convex in the count: once it rises, it does not fall again.
                 break;
             }
             before = least;

@@ -1,4 +1,4 @@
-//! Adds replicas in all roles of a model together, so that a prefill and a decode fleet keep their proportion.
+//! Adds replicas in all roles of a model together, so that prefill and decode fleets keep their proportion.
 
 use super::OptimizerStep;
 use super::plan_builder::PlanBuilder;
@@ -7,12 +7,12 @@ use crate::limit::Ledger;
 use crate::model::Role;
 use crate::units::{to_f64, truncated_i64};
 
-/// Rounds of adding at most. A round fills a variant or is the last, so a few do; but numbers beyond the precision of a float
-/// might never move.
+/// Maximum of rounds. Each round fills a variant or is the last, so few are needed; but numbers beyond the precision of a float may not change
+/// at all.
 pub(crate) const MAX_ROUNDS: usize = 10_000;
 /// Halvings that find the largest share that fits: finer than one replica of any fleet.
 const SHARE_HALVINGS: u32 = 48;
-/// A rest below this share of what was just added is a rounding error, and no reason to add another replica.
+/// A remainder below this share of what was just added counts as a rounding error, and adds no further replica.
 const ROUNDING: f64 = 1e-9;
 
 pub(crate) struct Pick {

@@ -1,5 +1,5 @@
-//! From findings to replica counts: which variant gets how many. [`cost_aware`] plans one model at a time, [`by_score`] shares
-//! what limits leave among models, [`rescale`] moves GPUs between them by priority.
+//! Turns findings into replica counts. [`cost_aware`] plans one model at a time, [`by_score`] shares what limits leave among models, and
+//! [`rescale`] moves GPUs between models by priority.
 //!
 //! Every optimizer returns one plan for each request, with exactly one target for each candidate and the steps that led there.
 //! Without findings a target is the current number. Numbers that are not finite, or negative, count as 0, which means unknown.

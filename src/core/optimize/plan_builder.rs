@@ -14,7 +14,7 @@ use crate::units::Replicas;
 /// Candidates and findings go by their index in the request.
 pub(crate) struct PlanBuilder<'a> {
     pub(crate) request: &'a Request,
-    /// By finding and candidate: what one replica carries in the finding's unit; 0 is unknown.
+    /// By finding and candidate: the capacity of a replica in the finding's unit; 0 is unknown.
     pub(crate) capacity: Vec<Vec<f64>>,
     pub(crate) targets: Vec<i64>,
     pub(crate) steps: Vec<OptimizerStep>,
@@ -61,7 +61,7 @@ impl<'a> PlanBuilder<'a> {
         }
     }
 
-    /// What a replica carries in the unit of the first finding.
+    /// The capacity of a replica in the unit of the first finding.
     pub(crate) fn anchor(&self, candidate: usize) -> f64 {
         self.capacity.first().map_or(0.0, |row| row[candidate])
     }

@@ -6,12 +6,12 @@ use super::votes::Votes;
 use crate::model::Role;
 use crate::units::{to_f64, truncated_i64};
 
-/// Takes replicas from the variants of a role. Its last argument notes how many were taken of a candidate, and returns how many
-/// more may be.
+/// Removes replicas from the variants of a role. Its last argument is told how many of a candidate were removed, and returns how many more may
+/// be.
 pub(crate) type Remove = fn(&mut PlanBuilder<'_>, Role, &mut dyn FnMut(usize, i64) -> i64);
 
-/// Removes in every role what all live findings can spare. A finding without a share in a role has no vote there; a role in which
-/// nobody has a vote stays as it is.
+/// Removes in every role what all live findings can spare. A finding that says nothing about a role has no vote there, and a role without votes
+/// stays as it is.
 pub(super) fn remove_spare(builder: &mut PlanBuilder<'_>, votes: &Votes) {
     let findings = &builder.request.findings;
     for role in builder.roles() {
@@ -48,14 +48,14 @@ impl SpareBudget {
             *spare = (*spare - to_f64(removed) * row[candidate]).max(0.0);
         }
         let knowing = self.limiting.iter().filter(|finding| self.capacity[**finding][candidate] > 0.0);
-        // Rounded down: the next whole replica would take more than there is to spare.
+        // Rounded down: one more replica would take more than can be spared.
         let whole =
             knowing.map(|finding| (self.spare[*finding] / self.capacity[*finding][candidate]).floor());
         whole.map(truncated_i64).min().unwrap_or(0)
     }
 }
 
-/// Takes replicas of `role`, and leaves the role one.
+/// Removes replicas of `role`, but not the last one.
 pub(super) fn remove(builder: &mut PlanBuilder<'_>, role: Role, allowed: &mut dyn FnMut(usize, i64) -> i64) {
     // Findings have different units: each counts as a share of the largest replica's capacity.
     let order = most_expensive_first(builder, role, |row, candidates| {
@@ -64,8 +64,8 @@ pub(super) fn remove(builder: &mut PlanBuilder<'_>, role: Role, allowed: &mut dy
     remove_in_order(builder, &order, |_| true, allowed);
 }
 
-/// Takes what `allowed` allows of each candidate in `order`, down to its minimum. Where `keeps_one` says so of a position, the
-/// candidate keeps one replica if no other one of `order` has any.
+/// Removes what `allowed` allows of each candidate in `order`, down to its minimum. A candidate at a position for which `keeps_one` is true keeps
+/// one replica if no other candidate of `order` has any.
 pub(crate) fn remove_in_order(
     builder: &mut PlanBuilder<'_>,
     order: &[usize],

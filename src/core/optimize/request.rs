@@ -1,4 +1,4 @@
-//! What an optimizer is asked, and what it answers.
+//! The input of an optimizer, and its result.
 
 use smol_str::SmolStr;
 
@@ -13,7 +13,7 @@ pub struct Request {
     pub id: GroupId,
     pub priority: f64,
     pub candidates: Vec<Candidate>,
-    /// What analyzers found. The capacities of the first one choose between variants.
+    /// The findings of the analyzers. Variants are chosen by the capacities of the first one.
     pub findings: Vec<Finding>,
 }
 

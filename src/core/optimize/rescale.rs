@@ -29,8 +29,8 @@ impl Rescale {
 /// Accelerator and namespace; the namespace is empty for the cluster.
 type Scope = (SmolStr, SmolStr);
 
-/// Sets the targets of the models that compete for an accelerator, and returns their indices. What is added comes out of `free`
-/// and fits into `ledger`. What is released is free in the next cycle only: until its pods are gone, it is in use.
+/// Sets the targets of the models that compete for an accelerator, and returns their indices. Additions are taken from `free` and fit into
+/// `ledger`. GPUs that are released are free only in the next cycle, because pods use them until they are gone.
 pub(crate) fn apply(
     builders: &mut [PlanBuilder<'_>],
     free: &mut FreeGpus,
@@ -54,7 +54,7 @@ pub(crate) fn apply(
             continue;
         }
         let cluster = free.cluster.get(&accelerator).copied().unwrap_or(UNLIMITED);
-        // GPUs that may be added now: those of the namespace, as far as the cluster has them.
+        // GPUs that may be added now: those that the namespace may use and the cluster has.
         let available = if namespace.is_empty() { left } else { left.min(cluster) };
         let mut addable = available;
         let shares: Vec<Share> = members
@@ -90,7 +90,7 @@ fn by_priority(shares: &[Share]) -> Vec<usize> {
     order
 }
 
-/// The models that may compete, by accelerator and scope. One whose variants are on several types, or on none, may not.
+/// The models that may compete, by accelerator and scope. A model whose variants use several accelerators, or an unknown one, does not.
 fn competing(
     builders: &[PlanBuilder<'_>],
     free: &FreeGpus,

@@ -194,7 +194,7 @@ impl Analyzer {
         }
     }
 
-    /// It measures KV usage: if that is unknown, it finds no capacity missing.
+    /// It measures KV usage. Without that it finds no missing capacity.
     pub(crate) const fn measures_caches(self) -> bool {
         matches!(self, Self::Saturation | Self::Throughput | Self::Weighted)
     }

@@ -1,10 +1,10 @@
-//! The rule that what runs fits into what remains, applied to decisions that no analyzer makes: they hold such a removal
-//! before the rule applies.
+//! The checker's rule that the load fits into the remaining replicas, applied to decisions written by hand: `decide` holds such
+//! a removal before the checker sees it.
 
 use crate::support::prelude::*;
 use wva_core::check::check;
 
-/// A variant whose Ready pods all show the same.
+/// A variant whose Ready pods all show the same values.
 #[derive(Clone)]
 struct Fleet {
     name: &'static str,
@@ -13,21 +13,21 @@ struct Fleet {
     /// Pods that are not Ready.
     starting: u32,
     engine: Engine,
-    /// What the arguments say of the sequences of an engine.
+    /// The maximum of sequences that an engine's arguments set.
     argument: Option<i64>,
     running: f64,
     waiting: f64,
     kv: f64,
-    /// Tokens that its KV cache holds, if that is shown.
+    /// Tokens that a KV cache holds, if it is shown.
     cache: Option<f64>,
     max: Option<u32>,
-    /// What was published before.
+    /// The number published before.
     promised: u32,
-    /// What is decided now.
+    /// The number decided now.
     decided: u32,
 }
 
-/// Four pods of 32 sequences each, one of which is to go.
+/// Four pods with 32 sequences each, one of which is to be removed.
 const FOUR: Fleet = Fleet {
     name: "a",
     role: Role::Both,
@@ -102,7 +102,7 @@ fn memory(fleets: &[Fleet]) -> Memory {
     Memory { groups: [(group_id(), group)].into(), ..Memory::default() }
 }
 
-/// The variants whose removal is refused, and why the first is, by `memory` and `policy`.
+/// The variants whose removal is refused, and why the first one is.
 fn refused_by(fleets: &[Fleet], memory: &Memory, policy: &Policy) -> (Vec<String>, String) {
     let decisions = fleets.iter().map(|fleet| (id(fleet.name), fleet.decision())).collect();
     let mut violations = check(&snapshot(fleets), memory, policy, &decisions);
@@ -120,13 +120,13 @@ fn names(fleets: &[Fleet]) -> Vec<String> {
     refused(fleets).0
 }
 
-/// The same of one fleet, by a policy.
+/// The same for one fleet, with a policy.
 fn names_by(fleet: &Fleet, policy: &Policy) -> Vec<String> {
     let fleets = std::slice::from_ref(fleet);
     refused_by(fleets, &memory(fleets), policy).0
 }
 
-/// The same of one fleet, by what is remembered.
+/// The same for one fleet, with a memory.
 fn names_with(fleet: &Fleet, memory: &Memory) -> Vec<String> {
     refused_by(std::slice::from_ref(fleet), memory, &Policy::default()).0
 }
@@ -162,7 +162,7 @@ fn variants_of_one_role_have_what_remains_together() {
     // Without two of the small ones, 2 × 64 + 2 × 8 are 144.
     let fewer = [Fleet { decided: 2, ..large.clone() }, Fleet { decided: 2, ..small.clone() }];
     assert_eq!(names(&fewer), [""; 0]);
-    // And where both lose, both are named.
+    // If both lose replicas, both are named.
     assert_eq!(names(&[large, Fleet { decided: 3, ..small }]), ["large", "small"]);
 }
 
@@ -185,13 +185,13 @@ fn a_large_replica_that_serves_does_not_go_for_a_small_one_that_does_not() {
     let (variants, detail) = refused(&[large.clone(), small.clone()]);
     assert_eq!(variants, ["large"], "{detail}");
     assert!(detail.ends_with("of the 72 sequences that remain"), "{detail}");
-    // Nor do twenty that are ordered, or start.
+    // Twenty that are ordered, or that start, do not help either.
     let many = Fleet { decided: 21, ..small.clone() };
     assert_eq!(names(&[large.clone(), many.clone()]), ["large"]);
     assert_eq!(names(&[large.clone(), Fleet { starting: 20, promised: 21, ..many.clone() }]), ["large"]);
     // Once they serve, they have room.
     assert_eq!(names(&[large.clone(), Fleet { ready: 21, promised: 21, running: 1.0, ..many }]), [""; 0]);
-    // And what does not serve may go for another one, whatever runs.
+    // A pod that does not serve may be replaced, whatever runs.
     let unready = Fleet { ready: 2, starting: 1, promised: 3, decided: 2, running: 63.0, ..large };
     assert_eq!(names(&[unready, small]), [""; 0]);
 }
@@ -208,7 +208,7 @@ fn what_a_lowered_maximum_takes_is_the_users() {
 fn a_limit_may_cut_published_replicas_but_not_running_ones() {
     let mut limited = Policy::default();
     limited.limits.spend = Some(Cost::new(40.0).unwrap());
-    // Nine were promised, and four run.
+    // Nine were promised, four run.
     let promised = Fleet { running: 30.0, promised: 9, decided: 4, ..FOUR };
     assert_eq!(names_by(&promised, &Policy::default()), ["a"]);
     assert_eq!(names_by(&promised, &limited), [""; 0]);
@@ -236,10 +236,10 @@ fn an_h100_fleet_without_the_argument_may_shrink() {
     assert_eq!(names(&[Fleet { argument: Some(256), ..busy.clone() }]), ["a"]);
     assert_eq!(names(std::slice::from_ref(&busy)), [""; 0], "nobody knows how many it runs");
     assert_eq!(names(&[Fleet { engine: Engine::Sglang, ..busy.clone() }]), [""; 0]);
-    // Of two variants one is enough not to know.
+    // If it is unknown for one of two variants, it is unknown for both together.
     let known = Fleet { name: "b", argument: Some(64), running: 60.0, decided: 4, ..FOUR };
     assert_eq!(names(&[busy.clone(), known]), [""; 0]);
-    // What its KV caches hold is known all the same.
+    // The tokens in its KV caches are known nevertheless.
     assert_eq!(names(&[Fleet { kv: 0.7, ..busy }]), ["a"]);
 }
 
@@ -261,7 +261,7 @@ fn peaks_above_the_argument_count_and_do_not_flicker() {
 
 #[test]
 fn nothing_that_was_learned_says_what_fits() {
-    // Capacities of a million, learned by every analyzer; and nothing learned.
+    // With huge capacities learned by the analyzers, and with nothing learned.
     let text = r#"{"tokens":{"records":{"a":{"accelerator":"H100","gpus":1,"capacity":9000000,"effective":9000000,
         "learned":"live","updated":"2027-01-15T08:00:00Z"}}},
         "rate":{"knowledge":{"variants":{"a":{"capacity":9e6,"limit":9e3,"most_running":9e3}}}}}"#;
@@ -279,7 +279,7 @@ fn nothing_that_was_learned_says_what_fits() {
         knowing.groups.values_mut().for_each(|group| group.learned = Some(Box::new(learned.clone())));
         let by = |memory: &Memory| refused_by(&fleets, memory, &Policy::default());
         assert_eq!(by(&bare), by(&knowing));
-        // Without any memory, what runs is what was promised.
+        // Without any memory, the running replicas count as promised.
         assert_eq!(by(&bare), by(&Memory::default()));
     }
 }

@@ -1,4 +1,4 @@
-//! Thousands of variants of one model, as a tenant may write them: they overflow no stack, and change no other model's number.
+//! Thousands of variants of one model, as a tenant may write them, overflow no stack and change no other model's number.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ fn variant(usual: &VariantState, index: u32) -> VariantState {
     state
 }
 
-/// A model that asks for more, and beside it, in another namespace, one with so many variants.
+/// A model that asks for more, and in another namespace a model with so many variants.
 fn snapshot(world: &World, variants: u32) -> Snapshot {
     let mut snapshot = world.snapshot();
     let usual = group_of(&mut snapshot).variants[0].clone();

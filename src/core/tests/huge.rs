@@ -1,4 +1,4 @@
-//! Numbers that a user may write and no fleet has: what is decided from them takes no longer.
+//! Numbers that a user may write but no fleet has: a decision from them takes no longer.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use crate::support::closed_form_fleet::{ClosedFormFleet, Workload};
 use crate::support::prelude::*;
 use crate::support::scenarios;
 
-/// The largest `spec.minReplicas` and `spec.replicas` that Kubernetes takes.
+/// The largest `spec.minReplicas` and `spec.replicas` that Kubernetes accepts.
 const LARGEST: Replicas = Replicas::new(2_147_483_647);
 /// The time that a decision about one model may take, in an unoptimised build. The usual one takes a tenth of it.
 const TIME: Duration = Duration::from_millis(10);
 
-/// A decision, and the shortest of three times that it took: other tests run beside it.
+/// A decision, and the shortest of three times that it took, because other tests run at the same time.
 fn timed(snapshot: &Snapshot, memory: &Memory, policy: &Policy) -> (Outcome, Duration) {
     #[expect(clippy::disallowed_methods, reason = "how long a decision takes is no input of it")]
     let decided = || {
@@ -40,7 +40,7 @@ fn a_minimum_of_two_billions_that_was_taken_back_takes_no_time() {
             assert!(time < TIME, "{name}: {time:?}");
             let mut memory = outcome.memory;
             states_mut(&mut scenario.snapshot).for_each(|state| state.variant.bounds.min = Replicas::ONE);
-            // As much is remembered where nothing was decided.
+            // The same number is remembered if nothing was decided.
             for group in memory.groups.values_mut() {
                 group.cycle_at = None;
                 group.variants.values_mut().for_each(|variant| variant.target = Some(LARGEST));

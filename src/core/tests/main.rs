@@ -1,4 +1,4 @@
-//! What the core does, seen from outside, as one program: what tests share is compiled once.
+//! Tests of the core's public interface, as one program, so that their shared parts are compiled once.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
 mod support;

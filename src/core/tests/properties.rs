@@ -1,4 +1,4 @@
-//! What holds for every snapshot, memory and policy, however odd.
+//! Properties that hold for any snapshot, memory and policy.
 
 use crate::support::cases;
 use crate::support::prelude::*;
@@ -18,19 +18,19 @@ fn numbers(outcome: &Outcome) -> Vec<(&VariantId, Option<Replicas>)> {
     outcome.decisions.iter().map(|(id, decision)| (id, number_of(&decision.verdict))).collect()
 }
 
-/// A budget of one kind: its name, how much there is, and what a replica uses of it; `None` is not known.
+/// A budget: its name, its size, and what a replica uses of it; `None` if that is unknown.
 type BudgetOf = (String, f64, Box<dyn Fn(&VariantState) -> Option<f64>>);
 
 /// Every budget that is in force, by kind and key.
 fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
-    // Upper and lower case say the same.
+    // Names that differ only in case are the same.
     let upper = |gpus: &BTreeMap<SmolStr, u32>| -> BTreeMap<String, u32> {
         gpus.iter().map(|(name, gpus)| (name.to_uppercase(), *gpus)).collect()
     };
     let (inventory, elsewhere) =
         (snapshot.inventory.as_ref().map(upper).unwrap_or_default(), upper(&snapshot.elsewhere));
     let mut all: Vec<BudgetOf> = Vec::new();
-    // In a cluster with one type a replica of which nothing is known is on that.
+    // In a cluster with one type, a replica whose type is unknown is on that one.
     let gpus = |kind: &str, of: &'static str, budget: f64, only: Option<String>| -> BudgetOf {
         let of_replica = move |state: &VariantState| {
             let on = state.variant.accelerator.as_deref().or(only.as_deref())?;
@@ -40,7 +40,7 @@ fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
     };
     let only = inventory.keys().next().filter(|_| inventory.len() == 1);
     for of in ["H100", "A100"] {
-        // What no node names is not limited by it, nor anything where a node names nothing, and the report says so.
+        // An accelerator that no node names is not limited by the inventory, and nothing is if a node names none. The report says so.
         let known = snapshot.unlabelled.is_none() && inventory.contains_key(of);
         if limits.inventory && limits.quotas.is_empty() && (limits.fail_closed || known) {
             let [there, elsewhere] = [&inventory, &elsewhere].map(|gpus| gpus.get(of).copied().unwrap_or(0));
@@ -76,7 +76,7 @@ proptest! {
     fn the_checker_accepts_every_decision(snapshot in snapshot(), memory in memory(), policy in anyones_policy()) {
         let first = evaluate(&snapshot, &memory, &policy);
         prop_assert_eq!(&first.report.violations, &vec![], "{:#?}", first.decisions);
-        // And in the next cycle, with all that was learned.
+        // The same in the next cycle, with all that was learned.
         let next = later(&snapshot, SignedDuration::from_secs(15));
         let second = evaluate(&next, &first.memory, &policy);
         prop_assert_eq!(&second.report.violations, &vec![], "{:#?}", second.decisions);
@@ -126,7 +126,7 @@ proptest! {
     fn a_second_read_gives_the_same_number(snapshot in snapshot(), memory in memory(), policy in any_policy()) {
         let first = evaluate(&snapshot, &memory, &policy);
         let second = evaluate(&snapshot, &first.memory, &policy);
-        // A moved bound is a new wish for pods, so an error may become a number; a number never becomes another.
+        // An error may become a number, because a moved bound asks for pods anew; a number never becomes another one.
         for (before, after) in numbers(&first).into_iter().zip(numbers(&second)) {
             prop_assert!(before.1.is_none() || before == after, "{:?} then {:?}", before, after);
         }
@@ -182,7 +182,7 @@ proptest! {
                 && of_role.into_iter().any(|own| number(own).is_some_and(|number| number > Replicas::ZERO));
             let asleep = model.scale_to_zero.is_some_and(|policy| policy.enabled)
                 && group.variants.iter().all(|own| own.variant.bounds.min == Replicas::ZERO);
-            // Otherwise the number was zero before, and what was promised is held in blindness.
+            // Otherwise zero was promised before, and is held without data.
             let held = promised(state, &memory) == Some(Replicas::ZERO);
             prop_assert!(covered || held || (asleep && group.source == SourceHealth::Complete), "{:?}", number(state));
         }
@@ -198,8 +198,8 @@ proptest! {
                 let Verdict::Target(target) = &outcome.decisions[&state.variant.id].verdict else { continue };
                 let base = state.scale.map_or(Replicas::ZERO, Scale::base);
                 let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
-                // A minimum is a promise, what is held asks for nothing, a running variant keeps one, and so does a
-                // model that may not sleep.
+                // No addition: a minimum is a promise, a held number asks for nothing, a running variant keeps one replica, and so
+                // does a model that may not be scaled to zero.
                 let runs = !sleeps || state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO);
                 let due = base.max(state.variant.bounds.min).max(promised).max(Replicas::new(u32::from(runs)));
                 let more = f64::from(target.desired.saturating_sub(due).get());
@@ -221,7 +221,7 @@ proptest! {
     ) {
         let mut policy = policy;
         policy.global.default.stability = Stability::default();
-        // The legacy solver sizes each variant anew by its load: nothing adds up there.
+        // The legacy solver sizes each variant anew by its load: it has no additions that could be repeated.
         if policy.global.default.analyzer == Analyzer::Inferno {
             policy.global.default.analyzer = Analyzer::Rate;
         }
@@ -261,7 +261,7 @@ proptest! {
         // A power of two changes no digit of a float.
         let factor = f64::from(power_of_two).exp2();
         let mut snapshot = snapshot;
-        // A cost of 0 counts as the usual one where the cheapest is looked for: an amount, not a share.
+        // A cost of 0 counts as the default cost in the search for the cheapest: an amount, which does not scale.
         states_mut(&mut snapshot).for_each(|state| {
             state.variant.cost = Cost::new(state.variant.cost.get().max(2.5)).unwrap();
         });

@@ -1,4 +1,4 @@
-//! The rate policy through time: what it must do, and never does, whatever the load.
+//! The rate policy over time: what it must do, and what it never does, whatever the load.
 
 use crate::support::closed_form_fleet::{ClosedFormFleet, SCRAPE, Workload};
 use crate::support::fixture::TestHpa;
@@ -28,7 +28,7 @@ fn loads() -> impl Strategy<Value = Vec<(f64, i64)>> {
 proptest! {
     #![proptest_config(config(12))]
 
-    /// At any moment the program may be another one with the same memory.
+    /// The program may be restarted at any moment with the same memory.
     #[test]
     fn stored_memory_continues_as_if_there_had_been_no_restart(loads in loads(), seed in 1_u64..1000, cut in 0.2_f64..0.8) {
         let (mut first, mut steps) = (ClosedFormFleet::new(Workload::default(), 2, seed), Vec::new());
@@ -49,7 +49,7 @@ proptest! {
         }
     }
 
-    /// A restart loses the last ten minutes, and lowers nothing.
+    /// A restart loses the last ten minutes, and lowers no number.
     #[test]
     fn a_restart_lowers_no_number_and_removes_nothing_before_peaks_are_known(loads in loads(), seed in 1_u64..1000) {
         let mut fleet = ClosedFormFleet::new(Workload::default(), 2, seed);
@@ -69,7 +69,7 @@ proptest! {
         }
     }
 
-    /// A second look at the same moment changes nothing, not even what is remembered.
+    /// A second decision at the same moment changes nothing, not even the memory.
     #[test]
     fn looking_twice_is_looking_once(loads in loads(), seed in 1_u64..1000) {
         let mut fleet = ClosedFormFleet::new(Workload::default(), 1, seed);
@@ -77,7 +77,7 @@ proptest! {
             fleet.run(rate, lasts);
             fleet.serve(2.0 * rate);
             let mut snapshot = fleet.snapshot();
-            // Whoever has become ready again since its samples has not started twice either.
+            // A pod that became Ready again after its samples did not start twice either.
             let now = snapshot.now;
             let pods = states_mut(&mut snapshot).flat_map(|state| &mut state.pods);
             pods.take(1).for_each(|pod| pod.ready_since = Some(now));
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// The mean over ten minutes is that of the load, however many scrapes fail.
+    /// The mean rate over ten minutes is that of the load, however many scrapes fail.
     #[test]
     fn lost_scrapes_do_not_bend_the_rate(loss in 0.0_f64..0.3, seed in 1_u64..1000) {
         let mut fleet = ClosedFormFleet::new(Workload { loss, even: true, ..Workload::default() }, 3, seed);
@@ -239,7 +239,7 @@ fn the_report_says_what_binds_and_when_the_next_change_is_possible() {
     assert!(step.thresholds().iter().any(|threshold| threshold.to == Direction::Fewer), "{step:?}");
 }
 
-/// Two variants of the same hardware are one, but for what is rounded.
+/// Two variants with the same hardware count like one, except for rounding.
 #[test]
 fn what_is_split_in_two_needs_as_many() {
     let mut rng = Rng::new(11);

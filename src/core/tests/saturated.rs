@@ -1,4 +1,4 @@
-//! What once froze or shrank a fleet that had no room left, each under the name of what the product promises instead.
+//! Regressions in which a saturated fleet was frozen or shrunk, each named by what the product promises instead.
 
 use crate::support::prelude::*;
 use wva_core::report::Relief;
@@ -6,7 +6,7 @@ use wva_core::report::Relief;
 /// 50 requests wait in every pod, and the KV cache is full.
 const SATURATED: (f64, f64) = (0.99, 50.0);
 
-/// What the report says of the safety net, at the next evaluation.
+/// What the report says about the safety net at the next evaluation.
 fn relief(world: &World) -> Option<Relief> {
     let report = world.outcome(&world.snapshot()).report;
     let steps = report.groups.into_values().flat_map(|group| group.steps);
@@ -22,12 +22,12 @@ fn hold_requests(snapshot: &mut Snapshot) {
 
 #[test]
 fn the_default_policy_grows_a_saturated_fleet_of_which_it_can_learn_nothing() {
-    // The series of V1 and the running requests, and nothing that the rate policy learns from.
+    // It shows the series of V1 and the running requests, from which the rate policy learns nothing.
     let mut world = World { policy: Policy::default(), ..World::with_load(4, SATURATED) };
     let grown = world.target(0);
     let explanation = grown.explanation.to_string();
     assert_eq!((grown.desired.get(), grown.reason), (6, Reason::ScaleUp), "{explanation}");
-    // The second is what the analyzer says.
+    // The second part is the analyzer's.
     for part in ["saturated: in every scrape of the last minute 4 of 4", "rate has too little data"] {
         assert!(explanation.contains(part), "{explanation}");
     }
@@ -40,7 +40,7 @@ fn every_analyzers_saturated_fleet_grows_by_half_at_once_and_after_a_start_up_ti
         let first = world.number(0);
         assert!(first >= 6, "{analyzer:?}: {first}");
         world.running = first;
-        // Where no start was observed, a start-up time of 120 s is assumed; here pods run at once.
+        // Without an observed start, 120 s are assumed; here pods run at once.
         let follow = |_| {
             world.running = world.number(15);
             world.running
@@ -97,7 +97,7 @@ fn a_cache_below_its_threshold_is_no_saturation() {
     assert_eq!(relief(&world), None);
 }
 
-/// What is remembered of the world's variant, at whose last change the analyzer looked.
+/// A memory of the world's variant whose last change was in the analyzer's last cycle.
 fn remembered(promised: VariantMemory) -> Memory {
     let mut group = GroupMemory { cycle_at: promised.target_since, ..GroupMemory::default() };
     group.variants.insert(World::id().name, promised);
@@ -116,7 +116,7 @@ fn read_twice(snapshot: &Snapshot, memory: Memory, policy: &Policy, name: &str) 
 fn the_safety_net_keeps_the_number_of_an_unseen_fleet_at_every_read() {
     let world = World { max: Some(3), ..World::new(3) };
     let mut snapshot = world.snapshot();
-    // Two of three were promised, and since then no pod has been scraped.
+    // Two of three were promised, and no pod was scraped since.
     snapshot.now += SignedDuration::from_secs(400);
     hold_requests(&mut snapshot);
     let (target, moment) = (Some(Replicas::new(2)), Some(at(0)));
@@ -148,7 +148,7 @@ fn the_safety_net_wakes_a_variant_at_zero_whose_status_has_a_higher_number() {
     let world = World::with_load(3, SATURATED);
     let mut snapshot = world.snapshot();
     add_sleeping(&mut snapshot, Some(4));
-    // No node has room for more of the first, so that the second is asked.
+    // No node has room for more of the first, so that the second is chosen.
     let first = &mut group_of(&mut snapshot).variants[0];
     let pending = Pod { name: "pending".into(), phase: Phase::Unschedulable, ..first.pods[0].clone() };
     first.pods.push(pending);

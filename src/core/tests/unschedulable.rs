@@ -1,4 +1,4 @@
-//! Pods that no node has room for, to the analyzers of capacity.
+//! Pods that no node has room for, and the analyzers of capacity.
 
 use crate::support::prelude::*;
 use crate::support::scenarios::{Scenario, scenario};

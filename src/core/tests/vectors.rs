@@ -4,7 +4,7 @@ use crate::support::vectors;
 
 const FILE: &str = include_str!("vectors.json");
 
-/// Every family of vectors, and how many it has.
+/// The families of vectors, and how many vectors each has.
 const FAMILIES: [(&str, usize); 15] = [
     ("v1", 23),
     ("inputs.kv_tokens", 4),

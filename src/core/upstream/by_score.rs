@@ -1,8 +1,8 @@
 //! Shares free GPUs among models, in the findings' own units. Source: WVA v0.9,
 //! `internal/engines/pipeline/greedy_score_optimizer.go`.
 //!
-//! Defects: a target in priority times need is compared with needs, what is cut off is forgotten, and both roles of a round may
-//! take the same GPUs.
+//! Defects: a target in units of priority times need is compared with needs; what is cut off is forgotten; both roles of a round may use the same
+//! GPUs.
 
 use std::collections::BTreeMap;
 
@@ -23,12 +23,12 @@ use crate::units::truncated_i64;
 struct Model<'a> {
     builder: PlanBuilder<'a>,
     roles: Vec<Role>,
-    /// By finding, what is missing of the whole model.
+    /// By finding: what the whole model misses.
     missing: Vec<f64>,
     remaining: f64,
 }
 
-/// One plan for each request. Without limits each model is planned alone; June's tree has nothing to give then.
+/// One plan for each request. Without limits each model is planned alone; in June's tree there are then no free GPUs.
 pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
     if limits.is_empty() && tree == Tree::August {
         let plans = requests.iter().map(|request| cost_aware::optimize(request, tree)).collect();
@@ -99,7 +99,7 @@ fn share(models: &mut [Model<'_>], free: &mut FreeGpus) -> Vec<SharingRound> {
 }
 
 impl Model<'_> {
-    /// What is missing now. A finding with roles forgets what was added, one without does not.
+    /// What is missing now. A finding with roles forgets what was added; one without roles does not.
     fn needs(&self) -> Vec<ByRole> {
         let need = |(finding, missing): (&Finding, &f64)| {
             if finding.roles.is_empty() {
@@ -131,7 +131,7 @@ impl Model<'_> {
     }
 }
 
-/// What a model in `namespace` may use: in a namespace with a quota only what that lists.
+/// The GPUs that a model in `namespace` may use. In a namespace with a quota these are only the listed ones.
 fn usable_gpus(free: &FreeGpus, namespace: &str) -> BTreeMap<SmolStr, i64> {
     let Some(quota) = free.namespaces.get(namespace) else { return free.cluster.clone() };
     let usable = quota.iter().map(|(name, quota)| {

@@ -36,7 +36,7 @@ impl Picker for MostEfficient {
     fn commit(&mut self, _: &PlanBuilder<'_>, _: usize, _: i64) {}
 }
 
-/// What the findings say of the roles that they name themselves, whether the model has these roles or not.
+/// What the findings say about the roles that they name, whether the model has these roles or not.
 pub(super) fn votes(builder: &mut PlanBuilder<'_>) -> Votes {
     let findings = &builder.request.findings;
     let need: Vec<ByRole> =
@@ -48,7 +48,7 @@ pub(super) fn votes(builder: &mut PlanBuilder<'_>) -> Votes {
     votes
 }
 
-/// A finding's roles; a finding without roles speaks for [`Role::Both`].
+/// A finding's values by role. A finding without roles counts for [`Role::Both`].
 pub(super) fn stated(finding: &Finding, value: impl Fn(&Totals) -> f64) -> ByRole {
     if finding.roles.is_empty() {
         return [(Role::Both, quantity(value(&finding.total)))].into_iter().collect();
@@ -56,8 +56,8 @@ pub(super) fn stated(finding: &Finding, value: impl Fn(&Totals) -> f64) -> ByRol
     finding.roles.iter().map(|(role, totals)| (*role, quantity(value(totals)))).collect()
 }
 
-/// Removes in every role what all live findings can spare (in June's tree: all findings, live or not). A finding that says nothing
-/// of a role vetoes its removals.
+/// Removes in every role what all live findings can spare (in June's tree: all findings, live or not). A finding that says nothing about a role
+/// vetoes its removals.
 pub(super) fn remove_spare(builder: &mut PlanBuilder<'_>, votes: &Votes, tree: Tree) {
     let findings = &builder.request.findings;
     let is_judge = |finding: &usize| findings[*finding].live || tree == Tree::June;
@@ -73,8 +73,8 @@ pub(super) fn remove_spare(builder: &mut PlanBuilder<'_>, votes: &Votes, tree: T
     }
 }
 
-/// Takes replicas of `role`. Defects: capacities of different units are added up to order the variants, and only the last variant
-/// of the order keeps a replica for the role.
+/// Removes replicas of `role`. Defects: capacities of different units are added up to order the variants, and only the last variant in that order
+/// keeps a replica for the role.
 pub(super) fn remove(builder: &mut PlanBuilder<'_>, role: Role, allowed: &mut dyn FnMut(usize, i64) -> i64) {
     let order = most_expensive_first(builder, role, |_, _| 1.0);
     remove_in_order(builder, &order, |position| position + 1 == order.len(), allowed);
@@ -87,10 +87,10 @@ pub(super) trait Picker {
     fn commit(&mut self, builder: &PlanBuilder<'_>, candidate: usize, replicas: i64);
 }
 
-/// Adds replicas in all roles together. Defects: every role needs a pick, whether something is missing in it or not; every need is
-/// reduced by the capacity that the first finding knows, in that one's unit.
+/// Adds replicas in all roles together. Defects: every role needs a pick, even if it misses nothing; every need is reduced by the capacity in the
+/// first finding's unit.
 ///
-/// `remaining` is, by finding, what is missing of the whole model.
+/// `remaining` is, by finding, what the whole model misses.
 pub(super) fn grow(
     builder: &mut PlanBuilder<'_>,
     roles: &[Role],

@@ -1,8 +1,8 @@
-//! The legacy solver: what it makes of variants, and who gets which of too few accelerators. Source: WVA until v0.5,
+//! The legacy solver: its proposals for variants, and the distribution of scarce accelerators. Source: WVA until v0.5,
 //! `pkg/solver/greedy.go` and `pkg/core/system.go`.
 //!
-//! The limited supply is for comparison with upstream only. A decision asks for an unlimited one, and the limits that all analyzers
-//! share hold back what is proposed.
+//! The limited supply is for comparison with upstream only. A decision has an unlimited one, and the limits that all analyzers share hold back what
+//! is proposed.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use crate::analyze::inferno::{ServerProposal, System};
 use crate::analyze::queueing::model::single_count;
 use crate::units::Replicas;
 
-/// What each variant is to have, by name. Defect: a server without an allocation is stopped.
+/// The proposal for each variant, by name. Defect: a server without an allocation is stopped.
 pub fn proposals(
     system: &System,
     allocations: &BTreeMap<SmolStr, Allocation>,
@@ -24,7 +24,7 @@ pub fn proposals(
     servers.map(|name| (name.clone(), ServerProposal::Replicas(replicas(name)))).collect()
 }
 
-/// What happens to accelerators that are left while servers got nothing.
+/// What happens to accelerators that are left over while some servers got nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BestEffort {
     /// They stay free.
@@ -83,7 +83,7 @@ impl Entry<'_> {
         self.choices.get(index).map_or(f32::MAX, |choice| choice.allocation.value)
     }
 
-    /// What the next choice loses against this one; without a next one, everything.
+    /// What the next choice loses compared with this one; without a next one, everything.
     fn loss(&self) -> f32 {
         let is_last = self.index + 1 >= self.choices.len();
         if is_last { f32::MAX } else { self.value(self.index + 1) - self.value(self.index) }

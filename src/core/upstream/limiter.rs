@@ -11,8 +11,8 @@ use crate::units::Replicas;
 /// Free GPUs by accelerator.
 pub type Pools = BTreeMap<SmolStr, i64>;
 
-/// What `limits` leave of `requests`. Upstream's pools (inventory, quota of the cluster) come first; what they grant is then held
-/// against the other limits, which upstream does not have.
+/// What `limits` leave of `requests`. Upstream's pools (inventory, quota of the cluster) come first; the other limits, which upstream does not have,
+/// apply to what the pools grant.
 pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
     let (pools, others): (Vec<Limit>, Vec<Limit>) = limits.iter().cloned().partition(is_pool);
     if pools.is_empty() {
@@ -36,7 +36,7 @@ pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
     both.collect()
 }
 
-/// Free GPUs by accelerator, for the whole cluster.
+/// The limit is one of upstream's pools: GPUs by accelerator, for the whole cluster.
 pub(crate) fn is_pool(limit: &Limit) -> bool {
     match &limit.budget {
         Budget::Inventory(_) => true,
@@ -53,8 +53,8 @@ pub fn free_gpus(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> FreeGpus {
     FreeGpus::new(&limits, usage)
 }
 
-/// Grants by spare capacity and cost, ties as given. `pools` are the free GPUs, before and after. Defect: GPUs that fill no whole
-/// replica are lost for everybody.
+/// Grants by spare capacity and cost, ties in the given order. `pools` are the free GPUs, before and after. Defect: GPUs that are too few for a whole
+/// replica are lost for all.
 pub fn grant_by_spare(requests: &[GrantRequest], pools: &mut Pools) -> Vec<Grant> {
     let mut grants: Vec<Grant> = requests.iter().map(GrantRequest::unlimited).collect();
     let mut order: Vec<usize> = (0..requests.len()).collect();

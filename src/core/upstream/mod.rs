@@ -1,7 +1,7 @@
-//! Upstream's arithmetic, defects included: whole functions of llm-d's workload-variant-autoscaler (WVA) that give other numbers
-//! than the default algorithms. [`crate::arithmetic`] chooses between the two; test vectors compare these with upstream.
+//! Upstream's arithmetic with its defects: whole functions of llm-d's workload-variant-autoscaler (WVA) that give other numbers than the default
+//! algorithms. [`crate::arithmetic`] chooses between the two, and test vectors compare these with upstream.
 //!
-//! Each file names upstream's source. Where a function has two behaviours, a [`Tree`] says which.
+//! Each file names upstream's source. If a function differs between versions, a [`Tree`] says which one applies.
 
 #![allow(
     missing_docs,

@@ -1,7 +1,7 @@
 //! The queueing-model analyzer. Source: WVA 526ce85 (2026-06), `internal/engines/analyzers/queueingmodel/analyzer.go`.
 //!
-//! Defects: one filter walks over all environments and keeps what it ends with, rejected or not; the supply is that of the replicas it
-//! wants, not of those there are; nothing is anticipated, and roles and thresholds do not count.
+//! Defects: one filter processes all observations and keeps its last state, rejected or not; the supply is that of the desired replicas, not of the
+//! existing ones; starting replicas, roles and thresholds do not count.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub fn analyze(
     })
 }
 
-/// Cost and accelerator are those of an observation: a variant without any has none.
+/// Cost and accelerator come from an observation, so that a variant without any has none.
 fn capacity_of(load: &VariantLoad, size: VariantSizing) -> VariantCapacity {
     let capacity = variant_capacity(load, size);
     if load.observations.is_empty() {
@@ -52,7 +52,7 @@ fn capacity_of(load: &VariantLoad, size: VariantSizing) -> VariantCapacity {
     }
 }
 
-/// The parameters after the environments of one cycle. Without any, or if no filter can be built, they stay.
+/// The parameters after the observations of one cycle. Without any, or if no filter can be built, they stay.
 pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     let learned = now.first().and_then(|first| {
         let mut filter = Filter::new(&start(stored, first), first).ok()?;
@@ -103,7 +103,7 @@ pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
     weighted_means(observations.iter().map(|observation| (observation, observation.rate())))
 }
 
-/// The replicas that the demand takes, at least 1; `None` without a capacity.
+/// The replicas that the demand needs, at least 1; `None` without a capacity.
 pub fn desired(size: &VariantSizing) -> Option<Replicas> {
     let desired = Replicas::ceil(size.demand / size.per_replica).max(Replicas::ONE);
     (size.per_replica > 0.0).then_some(desired)

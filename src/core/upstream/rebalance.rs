@@ -1,14 +1,13 @@
-//! The coordinator's arithmetic: one namespace's GPU quota, divided among its pools by what waits in front of each, as the maximum of
-//! each pool's autoscaler. Source: WVA v0.9, `internal/coordinator/plugins/gpurebalance/plugin.go`.
+//! The coordinator's arithmetic: a namespace's GPU quota is divided among its pools by their queues, and each part becomes the maximum of the pool's
+//! autoscaler. Source: WVA v0.9, `internal/coordinator/plugins/gpurebalance/plugin.go`.
 //!
-//! For comparison with upstream only. It is about autoscalers that do not read our numbers: its answer is written into their objects,
-//! and this product writes no autoscaler. Sharing a namespace's GPUs by need is what a quota of the namespace with rescaling does
-//! (`docs/decisions/optimizers.md`).
+//! For comparison with upstream only: upstream writes the result into autoscaler objects, which this program does not. A quota of the namespace with
+//! rescaling shares its GPUs by need (`docs/decisions/optimizers.md`).
 
 use super::Tree;
 use crate::units::{Replicas, Requests, count, truncated_u32};
 
-/// One autoscaler, and the pool it scales. Upstream takes every replica for one GPU.
+/// One autoscaler, and the pool that it scales. Upstream counts every replica as one GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PoolEntry {
     /// Requests that the scheduler holds for the pool.
@@ -27,7 +26,7 @@ pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Re
     }
 }
 
-/// Each entry's share of what waits; equal shares if nothing waits.
+/// Each entry's share of all waiting requests; equal shares if nothing waits.
 fn weights(entries: &[PoolEntry]) -> Vec<f64> {
     let total: f64 = entries.iter().map(|entry| entry.queue.get()).sum();
     let equal = 1.0 / f64::from(count(entries.len()));

@@ -1,4 +1,4 @@
-//! V1's choice of targets, to the digit. Source: WVA v0.9, `internal/saturation/analyzer.go`. `decide` makes this choice with four
+//! V1's choice of targets, exactly as upstream's. Source: WVA v0.9, `internal/saturation/analyzer.go`. `decide` makes this choice with four
 //! corrections.
 
 use std::cmp::Ordering;
@@ -45,7 +45,7 @@ impl StepCandidate {
     }
 }
 
-/// Upstream's targets. Defects: unclamped in a transition, and a step that meets a maximum is lost.
+/// Upstream's targets. Defects: they are not clamped in a transition, and a step of a variant at its maximum is lost.
 pub fn targets(
     tree: Tree,
     scale_up: bool,

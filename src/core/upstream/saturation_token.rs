@@ -1,7 +1,7 @@
 //! The token saturation analyzer. Source: WVA v0.9, `internal/engines/analyzers/saturation_v2/analyzer.go` and `capacity_store.go`.
 //!
-//! Defects: it learns while it walks, so that an earlier replica changes a later one; it learns from strangers; roles share their
-//! histories; the threshold on memory counts twice for a replica that does not show its capacity.
+//! Defects: it learns from one replica after the other, so that earlier ones change later ones; it learns from replicas of other variants; roles share
+//! their histories; the threshold on memory counts twice for a replica that does not show its capacity.
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -49,7 +49,7 @@ pub fn analyze<'a>(
     TokenAnalysis::new(input, variants.collect(), workload, capacities, policy)
 }
 
-/// Takes note of a variant's arguments. What a replica showed outweighs them for good.
+/// Notes a variant's arguments. What a replica has shown outweighs them forever.
 fn read_arguments(knowledge: &mut Knowledge, variant: &TokenVariant<'_>, tree: Tree, now: Timestamp) {
     let Some(parameters) = variant.parameters else { return };
     if let Some(record) = knowledge.records.get_mut(variant.name) {
@@ -73,7 +73,7 @@ pub fn kv_tokens(parameters: &EngineParameters, tree: Tree) -> Tokens {
     }
 }
 
-/// Equal in what decides capacity. June's tree does not know SGLang.
+/// Equal in everything that determines the capacity. June's tree does not know SGLang.
 pub(crate) fn is_compatible(parameters: &EngineParameters, other: &EngineParameters, tree: Tree) -> bool {
     match tree {
         Tree::June => parameters.has_same_memory(other),
@@ -81,7 +81,7 @@ pub(crate) fn is_compatible(parameters: &EngineParameters, other: &EngineParamet
     }
 }
 
-/// What one engine carries, after it has been learned from.
+/// The capacity of one engine, which is learned from first.
 fn capacity<'a>(
     engine: &EngineInput<'a>,
     knowledge: &mut Knowledge,
@@ -100,7 +100,7 @@ fn capacity<'a>(
     Some(capacity)
 }
 
-/// An engine that does not show the size of its KV cache: by the record of its variant, as if that were the size.
+/// The capacity of an engine that does not show the size of its KV cache: the record of its variant counts as that size.
 fn recorded<'a>(
     engine: &EngineInput<'a>,
     knowledge: &Knowledge,
@@ -114,8 +114,7 @@ fn recorded<'a>(
         .then(|| TokenCapacity::new(engine, effective, effective, demand, Source::Memory))
 }
 
-/// Tokens of the waiting requests. June's tree counts their prompts only; v0.9 prompts and outputs, and as nothing what does not fit
-/// into 63 bits.
+/// Tokens of the waiting requests. June's tree counts only their prompts, v0.9 prompts and outputs. In v0.9 a number beyond 63 bits counts as 0.
 fn waiting_tokens(engine: &EngineInput<'_>, tree: Tree) -> Tokens {
     const TOO_MANY: f64 = to_f64(i64::MAX);
     match tree {
@@ -134,8 +133,7 @@ struct Store<'k> {
 }
 
 impl Store<'_> {
-    /// Cost and accelerator are those of an engine: without any, a variant looks free and of no accelerator. June's tree counts pods,
-    /// v0.9 engines.
+    /// Cost and accelerator come from an engine, so that a variant without any has cost 0 and no accelerator. June's tree counts pods, v0.9 engines.
     fn capacity(&self, variant: &TokenVariant<'_>, mut sums: VariantSums<'_>) -> VariantCapacity {
         let ready = variant.current.saturating_sub(variant.pending);
         let engines = count(sums.effective.len());
@@ -164,8 +162,8 @@ impl Store<'_> {
         }
     }
 
-    /// What a replica of a variant without any could carry. A variant without a capacity of its own is compared by the accelerator
-    /// that an engine showed in this cycle, which is mostly none.
+    /// The capacity of a replica of a variant without any. A variant without a capacity of its own is compared by the accelerator that an engine
+    /// showed in this cycle, which is usually none.
     fn stored_capacity(&self, variant: &TokenVariant<'_>, accelerator: &str) -> Option<Tokens> {
         let own = self.knowledge.records.get(variant.name)?;
         if own.effective == Tokens::ZERO {

@@ -1,6 +1,6 @@
-//! Who is woken from zero. Source: WVA v0.9, `internal/engines/scalefromzero/engine.go`.
+//! Which variants are woken from zero. Source: WVA v0.9, `internal/engines/scalefromzero/engine.go`.
 //!
-//! [`is_pending`] is for comparison only: how a sample finds its model is the business of the edge that reads it.
+//! [`is_pending`] is for comparison only: the code that reads samples assigns them to models.
 
 use crate::analyze::scale_from_zero::WakeCandidate;
 
@@ -18,7 +18,7 @@ pub fn is_pending(model: &str, samples: &[QueueSample]) -> bool {
     samples.iter().any(|sample| sample.target_model == model && sample.value > 0.0)
 }
 
-/// The indices of the candidates to wake, ascending. Defect: all that sleep are woken.
+/// The indices of the candidates to wake, ascending. Defect: all candidates at zero are woken.
 pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     (0..candidates.len()).filter(|index| candidates[*index].is_asleep()).collect()
 }

@@ -1,8 +1,8 @@
 //! The throughput analyzer. Source: WVA v0.9, `internal/engines/analyzers/throughput/analyzer.go`, `itl_model.go` and
 //! `observation_window.go`.
 //!
-//! Defects: what it does not know counts as zero; its reference moves along with the requests, so that a slow change of any size goes
-//! unnoticed; an intercept above all that is measured leaves it without a line.
+//! Defects: unknown values count as zero; the reference follows the requests, so that a slow change of any size goes unnoticed; with an intercept
+//! above all measured latencies there is no line.
 
 use jiff::Timestamp;
 
@@ -16,7 +16,7 @@ use crate::analyze::throughput::{
 #[must_use]
 pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
     memory.forget(input.now);
-    // The reference moves along with the requests.
+    // The reference follows the requests.
     let observe = |calibration: &mut Calibration, now, healthy: &[&ThroughputObservation]| {
         calibration.take_in(now, healthy, false);
     };

@@ -28,7 +28,7 @@ pub struct Allocation {
     pub max_rate: f32,
 }
 
-/// What a server would take, and what that takes of the accelerators.
+/// A possible allocation of a server, and the accelerators that it uses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AllocationChoice {
     pub allocation: Allocation,
@@ -72,8 +72,7 @@ pub fn penalty(from: &Current, to: &Allocation) -> f32 {
     }
 }
 
-/// The replicas that `server` takes on `accelerator`. `None` if it cannot reach `targets` there, or if what is known of it is out of
-/// range.
+/// The replicas that `server` needs on `accelerator`; `None` if it cannot reach `targets` there, or if its data is out of range.
 pub fn allocate(
     server: &Server,
     accelerator: &Accelerator,

@@ -1,4 +1,4 @@
-//! Least squares for α, β, γ over several loads: where the tuner starts. Upstream only has its guess.
+//! Least squares for α, β, γ over several loads: the start of the tuner. Upstream starts from a guess.
 //!
 //! By Little's law the number of requests in a replica is measured: n = λ·(TTFT + O·ITL). With n known both latencies are linear in
 //! α, β, γ:
@@ -8,27 +8,27 @@
 //! ITL  = α + β·(n·x + 1) + γ·(n·y + y)      y = I + O/2
 //! ```
 //!
-//! One load gives two equations for three unknowns. A prior settles what they leave open; two different loads overrule it.
+//! One load gives two equations for three unknowns. A prior decides what they leave open; two different loads outweigh it.
 
 use super::matrix::{Vec3, add, dot, scale};
 use super::tuner::{DEFAULT_STATE, Environment, bounds};
 
-/// At this many requests the load's part of an iteration is taken to be as long as its fixed part, until a second load tells.
+/// At this many requests the load's part of an iteration is assumed to be as long as its fixed part, until a second load is seen.
 /// With prompts of 512 tokens and answers of 128, upstream's default parameters give 18, the examples of its tests 22.
 const EVEN_BATCH: f64 = 20.0;
 /// The standard error of an observation, a part of its value.
 const OBSERVATION_ERROR: f64 = 0.05;
-/// Above this part of the batch TTFT has the queue's wait in it, and says nothing of a prompt.
+/// Above this share of the batch, TTFT includes waiting time, so that it does not show how long a prompt takes.
 const MAX_BATCH_SHARE: f64 = 0.9;
 /// Steps of a fit, halvings of a step, and attempts to find a state that carries the load, at most.
 const MAX_ROUNDS: i32 = 10;
 const SPEED_UP: f64 = 0.9;
-/// Sweeps over the coordinates at most. The more alike the loads are, the more it takes; a sweep is 9 products.
+/// Maximum of sweeps over the coordinates. The more alike the loads are, the more it takes; a sweep is 9 products.
 const MAX_SWEEPS: u32 = 2_000;
-/// A sweep that moves no coordinate by more, a part of the prior, is the last.
+/// The last sweep moves no coordinate by more than this share of the prior.
 const CONVERGED: f64 = 1e-9;
 
-/// Requests in the replica; `None` if they say nothing of its service times.
+/// Requests in the replica; `None` if it is so full that its latencies do not show its service times.
 pub(super) fn concurrency(observed: &Environment) -> Option<f64> {
     let [ttft, itl] = observed.latencies();
     let per_ms = f64::from(observed.rate) / 60_000.0;
@@ -75,7 +75,7 @@ pub(super) fn fit(window: &[Environment]) -> Option<Vec3> {
     let prior = prior(newest.observed, newest.n);
     let mut state = linear(&rows, prior)?;
     let mut best = misfit(&rows, prior, state);
-    // Near its maximum the linear model asks too much of a replica: the queue has no solution. A faster replica carries the load.
+    // Near the maximum rate the linear fit may be too slow for the load, so that the queue has no solution. A faster replica has one.
     for _ in 0..MAX_ROUNDS {
         if best.is_finite() {
             break;
@@ -150,7 +150,7 @@ fn prior(observed: &Environment, n: f64) -> Vec3 {
     [alpha, prompt / input, load / ((n + 1.0) * (input + output / 2.0))]
 }
 
-/// The minimum of ½·uᵀ·A·u − bᵀ·u within a box, coordinate by coordinate: then the box is a clamp.
+/// The minimum of ½·uᵀ·A·u − bᵀ·u within a box. It is found one coordinate at a time, because then the box is a clamp.
 fn minimum(normal: [Vec3; 3], right: Vec3, low: Vec3, high: Vec3) -> Vec3 {
     let mut best: Vec3 = [1.0; 3];
     for _ in 0..MAX_SWEEPS {

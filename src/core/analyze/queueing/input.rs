@@ -1,4 +1,4 @@
-//! What the analyzer knows of a model: its variants, what their engines show, and how it is judged.
+//! The input of the analyzer: the variants of a model, what their engines show, and the settings.
 
 use smol_str::SmolStr;
 
@@ -6,10 +6,10 @@ use super::sizing::{DEFAULT_MULTIPLIER, Targets};
 use crate::model::Role;
 use crate::units::{Cost, Replicas, Seconds, count};
 
-/// What one engine shows; 0 is unknown, except for the arrivals.
+/// The measurements of one engine; 0 is unknown, except for arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyObservation {
-    /// Requests a second that the scheduler sends it; `None` is unknown, which upstream takes for 0.
+    /// Requests/s that the scheduler sends it; `None` is unknown, which upstream takes for 0.
     pub arrival: Option<f64>,
     pub input: f64,
     pub output: f64,
@@ -22,7 +22,7 @@ pub struct LatencyObservation {
 }
 
 impl LatencyObservation {
-    /// Its arrivals, requests/s; 0 for what is no rate.
+    /// Its arrivals, requests/s; 0 if they are not a valid rate.
     pub(crate) fn rate(&self) -> f64 {
         self.arrival.filter(|rate| rate.is_finite() && *rate > 0.0).unwrap_or(0.0)
     }
@@ -41,7 +41,7 @@ pub struct VariantLoad {
 }
 
 impl VariantLoad {
-    /// Some of its replicas show no arrivals: it is not known that they carry nothing.
+    /// The arrivals of some of its replicas are not known, so that its demand may be higher.
     pub(super) fn is_partial(&self) -> bool {
         let measured = self.observations.iter().filter(|observation| observation.arrival.is_some());
         count(measured.count()) < self.ready.get().max(count(self.observations.len()))
@@ -61,7 +61,7 @@ pub struct QueueingSettings {
     /// Utilisation to scale down below; 0 or less never does.
     pub down: f64,
     pub score: f64,
-    /// The scheduler's queue is to be served within this time, beside what arrives; 0 leaves it out.
+    /// The scheduler's queue should drain within this time, beside what arrives; 0 ignores the queue.
     pub drain: Seconds,
 }
 
@@ -74,7 +74,7 @@ impl Default for QueueingSettings {
             up: 0.85,
             down: 0.70,
             score: 1.0,
-            // Two of the HPA's periods: a backlog that stays asks for replicas, a burst that is gone by the next cycle does not.
+            // Two sync periods of an HPA: a backlog that stays calls for replicas, and a burst that is gone by the next cycle does not.
             drain: Seconds::whole(30),
         }
     }

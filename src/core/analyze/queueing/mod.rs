@@ -1,6 +1,6 @@
-//! The queueing-model analyzer: how many requests a second one replica carries within its targets of latency, and so how many replicas
-//! the load takes. [`analyze`] is the whole of it; the parts are public for comparison with upstream. Derived from WVA 526ce85 (2026-06),
-//! `internal/engines/analyzers/queueingmodel`; what differs: `docs/decisions/queueing-model.md`.
+//! The queueing-model analyzer: how many requests/s one replica carries within its latency targets, and so how many replicas the load needs.
+//! [`analyze`] is the entry point; the parts are public for comparison with upstream. Derived from WVA 526ce85 (2026-06),
+//! `internal/engines/analyzers/queueingmodel`. `docs/decisions/queueing-model.md` says what differs.
 
 mod birth_death;
 pub mod capacity;
@@ -48,7 +48,7 @@ pub struct QueueingAnalysis {
 /// By variant name.
 pub type LearnedParameters = BTreeMap<SmolStr, Parameters>;
 
-/// Analyzes one model: learns, chooses targets, sizes each variant. `queued` are the requests that wait in the scheduler.
+/// Analyzes one model: learns, chooses targets, and sizes each variant. `queued` are the requests in the scheduler's queue.
 pub fn analyze(
     loads: &[VariantLoad],
     queued: Requests,
@@ -58,7 +58,7 @@ pub fn analyze(
     run_cycle(loads, known, settings, learn::learn, means, |learned, model_means, targets| {
         let capacity = |load: &VariantLoad| {
             let service = learned.get(&load.name).map(|known| known.service);
-            // A variant without requests of its own is sized for the model's, which is what it would get.
+            // A variant without requests of its own is sized for the mean request of the model, which it would get.
             let lengths = means(&load.observations).or(model_means).and_then(|means| means.lengths());
             variant_capacity(load, capacity::size(load, service, lengths, targets))
         };
@@ -160,7 +160,8 @@ fn finding(
     Finding { analyzer: Analyzer::QueueingModel, score: settings.score, live, total, roles, variants }
 }
 
-/// The sums over variants of known capacity, with the queue. Nothing without any: there would be no telling what the queue takes.
+/// The sums over variants of known capacity, with the queue. Zero if no capacity is known: then nobody can say how many
+/// replicas the queue needs.
 fn totals<'a>(known: impl Iterator<Item = &'a VariantCapacity>, queue_rate: f64) -> Totals {
     let add = |totals: Option<Totals>, variant: &VariantCapacity| {
         let mut totals = totals.unwrap_or(Totals { demand: queue_rate, ..Totals::default() });

@@ -1,5 +1,5 @@
-//! One replica as a queue: how long an iteration, a prompt and a generated token take with n requests in the batch, and what a rate
-//! of requests makes of its latencies.
+//! One replica as a queue: how long an iteration, a prompt and a generated token take with n requests in the batch, and the latencies that
+//! follow from a request rate.
 //!
 //! Service times are f32, in the order in which upstream computes them, so that results agree with upstream's to the bit. Source:
 //! WVA 526ce85 (2026-06), `pkg/analyzer/queueanalyzer.go`.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::birth_death::{Chain, Occupancy};
 use crate::units::{OutOfRange, at_least_zero, to_f64};
 
-/// What an accelerator needs for a model, in milliseconds: the three numbers that the tuner learns.
+/// The service times of a model on an accelerator: the three parameters that the tuner learns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Service {
     /// An iteration's fixed part, ms.
@@ -48,7 +48,7 @@ impl RequestLengths {
     }
 }
 
-/// The times of one service and one kind of request, with what does not depend on n computed once.
+/// The times of one service and one kind of request. What does not depend on n is computed once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ServiceTimes {
     alpha: f32,
@@ -103,7 +103,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// N if no engine tells its own (upstream's constant).
+    /// N if no engine shows its own: vLLM's default, and upstream's constant.
     pub const DEFAULT_BATCH: u32 = 256;
     /// The queue that sizing allows (upstream's constant).
     pub const SIZING_QUEUE: u32 = 100;
@@ -121,7 +121,7 @@ impl Limits {
     }
 }
 
-/// Why a model, a rate or a target has no solution.
+/// Why there is no solution for a model, a rate or a target.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Unsolvable {
     /// A rate that is 0, negative or not a number.
@@ -134,10 +134,10 @@ pub enum Unsolvable {
     Unreachable(&'static str),
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
-    /// The parameters are in range, the numbers that follow from them are not finite, or 0.
+    /// The parameters are in range, but the numbers that follow from them are 0 or not finite.
     #[error("the service rates are not finite and above 0")]
     NoServiceRate,
-    /// A stored covariance that cannot be one.
+    /// A stored covariance matrix is invalid.
     #[error("the covariance is not finite and symmetric")]
     Asymmetric,
     /// Upstream rejects a model with room for a single request.
@@ -145,7 +145,7 @@ pub enum Unsolvable {
     SingleState,
 }
 
-/// What a model says of one rate. Times in ms, rates in requests/s.
+/// The latencies of a model at one rate. Times in ms, rates in requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Performance {
     /// Requests finished; below the rate when some are lost.
@@ -236,7 +236,7 @@ impl Model {
         found
     }
 
-    /// Two at once, in hardly more time than one (see [`Chain`]).
+    /// Solves for two rates at once, which takes little longer than one (see [`Chain`]).
     pub(super) fn solve_both(&mut self, lambda: [f32; 2]) -> [Result<Performance, Unsolvable>; 2] {
         if let Some(bad) = lambda.iter().find(|lambda| !(lambda.is_finite() && **lambda > 0.0)) {
             return [Err(Unsolvable::NoRate(*bad)), Err(Unsolvable::NoRate(*bad))];
@@ -248,7 +248,7 @@ impl Model {
 
     fn performance(&self, lambda: f32, found: Occupancy) -> Result<Performance, Unsolvable> {
         let in_service = single(found.in_service);
-        // Little's law: what is in the system by what leaves it is the time spent there.
+        // Little's law: the number in the system divided by the rate at which they leave is the time spent there.
         let throughput = lambda * (1.0 - single(found.full));
         let response = single(found.in_system) / throughput;
         let serving = in_service / throughput;

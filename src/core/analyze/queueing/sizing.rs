@@ -1,4 +1,4 @@
-//! The targets of latency, and the largest rate that meets them. Source: WVA 526ce85 (2026-06), `pkg/analyzer/queueanalyzer.go` and
+//! Latency targets, and the largest rate that meets them. Source: WVA 526ce85 (2026-06), `pkg/analyzer/queueanalyzer.go` and
 //! `internal/engines/analyzers/queueingmodel/analyzer.go`.
 
 use std::cmp::Ordering;
@@ -35,9 +35,9 @@ impl Targets {
 /// m if the user sets none, or one that is not above 1.
 pub const DEFAULT_MULTIPLIER: f64 = 3.0;
 const LATENCY_HEADROOM: f64 = 1.5;
-/// The largest target of TTFT that an observation can give, ms.
+/// The largest TTFT target that follows from an observation, ms.
 const MAX_TTFT: f64 = 10_000.0;
-/// The largest target of ITL that an observation can give, ms.
+/// The largest ITL target that follows from an observation, ms.
 const MAX_ITL: f64 = 500.0;
 
 /// Means over the requests of a model or a variant; 0 is unknown.
@@ -91,7 +91,7 @@ fn positive(ttft: f64, itl: f64) -> Option<Targets> {
     (targets.ttft > 0.0 && targets.itl > 0.0).then_some(targets)
 }
 
-/// The largest rates for each target, requests/s, and what the smallest of them makes of the replica.
+/// The largest rate for each target, requests/s, and the latencies at the smallest of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Size {
     pub rate_ttft: f32,
@@ -101,7 +101,7 @@ pub struct Size {
     pub at: Performance,
 }
 
-/// Kept free below the maximum when there is a target of tokens/s.
+/// Share of the maximum rate that is kept free if there is a target for tokens/s.
 const STABILITY_MARGIN: f32 = 0.1;
 const MAX_HALVINGS: u32 = 100;
 /// A value this near its target, relatively, is the target.
@@ -160,7 +160,7 @@ impl Search {
         matches!(self.phase, Phase::Done)
     }
 
-    /// Takes in the latency at the λ that was tried.
+    /// Narrows the range by the latency at the λ that was tried.
     fn narrow(&mut self, latency: f32) -> Result<(), Unsolvable> {
         let target = self.target;
         if is_near(latency, target) {
@@ -188,7 +188,7 @@ impl Search {
                 let end = if is_before(rises, target, latency) { &mut self.high } else { &mut self.low };
                 *end = self.at;
                 let next = f32::midpoint(self.low, self.high);
-                // Between neighbouring floats nothing moves any more.
+                // The bounds are neighbouring floats, so that nothing moves any more.
                 if halvings == MAX_HALVINGS || is_equal(next, self.at) {
                     self.phase = Phase::Done;
                 } else {
@@ -202,7 +202,7 @@ impl Search {
     }
 }
 
-/// The latency `left` comes before `right` on the way up the range.
+/// The latency `left` belongs to a smaller λ than `right`, where the latency `rises` with λ or falls.
 fn is_before(rises: bool, left: f32, right: f32) -> bool {
     if rises { left < right } else { left > right }
 }

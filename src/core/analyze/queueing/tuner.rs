@@ -1,4 +1,4 @@
-//! An extended Kalman filter that follows α, β, γ of one variant by what its replicas show. Source: WVA 526ce85 (2026-06),
+//! An extended Kalman filter that tracks α, β, γ of one variant by the latencies of its replicas. Source: WVA 526ce85 (2026-06),
 //! `internal/engines/analyzers/queueingmodel/tuner`.
 
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::matrix::{Mat3, Vec3, add, apply, diagonal, dot, inverse, is_symmetric, scale, sum};
 use super::model::{Limits, Model, RequestLengths, Service, Unsolvable, single};
 
-/// One replica at work: a load and the latencies it made.
+/// One observation of a replica: its load, and the latencies under it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
     /// Requests a minute.
@@ -136,7 +136,7 @@ pub struct FilterStep {
     pub accepted: bool,
 }
 
-/// The 97.5 % quantile of χ² with two degrees of freedom: from there on an observation is too unlikely to follow.
+/// The 97.5 % quantile of χ² with two degrees of freedom. An observation that is less likely is rejected.
 pub const MAX_NIS: f64 = 7.378;
 /// Standard error of a state in one step, a part of its value; of an observation it is the half width of the 95 % interval.
 const RELATIVE_ERROR: f64 = 0.05;

@@ -1,4 +1,4 @@
-//! What one replica carries, from how long its steps take and how large the requests are.
+//! The capacity of one replica, from its step times and the sizes of requests.
 //!
 //! A replica makes 1/T steps a second, and each gives every one of n sequences a token: n/T tokens a second. A request needs O of them,
 //! and its prompt of I tokens is computed once, so that each step computes P = λ·I·T prompt tokens. Put into
@@ -17,14 +17,14 @@ use crate::moment::Moment;
 
 /// The share of the KV cache that may be planned with: above it, running sequences have no room to grow and preempt each other.
 const MAX_CACHE_SHARE: f64 = 0.9;
-/// The measured share of a sequence is believed if it exceeds the one by mean sizes by this factor: large requests are held longer than
-/// the mean says.
+/// The measured share of a sequence is used if it exceeds the one computed from mean sizes by this factor: large requests stay longer, so that
+/// more of the running ones are large.
 const MIN_SHARE_EXCESS: f64 = 1.1;
 /// Tokens that a request generates, as long as none has finished: corrected within the time that one request takes.
 const DEFAULT_OUTPUT: f64 = 200.0;
-/// A variant that never ran is taken to be this much slower than its cost says: it may disappoint.
+/// The capacity of a variant that never ran is estimated from its cost, times this factor, because it may be slower.
 const UNSEEN_DISCOUNT: f64 = 0.8;
-/// 95 of 100 waits with an exponential tail are shorter than this many means.
+/// 95 of 100 waits with an exponential tail are shorter than this many means: ln 20 = 3.0.
 const TAIL_MEANS: f64 = 3.0;
 /// Halvings that find a load: a share of 10⁻⁹.
 const LOAD_HALVINGS: u32 = 30;
@@ -50,7 +50,7 @@ pub struct ReplicaCapacity {
     pub usable_rate: f64,
 }
 
-/// An engine, as far as its capacity depends on it.
+/// The properties of an engine that its capacity depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineModel {
     pub step_time: StepTime,
@@ -65,9 +65,9 @@ pub struct EngineModel {
 }
 
 impl EngineModel {
-    /// What is known of an engine of `role`; `None` before it was seen working. `argument` is the maximum of sequences by its arguments,
-    /// which nothing learned overrides; `default` is that of its device, without an argument and before a limit has shown. What was
-    /// learned too long before `now` counts only where a replica carries less with it.
+    /// What is known about an engine of `role`; `None` before it was seen working. `argument` is the maximum of sequences that its arguments set,
+    /// which nothing learned overrides. `default` is that of its device, which counts without an argument and before a limit was seen. What
+    /// was learned too long before `now` counts only if a replica carries less with it.
     pub fn from_knowledge(
         role: Role,
         known: &VariantKnowledge,
@@ -75,7 +75,7 @@ impl EngineModel {
         default: f64,
         now: Moment,
     ) -> Option<Self> {
-        // An engine that computes prompts and nothing else has no gaps between tokens.
+        // An engine that only computes prompts has no gaps between tokens.
         let by_prompts =
             || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::from_prompt_token);
         Some(Self {
@@ -99,7 +99,7 @@ struct RequestWork {
 }
 
 impl ReplicaCapacity {
-    /// What an engine of `role` carries of such requests; `None` if that is no positive number.
+    /// The capacity of an engine of `role` for such requests; `None` if it is not a positive number.
     pub fn new(role: Role, engine: &EngineModel, request: RequestSize, policy: &RatePolicy) -> Option<Self> {
         let work = RequestWork::new(role, engine, request);
         let by_cache =
@@ -158,8 +158,8 @@ impl ReplicaCapacity {
 
     /// The load at which 95 of 100 first tokens come within `limit` seconds; `None` if they do not even without load.
     ///
-    /// A prompt waits for those before it, `ρ / (2 (1 − ρ))` prompts on average (M/D/1) at ρ = λ·b·I, and for the step that is under
-    /// way; it is computed in the one after.
+    /// A prompt waits for the prompts before it, `ρ / (2 (1 − ρ))` on average (M/D/1) at ρ = λ·b·I, and for the step that is running. It is
+    /// computed in the next step.
     fn rate_within_ttft(&self, work: &RequestWork, limit: f64) -> Option<f64> {
         let ttft = |load: f64| {
             let utilisation = (load * work.prompt_seconds).min(1.0 - 1e-9);
@@ -183,7 +183,7 @@ impl RequestWork {
     fn new(role: Role, engine: &EngineModel, request: RequestSize) -> Self {
         let RequestSize { prompt, output } = request;
         let output = output.unwrap_or(DEFAULT_OUTPUT);
-        // A sequence holds its prompt and, on average over its time, half of its answer.
+        // A sequence holds its prompt and, on average over its life, half of its answer.
         let mean_tokens = if role == Role::Prefill { prompt } else { prompt + output / 2.0 };
         let by_size = engine.kv_capacity.map_or(0.0, |cache| mean_tokens / cache);
         let measured = engine.sequence_share.filter(|share| *share > MIN_SHARE_EXCESS * by_size);

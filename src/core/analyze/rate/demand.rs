@@ -1,18 +1,18 @@
-//! What is asked of a role when a pod ordered now serves: requests a second, and the requests that wait by then.
+//! The demand on a role when a pod that is ordered now serves: requests/s, and the requests that wait by then.
 
 use super::capacity::ReplicaCapacity;
 use crate::learn::ArrivalLevel;
 
-/// A level that has lasted this long, seconds, is no longer a chance find.
+/// A level that has lasted this long, seconds, is hardly due to chance.
 const SETTLED_LEVEL: f64 = 60.0;
-/// Standard errors by which a new level may be too high.
+/// Standard errors that are subtracted from a new level, which may be too high by chance.
 const NEW_LEVEL_DOUBT: f64 = 1.0;
-/// Standard errors by which a settled level may be too high.
+/// Standard errors that are subtracted from a settled level.
 const SETTLED_LEVEL_DOUBT: f64 = 0.3;
 /// Steps of the backlog forecast; each is a few seconds, short against the time that a request stays.
 const FORECAST_STEPS: u32 = 40;
 
-/// What is asked of a role, requests/s.
+/// The demand on a role, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Demand {
     pub level: ArrivalLevel,
@@ -27,13 +27,14 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// From a level, and how much the counts behind it vary.
+    /// From a level, and the dispersion of the counts that it was computed from.
     pub fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
         let ArrivalLevel { rate, slope, seconds } = level;
-        // A falling trend is not followed, and a rising one at most to the double: beyond that a line explains nothing.
+        // A falling trend is not followed: the forecast would remove replicas that are still needed. A rising one is followed to at most twice
+        // the rate, because no straight line holds for longer.
         let forecast = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
         let doubt = if seconds < SETTLED_LEVEL { NEW_LEVEL_DOUBT } else { SETTLED_LEVEL_DOUBT };
-        // The standard error of a rate that was counted over so many seconds.
+        // The standard error of a rate that was counted over `seconds`: the variance of a count is F times its mean.
         let error = doubt * (dispersion * rate / seconds.max(1.0)).sqrt();
         let surge = rate - error - slope.max(0.0) * horizon;
         Self { level, dispersion, horizon, forecast, certain: forecast - error, surge }
@@ -47,8 +48,8 @@ pub struct PodCapacity {
     pub ready_in: f64,
 }
 
-/// Requests in the role at the end of `horizon` seconds: `now` of them are there, `arriving` arrive each second, and each pod takes a
-/// share of them by how many it may run. A fluid approximation.
+/// Requests in the role at the end of `horizon` seconds, if there are `now` of them and `arriving` arrive each second. A fluid approximation in
+/// which each serving pod runs a share of them in proportion to its maximum of sequences.
 pub fn requests_at_horizon(now: f64, arriving: f64, pods: &[PodCapacity], horizon: f64) -> f64 {
     let step = horizon / f64::from(FORECAST_STEPS);
     let mut inside = now;

@@ -1,4 +1,4 @@
-//! The policy's finding as text and numbers, for the report.
+//! The policy's finding as named values, for the report.
 
 use smol_str::{SmolStr, format_smolstr};
 
@@ -37,7 +37,7 @@ pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
     values
 }
 
-/// At which demand the next replica comes, and at which one can go.
+/// The demand at which the next replica is added, and that at which one can be removed.
 pub fn turns(found: &RateFinding) -> Vec<Threshold> {
     let turn = |to, when, is, at, now| Threshold { to, when: SmolStr::new_static(when), is, at, now };
     let more = turn(

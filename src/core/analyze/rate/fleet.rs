@@ -75,7 +75,7 @@ impl Constraint {
     }
 }
 
-/// What a fleet has to carry beside the load.
+/// What a fleet must be able to carry beside the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CapacityTest {
     /// The chance reserve, in square roots of (load × one replica).
@@ -89,7 +89,7 @@ pub struct CapacityTest {
 }
 
 impl CapacityTest {
-    /// The load that each part allows a fleet to carry, requests/s; below 0 if the backlog alone is too much for it.
+    /// The load that each part allows a fleet, requests/s; below 0 if the backlog alone exceeds its capacity.
     pub fn allowed(&self, fleet: &FleetCapacity) -> [(Constraint, f64); 4] {
         // load + reserve·√(load·mean) = rate, solved for √load; the other root is negative.
         let half = self.reserve * fleet.mean_rate().sqrt() / 2.0;
@@ -103,7 +103,7 @@ impl CapacityTest {
         ]
     }
 
-    /// The part that allows the least, and how much, requests/s.
+    /// The part that allows the least load, and that load, requests/s.
     pub fn binding(&self, fleet: &FleetCapacity) -> (Constraint, f64) {
         let allowed = self.allowed(fleet).into_iter();
         let least = allowed.min_by(|(_, left), (_, right)| left.total_cmp(right));

@@ -1,4 +1,4 @@
-//! What the policy knows of a role at one moment.
+//! The input of the policy about one role.
 
 use smol_str::SmolStr;
 
@@ -12,16 +12,16 @@ pub struct RateVariant {
     pub name: SmolStr,
     pub cost: Cost,
     pub bounds: Bounds,
-    /// The number that the last decision committed to.
+    /// The number that was last published.
     pub committed: Replicas,
-    /// Replicas that the scale target asks for now.
+    /// Replicas that the scale target requests now.
     pub requested: Replicas,
-    /// Replicas of `committed` that do not count: no node has room for them, they should have started long ago, or they were ready and
-    /// have failed.
+    /// Replicas of `committed` that do not count: no node has room for them, they should have started long ago, or they were Ready and have
+    /// failed.
     pub unavailable: Replicas,
-    /// It cannot get more for now: no node has room, or what was ordered did not come.
+    /// It gets no more replicas for now: no node has room, or ordered replicas were never created.
     pub is_full: bool,
-    /// Pods that serve or will: in how many seconds.
+    /// For each pod that serves or is expected to: in how many seconds it does.
     pub ready_in: Vec<Seconds>,
     pub start_up: Seconds,
     pub capacity: Option<ReplicaCapacity>,
@@ -45,7 +45,8 @@ pub struct RateInput<'a> {
     pub policy: &'a RatePolicy,
 }
 
-/// Every variant's capacity. A variant that was never seen working takes that of the one with the nearest cost. `None` if none was.
+/// Every variant's capacity. A variant that was never seen working gets that of the variant with the nearest cost, scaled by cost. `None` if
+/// none was.
 pub(super) fn resolve_capacities(variants: &[RateVariant]) -> Option<Vec<ReplicaCapacity>> {
     let known = || variants.iter().filter_map(|variant| Some((variant.cost.get(), variant.capacity?)));
     known().next()?;

@@ -1,4 +1,4 @@
-//! What the policy remembers of one model: what its pods have shown, when the policy last moved, and how careful it has become.
+//! What the policy remembers about one model: what was learned from its pods, when a number last changed, and how long removals wait.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct RateMemory {
 }
 
 impl RateMemory {
-    /// Learns from the samples of `group` that are new and, by the history of its signals, believed. A second call at one moment changes
+    /// Learns from the new samples of `group` that are trusted by the `history` of its signals. A second call at the same moment changes
     /// nothing.
     pub fn observe(&mut self, group: &ModelGroup, history: Option<&SignalHistory>, now: Timestamp) {
         let at = Some(Moment::from(now));
@@ -36,7 +36,7 @@ impl RateMemory {
         self.cooldowns.retain(|role, _| self.knowledge.roles.contains_key(role));
     }
 
-    /// What is worth keeping over a restart: at most 2 KiB a variant. The rest is the last ten minutes, which are over by then.
+    /// The part that is kept over a restart: at most 2 KiB for each variant. The rest is about the last ten minutes.
     pub fn compacted(&self) -> Self {
         let cooldowns = self.cooldowns.iter();
         let cooldowns = cooldowns.map(|(role, cooldown)| (*role, Box::new(cooldown.compacted()))).collect();
@@ -51,26 +51,26 @@ impl RateMemory {
     }
 }
 
-/// Between two removals, seconds: a request stays 10 to 30 s, and a minute lets the others show their new load.
+/// Time between two removals, seconds: a request stays for 10 to 30 s, so that after a minute the remaining replicas show their new load.
 const REMOVAL_INTERVAL: f64 = 60.0;
 /// An addition within this time of a removal, seconds, shows that the removal was a mistake.
 const MISTAKE_WINDOW: f64 = 600.0;
-/// A mistake is forgotten after this time, seconds.
+/// One mistake is forgotten each time this long has passed without another, seconds.
 const MISTAKE_MEMORY: f64 = 3600.0;
 /// Mistakes that count. Each doubles the wait: 300, 600, 1200 s.
 const MAX_MISTAKES: u8 = 2;
 
-/// What is remembered of the moves of one role.
+/// When the numbers of one role changed.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cooldown {
     /// The last evaluation. Not kept over a restart. Stored as `looked`.
     #[serde(rename = "looked", skip_serializing_if = "Option::is_none")]
     pub evaluated_at: Option<Moment>,
-    /// When more was last needed. Stored as `up`.
+    /// When replicas were last added, or needed and not available. Stored as `up`.
     #[serde(rename = "up", skip_serializing_if = "Option::is_none")]
     pub added_at: Option<Moment>,
-    /// When something was last removed. Stored as `down`.
+    /// When replicas were last removed. Stored as `down`.
     #[serde(rename = "down", skip_serializing_if = "Option::is_none")]
     pub removed_at: Option<Moment>,
     /// Mistakes, at most two.
@@ -81,7 +81,7 @@ pub struct Cooldown {
 }
 
 impl Cooldown {
-    /// Forgets a mistake an hour after the last.
+    /// Forgets one mistake, an hour after the last one was counted or forgotten.
     pub fn forget_old_mistake(&mut self, now: Moment) {
         if self.mistakes > 0 && self.mistake_at.is_some_and(|at| at.until(now) >= MISTAKE_MEMORY) {
             self.mistakes -= 1;
@@ -89,7 +89,7 @@ impl Cooldown {
         }
     }
 
-    /// Notes that more was needed. Each removal counts as a mistake once.
+    /// Notes an addition. It makes a recent removal count as a mistake, once.
     pub fn note_addition(&mut self, now: Moment) {
         let recent = self.removed_at.filter(|at| at.until(now) < MISTAKE_WINDOW);
         if recent.is_some_and(|removed| self.mistake_at.is_none_or(|counted| counted < removed)) {
@@ -110,7 +110,7 @@ impl Cooldown {
         left(self.removed_at, REMOVAL_INTERVAL).max(left(self.added_at, careful))
     }
 
-    /// What is worth keeping over a restart.
+    /// The part that is kept over a restart.
     pub fn compacted(&self) -> Self {
         Self { evaluated_at: None, ..*self }
     }

@@ -1,8 +1,8 @@
-//! The rate policy: requests a second that are asked for, against those that replicas carry, with a reserve for what arrives while a
-//! pod starts. Cheap while nothing happens, early when something does, and slow to remove.
+//! The rate policy: demand in requests/s against the capacity of the replicas, with a reserve for what arrives while a pod starts. It needs few
+//! replicas while demand is steady, adds early when it grows, and removes slowly.
 //!
-//! [`crate::learn`] learns from samples; here that becomes numbers. [`analyze`] is pure: a second call at the same moment changes
-//! nothing. In one page, with an example: `docs/decisions/rate.md`.
+//! [`crate::learn`] learns from samples, and this module turns that into numbers. A second call of [`analyze`] at the same moment changes
+//! nothing. `docs/decisions/rate.md` explains the policy on one page, with an example.
 
 mod capacity;
 mod demand;

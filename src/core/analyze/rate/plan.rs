@@ -1,8 +1,8 @@
-//! From what is known of a role to the number of each variant: enough for the forecast, in as few steps as possible.
+//! Turns what is known about a role into the number of each variant: enough for the forecast, in as few steps as possible.
 //!
-//! More is ordered at once if demand exceeds what may be planned with, and after a minute and a half if only the reserve is missing.
-//! Something is removed if the others would pass the same test under the highest demand of the last 200 s and a tenth more, half of it
-//! at a time. The committed number is moved past what an HPA takes for equal.
+//! Replicas are added at once if demand exceeds the usable capacity, and after a minute and a half if only the reserve is missing. Replicas are
+//! removed, half of them at a time, if the others pass the same test under the highest demand of the last 200 s and a tenth more. A number is
+//! moved past the tolerance within which an HPA ignores it.
 
 use super::capacity::ReplicaCapacity;
 use super::demand::{Demand, PodCapacity, requests_at_horizon};
@@ -14,23 +14,24 @@ use crate::learn::{ArrivalLevel, LEAD, RoleKnowledge, current_level};
 use crate::model::Role;
 use crate::units::Replicas;
 
-/// The peaks of this time count for a removal, seconds: longer than most pods take to start (40 to 240 s), so that what comes back soon
-/// after it went is still provided for. Measured on 480 drawn hours against 300 s: 2 % fewer replicas, as many requests outside the
+/// Peaks of this time count for a removal, seconds. It is longer than most pods take to start (40 to 240 s), so that demand which comes back soon
+/// is still provided for. Measured on 480 drawn hours against 300 s: 2 % fewer replicas, as many requests outside the
 /// objectives.
 const PEAK_WINDOW: f64 = 200.0;
 /// Seconds of the window that must have been observed: all but two scrapes of 15 s.
 const MIN_PEAK_REACH: f64 = 170.0;
 /// A level counts for a surge after this time, seconds: two scrapes.
 const SURGE_LEVEL_WINDOW: f64 = 10.0;
-/// A missing reserve waits this long, seconds, for the level to stay: false steps are short.
+/// A level must last this long, seconds, before replicas are added for a missing reserve: false steps are short.
 const RESERVE_CONFIRMATION: f64 = 90.0;
 /// Demand must exceed what suffices by this factor before something is added.
 pub(super) const ADDITION_MARGIN: f64 = 1.025;
-/// The others must carry the peak times this factor before something is removed. Between the two tests lie 12.75 %.
+/// The remaining replicas must carry the peak times this factor before any is removed. So the demand may change by 1.025 × 1.10 = 12.75 %
+/// between an addition and a removal.
 const REMOVAL_MARGIN: f64 = 1.10;
-/// Prices of a request within this factor are equal: what was fitted is known to 5 %, and here two such values are compared.
+/// Prices of a request within this factor count as equal: fitted capacities are known to 5 %, and two of them are compared.
 const EQUAL_PRICE_FACTOR: f64 = 1.10;
-/// Replicas that one decision adds at most: no model has as many, and a capacity that was learned wrong orders no more.
+/// Replicas that one decision adds at most. No model has as many, and a wrong capacity orders no more.
 const MAX_ADDED: u32 = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -40,19 +41,19 @@ pub struct RatePlan {
     pub found: RateFinding,
 }
 
-/// The terms of the test, and what it came to.
+/// The terms of the test, and its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateFinding {
     pub demand: Demand,
     pub fleet: FleetCapacity,
     pub test: CapacityTest,
-    /// The part of the test that allows the least, and how much, requests/s.
+    /// The part of the test that allows the least load, and that load, requests/s.
     pub binding: (Constraint, f64),
     /// The highest demand of the last minutes, requests/s.
     pub peak: f64,
-    /// The demand below which a replica can go, requests/s; `None` if none can, whatever the demand.
+    /// The demand below which a replica can be removed, requests/s; `None` if none can, whatever the demand.
     pub removable_below: Option<f64>,
-    /// Seconds until a replica can go at the earliest, if the demand stays what it is.
+    /// Seconds until a replica can be removed at the earliest, if the demand stays the same.
     pub removable_in: f64,
     /// More is missing than may be added.
     pub is_short: bool,
@@ -68,12 +69,12 @@ struct Planner<'l, 'a> {
     demand: Demand,
     /// The highest demand of the last minutes, requests/s.
     peak: f64,
-    /// Whether running requests fit into so many replicas of each variant.
+    /// Whether the running requests fit into these numbers of replicas.
     fits: &'l dyn Fn(&[u32]) -> bool,
 }
 
-/// What the policy proposes for the variants of one role; `None` while nothing is known of what they carry, or of what arrives. Nothing is
-/// removed below numbers into which `fits` says that running requests fit.
+/// Proposes numbers for the variants of one role; `None` while their capacity or the arrivals are not known. No removal goes below numbers for
+/// which `fits` says that the running requests fit into them.
 pub fn analyze(
     input: &RateInput<'_>,
     known: &mut RoleKnowledge,
@@ -97,7 +98,7 @@ pub fn analyze(
     let planner = Planner { input, replicas, test, demand, peak, fits };
     let mut targets: Vec<u32> =
         input.variants.iter().map(|variant| variant.bounds.clamp(variant.committed).get()).collect();
-    // A second call at one moment moves nothing, whatever has become of what the first one proposed.
+    // A second call at the same moment changes nothing, even if the first proposal was not published.
     if cooldown.evaluated_at.replace(input.now) != Some(input.now) {
         planner.step(&mut targets, known, cooldown);
     }
@@ -105,13 +106,13 @@ pub fn analyze(
     Some(RatePlan { targets: targets.into_iter().map(Replicas::new).collect(), found })
 }
 
-/// The capacity, requests/s, in which levels are remembered: a replica of the first variant that was seen working. So what was remembered
-/// follows the sizes of requests.
+/// The unit, requests/s, in which levels are remembered: the capacity of a replica of the first variant that was seen working. So remembered
+/// levels remain valid when request sizes change.
 fn unit_rate(variants: &[RateVariant]) -> Option<f64> {
     variants.iter().find_map(|variant| variant.capacity).map(|capacity| capacity.max_rate())
 }
 
-/// What is asked now; `None` before anything was counted.
+/// The present demand; `None` before anything was counted.
 fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
     let counts = known.arrivals.counts();
     if counts.is_empty() {
@@ -121,12 +122,12 @@ fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
     Some(Demand::new(current_level(&counts, dispersion), dispersion, horizon))
 }
 
-/// Remembers the level: for pods that are not read, for removals, and as a surge if it is one.
+/// Remembers the level: to estimate unread pods, for removals, and for the surge reserve.
 fn learn(input: &RateInput<'_>, known: &mut RoleKnowledge, demand: &Demand, unit: f64) {
     let ArrivalLevel { rate, seconds, .. } = demand.level;
     known.level = Some(rate);
     known.peaks.push(input.now, rate / unit, PEAK_WINDOW);
-    // As long as nothing has finished, a replica only seems to carry more: a jump is then no surge.
+    // Until a request has finished, its length is a guess. A jump of the load in replicas may then come from that guess.
     if input.role == Role::Prefill || known.shape.output().is_some() {
         let is_certain = seconds >= SURGE_LEVEL_WINDOW;
         known.surges.learn(input.now, demand.horizon, rate / unit, demand.surge / unit, is_certain);
@@ -154,7 +155,7 @@ fn backlog(input: &RateInput<'_>, replicas: &[ReplicaCapacity], demand: &Demand)
 }
 
 impl RateVariant {
-    /// Of `target` replicas, those that will serve. Of fewer than committed, the unavailable ones go first; of more, the others are new.
+    /// How many of `target` replicas will serve. A lower target removes the unavailable ones first, and a higher one adds new ones.
     fn serving(&self, target: u32) -> f64 {
         let committed = self.committed.get();
         let available = self.committed.saturating_sub(self.unavailable).get();
@@ -188,7 +189,8 @@ impl Planner<'_, '_> {
         order
     }
 
-    /// The same, but of nearly equal prices the cheapest replica first: so the need is filled up closer, and more pods start at once.
+    /// The same, but among nearly equal prices the cheapest replica first: smaller replicas fit the need more closely, and more pods start at
+    /// once.
     fn by_price_and_cost(&self) -> Vec<usize> {
         let mut order = self.by_price();
         let equal = order.first().map_or(0, |lowest| {
@@ -199,7 +201,7 @@ impl Planner<'_, '_> {
         order
     }
 
-    /// Demand exceeds what may be planned with, or the ordered fleet will not even hold what arrives: this does not wait.
+    /// Demand exceeds the usable capacity, or requests will queue beyond what the ordered fleet runs. Then replicas are added at once.
     fn is_urgent(&self, fleet: &FleetCapacity) -> bool {
         self.demand.certain > fleet.usable_rate || self.test.backlog > 0.0
     }
@@ -215,7 +217,7 @@ impl Planner<'_, '_> {
         let input = self.input;
         let before = targets.to_vec();
         let mut removable = vec![0; targets.len()];
-        // Adding comes first: whatever is missing forbids a removal, and starts the cooldown anew.
+        // Adding comes first: if replicas are missing, none is removed, and the cooldown starts again.
         if self.add(targets) {
             cooldown.note_addition(input.now);
         } else if input.can_remove
@@ -226,11 +228,11 @@ impl Planner<'_, '_> {
             removable = self.remove(targets, self.peak * REMOVAL_MARGIN);
         }
         for (index, variant) in input.variants.iter().enumerate() {
-            // A variant that can get no more keeps its number: to move it further up would order nothing.
+            // A variant that gets no more replicas keeps its number, because a higher one would order nothing.
             if variant.is_full && targets[index] >= before[index] {
                 continue;
             }
-            // Past the tolerance is further down than the step: only as far as the test allowed in all.
+            // Moving past the tolerance removes more than the step, which may be at most what the test allowed in all.
             let is_allowed = |past: u32| before[index].saturating_sub(past) <= removable[index];
             let bounds = variant.bounds.min.get()..=variant.max();
             let requested = variant.requested.get();
@@ -241,17 +243,17 @@ impl Planner<'_, '_> {
         }
     }
 
-    /// Adds what is missing, where it costs least. True if something is missing.
+    /// Adds the missing replicas where they cost least. Returns whether any are missing.
     fn add(&self, targets: &mut [u32]) -> bool {
         let mut fleet = self.capacity(targets);
-        // The gateway holds requests, and no replica is there to serve them.
+        // Requests wait in the scheduler's queue, and no replica serves them.
         let wakes = targets.iter().all(|target| *target == 0) && self.input.waiting > 0.0;
         if !(wakes || self.is_short(&fleet)) {
             return false;
         }
         let load = if wakes || self.is_urgent(&fleet) { self.demand.forecast } else { self.demand.certain };
         let mut left = MAX_ADDED;
-        // Waking takes a first replica even if the test passes without any: nothing has arrived yet that it could see.
+        // The first replica is added even if the test passes without it: no arrival has been counted yet.
         let mut needs_first = wakes;
         for index in self.by_price_and_cost() {
             let variant = &self.input.variants[index];
@@ -268,10 +270,10 @@ impl Planner<'_, '_> {
         true
     }
 
-    /// Removes half of what the others can do without, the highest price first. Returns how many of each variant could go in all.
+    /// Removes half of the replicas that are not needed, the highest price first. Returns how many of each variant are not needed.
     ///
-    /// A fleet that passes without some replicas passes without fewer of them, so the largest number is found by halving: users write the
-    /// bounds, and these may differ by billions.
+    /// A fleet that passes the test without some replicas also passes it without fewer of them, so the largest number is found by halving:
+    /// numbers come from users' bounds and may be large.
     fn remove(&self, targets: &mut [u32], load: f64) -> Vec<u32> {
         let mut left = targets.to_vec();
         let mut order = self.by_price();
@@ -288,7 +290,7 @@ impl Planner<'_, '_> {
         }
         let removable: Vec<u32> = targets.iter().zip(&left).map(|(target, left)| target - left).collect();
         let sum: u64 = removable.iter().map(|removed| u64::from(*removed)).sum();
-        // Half at a time, rounded up: a wrong test costs half of the mistake, and a single replica still goes.
+        // Half at a time, so that a wrong test removes only half of what it allows; rounded up, so that a single replica is removed too.
         let mut half = sum.div_ceil(2);
         for index in order {
             let removed = removable[index].min(u32::try_from(half).unwrap_or(u32::MAX));
@@ -298,7 +300,7 @@ impl Planner<'_, '_> {
         removable
     }
 
-    /// Replicas of the variant that may go, whatever the load: the role keeps one.
+    /// Replicas of the variant that may be removed, whatever the load. The role keeps one.
     fn removable(&self, targets: &[u32], variant: usize) -> u32 {
         let sum: u64 = targets.iter().map(|target| u64::from(*target)).sum();
         let above_min = targets[variant].saturating_sub(self.input.variants[variant].bounds.min.get());
@@ -340,7 +342,7 @@ fn largest(max: u32, holds: impl Fn(u32) -> bool) -> u32 {
     let mut low = 0;
     let mut high = max;
     while low < high {
-        // Rounded up, so that it moves.
+        // Rounded up, so that `low` rises even if the two are neighbours.
         let middle = low + (high - low).div_ceil(2);
         if holds(middle) { low = middle } else { high = middle - 1 }
     }

@@ -1,4 +1,4 @@
-//! How many tokens were resident when requests began to queue, remembered by hardware, role and length of output.
+//! Remembers how many tokens were resident when requests began to queue, by hardware, role and length of output.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +33,14 @@ impl OutputLength {
     }
 }
 
-/// What a history is about: replicas with this hardware and role, while requests generate this much.
+/// The key of a history: hardware and role of replicas, and how much their requests generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Setting<'a> {
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
     pub gpus: u32,
-    /// Their role: replicas that only compute prompts hold other numbers of tokens. Upstream does not tell roles apart; in its
-    /// arithmetic all are [`Role::Both`].
+    /// Their role: replicas that only compute prompts hold other numbers of tokens. Upstream does not distinguish roles; in its arithmetic all
+    /// are [`Role::Both`].
     pub role: Role,
     pub length: OutputLength,
 }
@@ -109,8 +109,8 @@ impl Histories {
         }
     }
 
-    /// Adds the mean of what replicas show at one moment: their order does not matter, many replicas do not push earlier moments
-    /// out, and a second call at the same moment replaces the first.
+    /// Adds the mean of what replicas show at one moment. So their order does not matter, many replicas do not displace earlier moments, and a
+    /// second call at the same moment replaces the first.
     pub(crate) fn add_moment<'a>(
         &mut self,
         shown: impl Iterator<Item = (Setting<'a>, Tokens)>,

@@ -1,4 +1,4 @@
-//! What the analyzer knows of a model: its variants, and what their engines show.
+//! The input of the analyzer: the variants of a model, and what their engines show.
 
 use super::history::{OutputLength, Setting};
 use crate::model::Role;
@@ -15,7 +15,7 @@ pub struct TokenVariant<'a> {
     pub gpus: u32,
     /// Replicas of the scale target.
     pub current: Replicas,
-    /// Those that are not ready, or not for long enough to show their load.
+    /// Those that are not Ready, or not for long enough to show their load.
     pub pending: Replicas,
     /// The engine's settings by its arguments, if these could be read.
     pub parameters: Option<&'a EngineParameters>,
@@ -24,7 +24,7 @@ pub struct TokenVariant<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenInput<'a> {
     pub variants: &'a [TokenVariant<'a>],
-    /// Their engines. Those of other variants count for the mean request only; upstream learns from them too.
+    /// Their engines. An engine of another variant counts for the mean request only; upstream learns from it too.
     pub replicas: &'a [TokenObservation<'a>],
     pub queue: Option<SchedulerQueue>,
 }
@@ -34,11 +34,11 @@ pub struct TokenInput<'a> {
 pub struct TokenPolicy {
     /// K: the share of the KV cache that may be used, 0 to 1.
     pub kv_cache_threshold: f64,
-    /// Q: with this many waiting requests a replica is at its limit, at least 0. Its fraction is ignored, as upstream.
+    /// Q: with this many waiting requests a replica is at its limit; at least 0. The fraction is ignored, as upstream.
     pub queue_length_threshold: f64,
-    /// Required is what brings utilisation down to this, above 0 to 1.
+    /// The required capacity brings utilisation down to this, above 0 to 1.
     pub scale_up_threshold: f64,
-    /// Spare is what brings utilisation up to this, above 0 and below the threshold for scaling up.
+    /// Removing the spare capacity brings utilisation up to this, above 0 and below the threshold for scaling up.
     pub scale_down_boundary: f64,
 }
 
@@ -60,7 +60,7 @@ pub struct SchedulerQueue {
     pub bytes: u64,
 }
 
-/// What one engine shows. A pod has several with data parallelism.
+/// The measurements of one engine. A pod has several with data parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TokenObservation<'a> {
     pub replica: &'a str,
@@ -85,7 +85,7 @@ pub struct TokenObservation<'a> {
 }
 
 impl TokenObservation<'_> {
-    /// Values that no engine can have become 0; what is beyond 2⁶³ tokens is cut there.
+    /// Replaces values that no engine can have by 0, and limits numbers of tokens to 2⁶³.
     pub(crate) fn sanitized(self) -> Self {
         let tokens = |value: f64| if value.is_finite() { value.clamp(0.0, to_f64(i64::MAX)) } else { 0.0 };
         Self {

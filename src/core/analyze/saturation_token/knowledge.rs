@@ -1,4 +1,4 @@
-//! What the analyzer remembers of one model group, and what a variant without replicas could carry.
+//! What the analyzer remembers about one model group, and the capacity of variants without replicas.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,14 +11,14 @@ use crate::name_map::NameMap;
 use crate::snapshot::EngineParameters;
 use crate::units::Tokens;
 
-/// What is remembered between analyses of one model in one namespace, at most 2 KiB of JSON for each variant. Upstream keeps one store
-/// for the whole cluster, in which one tenant's load changes another tenant's numbers.
+/// What is remembered about one model in one namespace, at most 2 KiB of JSON for each variant. Upstream keeps one store for the whole cluster,
+/// so that one tenant's load changes another tenant's numbers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Knowledge {
     /// Tokens resident when requests queued.
     #[serde(default)]
     pub histories: Histories,
-    /// What a replica of each variant can carry, by the variant's name.
+    /// The capacity of a replica, by variant name.
     #[serde(default)]
     pub records: NameMap<Record>,
 }
@@ -30,8 +30,7 @@ pub struct Record {
     pub gpus: u32,
     /// C: tokens that fit into the KV cache; 0 is unknown.
     pub capacity: Tokens,
-    /// Tokens it can carry. Of a live record this includes the threshold on memory; of one from arguments it is only the size of a
-    /// batch.
+    /// Its capacity, tokens. In a live record it includes the threshold on memory; in one from arguments it is only the size of a batch.
     pub effective: Tokens,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters: Option<Box<EngineParameters>>,
@@ -49,7 +48,7 @@ pub enum Learned {
     Arguments,
 }
 
-/// A record that is not confirmed for longer than this is dropped.
+/// A record that has not been confirmed for this long is dropped.
 const MAX_RECORD_AGE: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// Histories per variant at most: one for each length of output.
 const MAX_HISTORIES_PER_VARIANT: usize = 3;
@@ -91,7 +90,7 @@ impl Knowledge {
         self.records.retain(|_, record| now.duration_since(record.updated) <= MAX_RECORD_AGE);
     }
 
-    /// Drops what is too much: the oldest first, and no record of a variant that exists.
+    /// Drops what exceeds the maxima: the oldest first, and no record of a variant that exists.
     pub(super) fn limit(&mut self, variants: &[TokenVariant<'_>]) {
         let count = variants.len().max(1);
         self.histories.limit(MAX_HISTORIES_PER_VARIANT * count);
@@ -106,13 +105,13 @@ impl Knowledge {
         }
     }
 
-    /// What running replicas of `variant` have shown that one of them carries, tokens; `None` if none has.
+    /// The capacity of a replica of `variant` as running ones have shown it, tokens; `None` if none has.
     pub fn carried_by(&self, variant: &str) -> Option<f64> {
         let record = self.records.get(variant).filter(|record| record.learned == Learned::Live)?;
         Some(record.effective.to_f64()).filter(|carried| *carried > 0.0)
     }
 
-    /// Takes note of a variant's arguments. What a replica showed outweighs them until they change in what decides capacity.
+    /// Notes a variant's arguments. What a replica has shown outweighs them until they change in a way that affects capacity.
     pub(super) fn read_arguments(&mut self, variant: &TokenVariant<'_>, now: Timestamp) {
         let Some(parameters) = variant.parameters else { return };
         if let Some(record) = self.records.get_mut(variant.name) {
@@ -159,7 +158,7 @@ impl Knowledge {
         self.records.insert(observed.variant.into(), record);
     }
 
-    /// Takes note of the lower median engine of every variant, so that the order of engines does not matter.
+    /// Learns from the lower median engine of every variant, so that the order of engines does not matter.
     pub(super) fn learn_medians(&mut self, mut shown: Vec<(&EngineInput<'_>, Tokens)>, now: Timestamp) {
         shown.sort_by_key(|(engine, effective)| {
             (engine.observed.variant, *effective, engine.observed.capacity)
@@ -172,7 +171,7 @@ impl Knowledge {
         }
     }
 
-    /// What a replica of `variant`, which has none, could carry; `None` if nothing is known.
+    /// The capacity that a replica of `variant`, which has none, would have; `None` if nothing is known.
     pub(super) fn stored_capacity(
         &self,
         variant: &str,
@@ -187,8 +186,8 @@ impl Knowledge {
         Some(own.stored_capacity(alike, workload, policy))
     }
 
-    /// The record of another variant with the same hardware and settings: a live one before one from arguments, then by name. It
-    /// is never `own`, which has no capacity, or is not live where only a live one will do.
+    /// The record of another variant with the same hardware and settings: a live one before one from arguments, then by name. Where it is
+    /// asked for, `own` has no capacity, or only a live record counts and `own` is none.
     fn alike(&self, own: &Record) -> Option<&Record> {
         let parameters = own.parameters.as_deref()?;
         self.best_record(&own.accelerator, own.gpus, |other| other.is_compatible(parameters))
@@ -212,8 +211,8 @@ impl Knowledge {
 }
 
 impl Record {
-    /// What a replica could carry by this record: what one showed, or else the least of the estimate by arguments, the memory, and
-    /// what a live replica with the same hardware and settings (`alike`) showed.
+    /// The capacity of a replica by this record: what one has shown, or else the least of the estimate from arguments, the memory, and what a
+    /// live replica with the same hardware and settings (`alike`) has shown.
     pub(crate) fn stored_capacity(
         &self,
         alike: Option<&Self>,

@@ -1,6 +1,6 @@
-//! The token saturation analyzer ("V2"): tokens resident in KV caches, and those of waiting requests, against the tokens that fit
-//! before memory or computation runs out. Derived from WVA v0.9, `internal/engines/analyzers/saturation_v2`; what differs, and why:
-//! `docs/decisions/saturation-token.md`.
+//! The token saturation analyzer ("V2"): tokens resident in KV caches, and those of waiting requests, against the tokens that fit before
+//! memory or compute runs out. Derived from WVA v0.9, `internal/engines/analyzers/saturation_v2`. `docs/decisions/saturation-token.md` says
+//! what differs, and why.
 
 pub mod history;
 mod input;
@@ -23,7 +23,6 @@ pub use replica::{Source, TokenCapacity};
 use self::queue::{QueueDemand, Workload};
 use super::finding::{Finding, Totals, VariantCapacity};
 use crate::model::{Analyzer, Role};
-
 use crate::units::{Cost, Replicas, Tokens, count};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +33,7 @@ pub struct TokenAnalysis<'a> {
     pub roles: BTreeMap<Role, Totals>,
     /// By variant, in input order.
     pub variants: Vec<VariantCapacity>,
-    /// By engine, in input order, without those of which nothing is known.
+    /// By engine, in input order, without engines of unknown capacity.
     pub replicas: Vec<TokenCapacity<'a>>,
 }
 
@@ -54,7 +53,7 @@ pub fn analyze<'a>(
     knowledge.forget(now);
     knowledge.limit(input.variants);
     input.variants.iter().for_each(|variant| knowledge.read_arguments(variant, now));
-    // Engines of other variants say nothing of these.
+    // Engines of other variants are left out.
     let engine = |observation: &TokenObservation<'a>| {
         let index = input.variants.iter().position(|variant| variant.name == observation.variant)?;
         Some(EngineInput::new(observation, Some(index), input.variants.get(index)))
@@ -69,7 +68,7 @@ pub fn analyze<'a>(
     TokenAnalysis::new(input, variants.collect(), workload, capacities, policy)
 }
 
-/// `now` without its fraction of a second: short to write down, and lifetimes are hours.
+/// `now` without its fraction of a second, which is short to store; lifetimes are hours.
 pub(crate) fn whole_seconds(now: Timestamp) -> Timestamp {
     Timestamp::from_second(now.as_second()).unwrap_or(now)
 }
@@ -80,7 +79,7 @@ pub(crate) struct VariantSums<'a> {
     pub(crate) accelerator: Option<&'a str>,
     /// The first engine's.
     pub(crate) cost: Option<Cost>,
-    /// What each engine can carry.
+    /// The capacity of each engine.
     pub(crate) effective: Vec<(Tokens, Source)>,
     /// Tokens.
     pub(crate) demand: f64,
@@ -106,7 +105,7 @@ impl<'a> VariantSums<'a> {
     }
 }
 
-/// What a replica of a variant can carry, and how many there are.
+/// The capacity of a replica of a variant, and how many there are.
 fn variant_capacity(
     variant: &TokenVariant<'_>,
     mut sums: VariantSums<'_>,
@@ -115,7 +114,7 @@ fn variant_capacity(
     policy: &TokenPolicy,
 ) -> VariantCapacity {
     let ready = variant.current.saturating_sub(variant.pending);
-    // By source as well: the order of engines that carry the same does not matter.
+    // Sorted by source too, so that the order of engines with the same capacity does not matter.
     sums.effective.sort_unstable();
     let (per_replica, reason, replicas, pending) = match median(&sums.effective) {
         Some((capacity, source)) => {
@@ -125,7 +124,7 @@ fn variant_capacity(
         None => {
             let stored = knowledge.stored_capacity(variant.name, workload, policy);
             let reason = stored.map_or(NO_DATA, |_| Source::Stored.label());
-            // Nobody knows what ready replicas do that show nothing: they must not make others look spare.
+            // It is not known what Ready replicas carry that show nothing. As pending, they do not make others look spare.
             let pending = variant.current.max(variant.pending);
             (stored.unwrap_or_default(), reason, Replicas::ZERO, pending)
         }
@@ -145,7 +144,7 @@ fn variant_capacity(
     }
 }
 
-/// The median of sorted capacities, with the source of the lower one of two; `None` without any.
+/// The median of sorted capacities. Between two, it has the source of the lower one. `None` without any.
 pub(crate) fn median(sorted: &[(Tokens, Source)]) -> Option<(Tokens, Source)> {
     let lower = sorted.get(sorted.len().checked_sub(1)? / 2)?;
     let upper = sorted.get(sorted.len() / 2)?;
@@ -159,8 +158,8 @@ pub(crate) fn engine_counts(engines: u32, ready: Replicas, pending: Replicas) ->
 }
 
 impl<'a> TokenAnalysis<'a> {
-    /// The sums over the model, and over each role if roles are told apart. The scheduler's queue counts once for the model and once
-    /// for every role, so that the roles do not add up to the model (as upstream).
+    /// The sums over the model, and over each role if variants have roles. The scheduler's queue counts once for the model and once for every
+    /// role, so that the roles do not add up to the model (as upstream).
     pub(crate) fn new(
         input: &TokenInput<'_>,
         variants: Vec<VariantCapacity>,
@@ -185,7 +184,7 @@ impl<'a> TokenAnalysis<'a> {
         self.variants.iter().any(|variant| variant.reason != NO_DATA)
     }
 
-    /// As a finding. `live` is for the caller to say, who knows of the cycles before.
+    /// The result as a finding. `live` depends on earlier cycles, which the caller knows.
     pub fn into_finding(self, score: f64, live: bool) -> Finding {
         let Self { total, roles, variants, .. } = self;
         Finding { analyzer: Analyzer::Saturation, score, live, total, roles, variants }

@@ -1,10 +1,10 @@
-//! Requests that the scheduler in front of the model still holds, in tokens.
+//! The requests in the scheduler's queue, in tokens.
 
 use super::input::{SchedulerQueue, TokenObservation};
 use crate::model::Role;
 use crate::units::{count, to_f64};
 
-/// Means over the replicas that finished requests, each counting once; all 0 when none did.
+/// Means over the replicas that finished requests, each with the same weight; 0 if none did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Workload {
     /// Prompt tokens a request.
@@ -34,7 +34,7 @@ impl Workload {
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct QueueDemand {
-    /// For their prompts, without what the prefix cache saves.
+    /// Tokens of their prompts, without those that the prefix cache saves.
     pub prompt: f64,
     pub output: f64,
 }
@@ -43,7 +43,7 @@ impl QueueDemand {
     /// Upstream's estimate for English prompts.
     const BYTES_PER_TOKEN: f64 = 4.0;
 
-    /// The prompts by their bytes or by the mean prompt, whichever is more, and the mean output.
+    /// The prompts by their bytes or by the mean prompt, whichever is more, and the outputs by the mean output.
     pub fn new(queue: SchedulerQueue, workload: Workload) -> Self {
         let nearest = |count: u64| to_f64(i64::try_from(count).unwrap_or(i64::MAX));
         let requests = nearest(queue.requests);
@@ -56,7 +56,7 @@ impl QueueDemand {
         self.prompt + self.output
     }
 
-    /// For the replicas of one role. The shares overlap: those who generate hold the prompt as well.
+    /// The demand on replicas of one role. The demands overlap, because replicas that generate hold the prompt too.
     pub fn of_role(self, role: Role) -> f64 {
         match role {
             Role::Prefill => self.prompt,

@@ -1,4 +1,4 @@
-//! What one engine can carry, and what is asked of it.
+//! The capacity of one engine, and the demand on it.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -46,16 +46,16 @@ impl Serialize for Source {
 pub struct TokenCapacity<'a> {
     pub replica: &'a str,
     pub variant: &'a str,
-    /// k1: tokens that may be resident by the threshold on memory.
+    /// k1: tokens that may be resident, by the threshold on memory.
     pub k1: Tokens,
     /// k2: tokens that were or would be resident when requests start to queue.
     pub k2: Tokens,
-    /// What it can carry: the smaller of the two.
+    /// Its capacity: the smaller of the two.
     pub effective: Tokens,
-    /// What is asked of it: tokens in use, and those of the waiting requests.
+    /// Tokens in use, and those of the waiting requests.
     pub demand: Tokens,
     pub source: Source,
-    /// The demand is at least what it can carry.
+    /// The demand is at least the capacity.
     pub saturated: bool,
 }
 
@@ -81,8 +81,8 @@ impl<'a> TokenCapacity<'a> {
     }
 }
 
-/// The capacity of every engine, in input order; `None` for one of which nothing is known. Learns from all engines before it judges
-/// one, so that their order does not matter.
+/// The capacity of every engine, in input order; `None` if nothing is known about it. Learns from all engines before it computes any capacity,
+/// so that their order does not matter.
 pub(super) fn capacities<'a>(
     engines: &[EngineInput<'a>],
     knowledge: &mut Knowledge,
@@ -94,7 +94,7 @@ pub(super) fn capacities<'a>(
     let mut capacities: Vec<Option<TokenCapacity<'a>>> = engines
         .iter()
         .map(|engine| {
-            // A mean output that crosses a boundary between lengths must not wipe out what saturation taught.
+            // What was learned at saturation must not be lost when the mean output crosses a boundary between lengths.
             let other_length = || knowledge.histories.min_of_other_lengths(engine.setting);
             let waiting = waiting_tokens(engine);
             engine.has_capacity().then(|| measured(engine, knowledge, policy, waiting, other_length))
@@ -112,14 +112,14 @@ pub(super) fn capacities<'a>(
     capacities
 }
 
-/// Requests wait and tokens are resident: so many tokens are what the engine can carry.
+/// Requests wait while tokens are resident: the engine's capacity is as many tokens.
 pub(crate) fn is_at_limit(engine: &EngineInput<'_>, policy: &TokenPolicy) -> bool {
     let is_queueing = f64::from(engine.observed.queue) >= policy.queue_length_threshold.trunc();
     is_queueing && engine.observed.in_use > Tokens::ZERO
 }
 
-/// An engine that shows the size of its KV cache, with the tokens of its `waiting` requests. `other_length` is what engines like it
-/// showed with another length of output.
+/// The capacity of an engine that shows the size of its KV cache, with the tokens of its `waiting` requests. `other_length` is what engines
+/// like it have shown with another length of output.
 pub(crate) fn measured<'a>(
     engine: &EngineInput<'a>,
     knowledge: &Knowledge,
@@ -147,7 +147,7 @@ pub(crate) fn measured<'a>(
     TokenCapacity::new(engine, k1, k2, observed.in_use.plus(waiting), source)
 }
 
-/// An engine that does not show the size of its KV cache: by the record of its variant. `None` without one.
+/// The capacity of an engine that does not show the size of its KV cache, by the record of its variant; `None` without one.
 fn recorded<'a>(
     engine: &EngineInput<'a>,
     knowledge: &Knowledge,
@@ -163,8 +163,8 @@ fn recorded<'a>(
         .then(|| TokenCapacity::new(engine, effective, effective, demand, Source::Stored))
 }
 
-/// What the engine can carry, and what its whole KV cache holds, of which the usage is a share. A live record includes the threshold
-/// already; one from arguments without a size of the cache knows only the estimate of resident tokens.
+/// The capacity of the engine, and the size of its KV cache, of which the usage is a share. A live record includes the threshold already; a
+/// record from arguments without a cache size has only the estimate of resident tokens.
 fn from_record(engine: &EngineInput<'_>, record: &Record, policy: &TokenPolicy) -> (Tokens, Tokens) {
     let estimate = record.estimate(engine.observed.prompt, engine.observed.output);
     let cache = Some(record.capacity).filter(|capacity| *capacity > Tokens::ZERO);

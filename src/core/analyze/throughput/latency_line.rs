@@ -1,10 +1,10 @@
-//! The time between two tokens as a straight line over KV-cache usage, and the two ways to fit it.
+//! The time between two tokens as a straight line over KV-cache usage, and two ways to fit it.
 
 /// The KV-cache usage at which a replica is full (upstream's constant).
 pub const FULL: f64 = 0.85;
-/// A slope has to be above this, in seconds per whole cache, to be told from none.
+/// A slope of at most this, in seconds per whole cache, cannot be distinguished from 0.
 const MIN_SLOPE: f64 = 1e-12;
-/// A spread of usages below this cannot be told from none.
+/// A spread of usages below this cannot be distinguished from 0.
 const MIN_SPREAD: f64 = 1e-12;
 
 /// `latency(kv) = slope · kv + intercept`.
@@ -17,7 +17,7 @@ pub struct LatencyLine {
 }
 
 impl LatencyLine {
-    /// `None` unless it rises, is finite, and is above zero where a replica is full: no engine has another line.
+    /// `None` unless it rises, is finite, and is above zero for a full replica. The line of a real engine always is.
     pub fn new(slope: f64, intercept: f64) -> Option<Self> {
         let line = Self { slope, intercept };
         let rises = slope.is_finite() && slope > MIN_SLOPE && intercept.is_finite();
@@ -51,7 +51,7 @@ impl LatencyLine {
         Self::new(slope, (latencies - slope * kvs) / count)
     }
 
-    /// The line of least squares that starts at `intercept`. Points without usage say nothing of a slope.
+    /// The line of least squares that starts at `intercept`. Points without usage do not affect the slope.
     pub fn fit_from(intercept: f64, points: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let mut products = 0.0;
         let mut squares = 0.0;
@@ -59,7 +59,7 @@ impl LatencyLine {
             products += (latency - intercept) * kv;
             squares += kv * kv;
         }
-        // 0 by 0 is not finite, and so no line.
+        // Without such points this is 0 / 0, which is not finite, and so `None`.
         Self::new(products / squares, intercept)
     }
 }

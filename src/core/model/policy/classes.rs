@@ -36,11 +36,11 @@ pub struct ClassTarget {
     pub latency: LatencyTargets,
 }
 
-/// A type of accelerator, as the legacy solver buys it.
+/// A type of accelerator with its cost, for the legacy solver.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UnitCost {
-    /// The full name of the device; nothing is decided by it.
+    /// The full name of the device, for display only.
     #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
     pub device: SmolStr,
     /// What a unit costs, cents an hour.

@@ -1,4 +1,4 @@
-//! What all models share, and may not exceed.
+//! Limits that all models share.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,14 @@ use smol_str::SmolStr;
 
 use crate::units::{Cost, OutOfRange, at_least_zero, to_f64};
 
-/// Limits on what may be added, each optional. What runs already is never taken away by one.
+/// Limits on additions, each optional. A limit never removes what runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct LimitPolicy {
-    /// GPUs that the cluster has, by type. WVA's `enableLimiter`; any quota takes its place, as in WVA.
+    /// The GPUs of the cluster, by type. WVA's `enableLimiter`; any quota replaces it, as in WVA.
     pub inventory: bool,
-    /// Nothing is added while the inventory is not known, or has no such accelerator. Otherwise additions go through then, and
-    /// the report says that the limit is not in force: without the right to list nodes, or with nodes that nobody has labelled,
-    /// a fleet would never grow.
+    /// Nothing is added while the inventory is not known, or lacks the accelerator. If this is off, such additions go through, and the report says
+    /// that the limit is not in force: otherwise, without permission to list nodes or with unlabelled nodes, a fleet would never grow.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fail_closed: bool,
     /// Quotas of GPUs, applied one after the other.
@@ -27,10 +26,10 @@ pub struct LimitPolicy {
     /// What all replicas together may cost an hour, in the unit of `variantCost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spend: Option<Cost>,
-    /// Take GPUs from what has more than its share and give them to what has less, by priority and demand. Of the whole
-    /// cluster, and of namespaces that do not say for themselves.
+    /// Move GPUs from models that have more than their share to those that have less, by priority and demand: in the whole cluster, and in namespaces
+    /// that do not set it themselves.
     pub rescale: bool,
-    /// The same as namespaces say it for themselves; heeded where a quota is theirs.
+    /// The same for single namespaces. It counts for those with a quota of their own.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub rescale_namespaces: BTreeMap<SmolStr, bool>,
 }
@@ -54,7 +53,7 @@ pub enum Quota {
     /// Of all namespaces together.
     #[serde(rename_all = "camelCase")]
     Cluster {
-        /// What a decision that it limits names it by.
+        /// The name by which explanations refer to it.
         #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
         name: SmolStr,
         /// GPUs by type.
@@ -63,12 +62,12 @@ pub enum Quota {
     /// Of each namespace on its own.
     #[serde(rename_all = "camelCase")]
     Namespace {
-        /// What a decision that it limits names it by.
+        /// The name by which explanations refer to it.
         #[serde(default, skip_serializing_if = "SmolStr::is_empty")]
         name: SmolStr,
         /// GPUs by namespace and type; `default` is that of each namespace that is not listed.
         namespace_quotas: BTreeMap<SmolStr, BTreeMap<SmolStr, i64>>,
-        /// Namespaces that this quota leaves alone.
+        /// Namespaces that this quota does not limit.
         #[serde(default)]
         exclude: Vec<SmolStr>,
     },
@@ -77,7 +76,7 @@ pub enum Quota {
 impl Quota {
     /// The largest quota that is not unlimited. Source: the quotas of WVA v0.9.
     pub const MAX_GPUS: i64 = 1 << 20;
-    /// The quota that is none.
+    /// The value of a quota without a limit.
     pub const UNLIMITED: i64 = -1;
 }
 
@@ -101,6 +100,6 @@ pub(crate) fn check_gpu_quota(quotas: &BTreeMap<SmolStr, i64>) -> Result<(), Out
 pub struct Power {
     /// Watts for all replicas together, at least 0.
     pub watts: f64,
-    /// Watts of one GPU, by type. Of a type that is not listed nothing is added: nobody knows what it draws.
+    /// Watts of one GPU, by type. No replica with a type that is not listed is added, because its power is not known.
     pub per_gpu: BTreeMap<SmolStr, f64>,
 }

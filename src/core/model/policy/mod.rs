@@ -1,4 +1,4 @@
-//! What the user wants: analyzers and their thresholds by model, limits, clocks and switches.
+//! The user's policy: analyzers and their thresholds by model, limits, intervals and switches.
 
 mod classes;
 mod limits;
@@ -25,21 +25,21 @@ pub use rate::RatePolicy;
 pub use saturation::SaturationPolicy;
 pub use stability::{Stability, StepLimit};
 
-/// Everything a decision may be tuned by. Whole: overlays and defaults have been applied where it was made.
+/// All settings of decisions, with overlays and defaults applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Policy {
-    /// An analyzer takes at most one look in this time.
+    /// Time between two runs of an analyzer. The rate policy runs at every evaluation.
     pub cycle: Seconds,
-    /// Evidence older than this is no evidence: the answer is an error.
+    /// A number whose evidence is older than this is not published; the answer is an error.
     pub max_stale: Seconds,
-    /// Whose arithmetic where upstream has defects.
+    /// Whether upstream's defects are kept.
     pub compat: Compat,
-    /// What is shared by all models.
+    /// Limits that all models share.
     pub limits: LimitPolicy,
-    /// For every namespace without its own scope.
+    /// The policy of every namespace without its own.
     pub global: Scope,
-    /// What a namespace says for itself: in place of the global scope, not on top of it, as in WVA.
+    /// The policies of single namespaces. Each replaces the global scope, and is not laid over it, as in WVA.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub namespaces: BTreeMap<SmolStr, Scope>,
     /// Classes of service, for the legacy solver.
@@ -65,30 +65,29 @@ impl Default for Policy {
     }
 }
 
-/// What is said of models at one place.
+/// The policies of the models of one namespace, or of all.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Scope {
-    /// For every model without its own entry.
+    /// The policy of every model without its own.
     pub default: ModelPolicy,
     /// By model and namespace.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<GroupId, ModelPolicy>,
-    /// Scaling to zero by model, in whatever namespace: for a model whose policy leaves it open.
+    /// Scaling to zero by model, in any namespace, for a model whose policy does not set it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub scale_to_zero: BTreeMap<SmolStr, ScaleToZero>,
 }
 
 impl Policy {
-    /// What is said of the models of `group`.
+    /// The policy of the model of `group`.
     #[must_use]
     pub fn of(&self, group: &GroupId) -> &ModelPolicy {
         let scope = self.scope(group);
         scope.models.get(group).unwrap_or(&scope.default)
     }
 
-    /// Whether and when the models of `group` are scaled to zero: by the model's own policy, else by model, else the
-    /// default.
+    /// Whether and when the model of `group` is scaled to zero: by its own policy, or else by model name, or else by the default.
     #[must_use]
     pub fn scale_to_zero(&self, group: &GroupId) -> ScaleToZero {
         let scope = self.scope(group);

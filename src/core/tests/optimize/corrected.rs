@@ -1,4 +1,4 @@
-//! Where upstream's optimizers and limiter have a defect: what it does, and what the default does instead; and the worked
+//! Defects of upstream's optimizers and limiter: what upstream does, and what the default does instead. Also the worked
 //! examples of the pages about them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ fn assert_page_says(page: &str, what: &str) {
     assert!(page.contains(what), "the page does not say {what:?}");
 }
 
-/// The numbers of the variants of one model, in upstream and by default.
+/// The numbers of the variants of one model, with upstream's arithmetic and with the default.
 fn is_planned(variants: &[V], findings: &[FindingSpec], upstream: [u32; 2], corrected: [u32; 2]) {
     let request = request("m", 1.0, variants, findings);
     assert_eq!([Upstream, Corrected].map(|compat| alone(&request, compat)), [upstream, corrected]);
@@ -67,7 +67,7 @@ fn an_idle_role_blocks_nobody_and_one_that_cannot_grow_holds_its_partner_back() 
 fn a_finding_has_no_say_in_roles_that_it_does_not_know() {
     let variants =
         |current| [by_tokens("prefill", Prefill, current), of_two_units("decode", 5.0).role(Decode)];
-    // 8000 tokens/s are 3 replicas of the only role that is known to carry them.
+    // 8000 tokens/s need 3 replicas of the only role whose capacity is known.
     let findings = [by_role(&[(Prefill, 0.0, 0.0), (Decode, 10_000.0, 0.0)]), finding(8000.0, 0.0)];
     is_planned(&variants(1), &findings, [1, 1], [1, 4]);
     let findings = [by_role(&[(Prefill, 0.0, 10_000.0), (Decode, 0.0, 0.0)]), finding(0.0, 0.0)];
@@ -96,7 +96,7 @@ fn both_roles_of_a_turn_cannot_take_the_same_gpus() {
     let two = |name| V { gpus: 2, ..v(name, 5.0, 10_000.0, 1) };
     let request = pair(two("prefill"), two("decode"), (20_000.0, 20_000.0), 1.0);
     let (all, limits) = ([request], [gpus(10)]);
-    // 6 GPUs are free: upstream hands out 8, the default a replica of either and keeps the pair in step.
+    // 6 GPUs are free: upstream hands out 8; the default adds a replica of each role, so that the pair stays balanced.
     assert_eq!(shared(&all, &limits, Upstream), [3, 3]);
     assert_eq!(shared(&all, &limits, Corrected), [2, 2]);
 }
@@ -168,7 +168,7 @@ fn want(name: &str, current: u32, proposed: u32) -> GrantRequest {
     }
 }
 
-/// What is granted, in the order of the requests.
+/// The grants, in the order of the requests.
 fn granted(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<u32> {
     grant(requests, limits, compat).iter().map(|grant| grant.granted.get()).collect()
 }
@@ -177,7 +177,7 @@ fn granted(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<u
 fn gpus_that_fill_no_replica_stay_in_the_pool() {
     let single = GrantRequest { gpus: 1, spare: 0.5, ..want("one", 0, 1) };
     let wants = [want("two", 0, 2), single];
-    // 3 GPUs: one replica of two GPUs, and one left.
+    // 3 GPUs: one replica of two GPUs, and one is left.
     assert_eq!(granted(&wants, &[gpus(3)], Upstream), [1, 0]);
     assert_eq!(granted(&wants, &[gpus(3)], Corrected), [1, 1]);
 }

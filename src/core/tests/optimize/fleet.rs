@@ -1,4 +1,4 @@
-//! Requests for optimizers, written short.
+//! Short ways to write requests to optimizers.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use wva_core::model::{Analyzer, Bounds, Compat, GroupId, Role};
 use wva_core::optimize::{Candidate, OptimizerStep, Plan, Request};
 use wva_core::units::{Cost, Replicas, Watts};
 
-/// A variant and what a replica can carry, by finding.
+/// A variant and the capacity of its replicas, by finding.
 #[derive(Debug, Clone)]
 pub(crate) struct V {
     pub(crate) name: &'static str,
@@ -46,7 +46,7 @@ impl V {
     }
 }
 
-/// What a finding says: of the model, or of its roles.
+/// What a finding says about the model, or about its roles.
 #[derive(Debug, Clone)]
 pub(crate) struct FindingSpec {
     pub(crate) total: (f64, f64),
@@ -116,12 +116,12 @@ fn candidate(variant: &V) -> Candidate {
     }
 }
 
-/// A plan for each request by itself.
+/// A plan for each request alone.
 pub(crate) fn planned_alone(requests: &[Request], compat: Compat) -> Vec<Plan> {
     requests.iter().map(|request| arithmetic::optimize_alone(request, compat)).collect()
 }
 
-/// The targets of a request by itself, in the order of its variants.
+/// The targets of a request alone, in the order of its variants.
 pub(crate) fn alone(request: &Request, compat: Compat) -> Vec<u32> {
     numbers(&[arithmetic::optimize_alone(request, compat)])
 }
@@ -131,12 +131,12 @@ pub(crate) fn numbers(plans: &[Plan]) -> Vec<u32> {
     plans.iter().flat_map(|plan| &plan.targets).map(|target| target.target.get()).collect()
 }
 
-/// So many GPUs of the usual type.
+/// This number of GPUs of the usual type.
 pub(crate) fn gpus(count: u32) -> Limit {
     Limit::new("inventory", Budget::Inventory(BTreeMap::from([("A100".into(), count)])))
 }
 
-/// What the first step says about which `read` has something to tell.
+/// The first result of `read` over the steps.
 pub(crate) fn first_step<T>(plan: &Plan, read: impl FnMut(&OptimizerStep) -> Option<T>) -> Option<T> {
     plan.steps.iter().find_map(read)
 }

@@ -1,4 +1,4 @@
-//! Optimizers and limits: where the default differs from upstream, and what holds for every input.
+//! Optimizers and limits: differences from upstream, and properties that hold for any input.
 
 mod corrected;
 mod fleet;

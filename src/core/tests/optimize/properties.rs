@@ -1,4 +1,4 @@
-//! What holds for every fleet, finding and limit, however odd.
+//! Properties that hold for any fleet, finding and limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn role() -> impl Strategy<Value = Role> {
     prop_oneof![3 => Just(Role::Both), 1 => Just(Role::Decode), 1 => Just(Role::Prefill)]
 }
 
-/// Mostly what fleets are like; what a replica can carry is sometimes not known.
+/// Mostly realistic fleets; the capacity of a replica is sometimes unknown.
 fn variant(name: &'static str) -> impl Strategy<Value = V> {
     let carries = vec(prop_oneof![1 => Just(0.0), 5 => 1.0..3000.0], 2);
     let names = prop_oneof![4 => Just(Some("A100")), 2 => Just(Some("H100")), 1 => Just(None)];
@@ -103,7 +103,7 @@ fn all_plans(requests: &[Request], limits: &[Limit]) -> Vec<Vec<Plan>> {
     all
 }
 
-/// The budgets of a limit, and what a replica uses of each; `None` where that is unknown.
+/// The budgets of a limit, and what a replica uses of each; `None` if that is unknown.
 fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
     let gpus = f64::from(replica.gpus);
     let of =
@@ -124,7 +124,7 @@ fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
     }
 }
 
-/// Where anything was added, its use and that of what runs are within the budget; of unknown use nothing is added.
+/// If anything was added, it and the running replicas are within the budget; nothing of unknown use is added.
 fn fits(limits: &[Limit], all: &[(Footprint<'_>, Replicas, Replicas)]) -> bool {
     limits.iter().all(|limit| {
         let count = all.first().map_or(0, |(replica, ..)| budgets(limit, replica).len());
@@ -174,7 +174,7 @@ fn wants() -> impl Strategy<Value = Vec<GrantRequest>> {
     })
 }
 
-/// Something is missing in a role that there is; upstream counts the others too.
+/// Whether something is missing in a role that exists; upstream also counts the others.
 fn misses(request: &Request, finding: &Finding, compat: Compat) -> bool {
     let there = |role: &Role| {
         compat.is_upstream() || request.candidates.iter().any(|candidate| candidate.role == *role)
@@ -185,7 +185,7 @@ fn misses(request: &Request, finding: &Finding, compat: Compat) -> bool {
     finding.roles.iter().any(|(role, totals)| there(role) && totals.required > 0.0)
 }
 
-/// Choices that each cover so many needs.
+/// Choices that each cover this number of needs.
 fn choices_of(parts: Vec<(f64, Vec<f64>, i64)>, needs: usize) -> Vec<Choice> {
     let choice = |(cost, capacity, max): (f64, Vec<f64>, i64)| Choice {
         cost,
@@ -326,7 +326,7 @@ proptest! {
                 finding.variants.iter_mut().for_each(|variant| variant.per_replica *= factor);
             }
             for candidate in &mut request.candidates {
-                // Nothing is free: what is forgiven as rounding is a share, but of costs below 1 an amount.
+                // No cost is 0: the tolerance for rounding is a share, but for costs below 1 an amount.
                 candidate.cost = Cost::new((candidate.cost.get() + 1.0) * f64::from(powers.2).exp2()).unwrap();
             }
         }

@@ -1,4 +1,4 @@
-//! Who loses replicas first, how many, and whose word counts.
+//! Removals: which variant loses replicas first, how many, and which findings count.
 
 use super::fleet::{self, FindingSpec, V, by_role, finding, planned_alone, request, v};
 use wva_core::model::Compat;
@@ -71,7 +71,7 @@ fn what_is_spare_in_all_is_shared_out_by_what_supply_exceeds_demand() {
     let variants = [both("prefill", Prefill), both("decode", Decode)];
     let roles = by_role(&[(Prefill, 0.0, 4000.0), (Decode, 0.0, 4000.0)]);
     let mut request = request("m", 1.0, &variants, &[roles, finding(0.0, 400.0)]);
-    // Each supplies 400: of prefill 100 are beyond its demand, of decode 300.
+    // Each supplies 400: prefill has 100 more than its demand, decode 300.
     request.findings[1].variants[0].demand = 300.0;
     request.findings[1].variants[1].demand = 100.0;
     assert_eq!(fleet::alone(&request, Compat::Corrected), [3, 1]);

@@ -1,4 +1,4 @@
-//! Rescaling: who gets the GPUs that models of one accelerator compete for, and how fast.
+//! Rescaling: which model gets the GPUs that several compete for, and how fast.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ fn quota(count: i64) -> Limit {
     Limit::new("quota", Budget::Quota(Quota::namespaces(listed, BTreeSet::new()).unwrap()))
 }
 
-/// A model with one variant of its name, replicas of which carry 1000 each.
+/// A model with one variant of its name, whose replicas carry 1000 each.
 fn model(name: &'static str, priority: f64, current: u32, demand: f64) -> Request {
     of(v(name, 5.0, 1000.0, current), priority, demand)
 }
@@ -42,7 +42,7 @@ fn numbers(shared: &SharedPlans) -> Vec<u32> {
     targets(&shared.plans).into_values().collect()
 }
 
-/// What the plan's only rescaling says: budget, floor, cap, GPUs and whether the minima are too much.
+/// The plan's only rescaling: budget, floor, cap, GPUs, and whether the minima exceed the budget.
 fn rescaling(plan: &Plan) -> Option<(i64, i64, i64, i64, bool)> {
     first_step(plan, |step| match step {
         OptimizerStep::Rescaled { budget, floor, cap, gpus, is_over_budget, .. } => {
@@ -187,7 +187,7 @@ fn of_type(count: i64) -> BTreeMap<SmolStr, i64> {
     BTreeMap::from([("A100".into(), count)])
 }
 
-/// A model of two accelerators, which is not rescaled and takes what is left.
+/// A model with two accelerators, which is not rescaled and takes the rest.
 fn mixed() -> Request {
     let variants = [v("c1", 5.0, 1000.0, 0), V { accelerator: Some("H100"), ..v("c2", 5.0, 1000.0, 0) }];
     request("c", 1.0, &variants, &[finding(9000.0, 0.0)])
@@ -211,7 +211,7 @@ fn what_one_model_fills_is_not_there_for_the_next() {
     let two = |name, current| of(V { gpus: 2, ..v(name, 5.0, 1000.0, current) }, 1.0, 4000.0);
     let all = [two("a", 1), two("b", 1), two("c", 4)];
     let found = share_free_gpus(&all, free_in_cluster(2), &cluster(), Tree::August);
-    // Of fourteen five, five and four; two are free now, and a takes both.
+    // Fourteen are divided into five, five and four; two are free now, and a takes both.
     assert_eq!(numbers(&found), [2, 1, 2]);
 }
 
@@ -220,7 +220,7 @@ fn what_a_rescaling_leaves_is_there_for_the_others() {
     let least = V { min: 3, max: Some(4), ..v("a", 5.0, 1000.0, 3) };
     let all = [of(least, 1.0, 4000.0), model("b", 1.0, 2, 4000.0), mixed()];
     let found = share_free_gpus(&all, free_in_cluster(2), &cluster(), Tree::August);
-    // Four and three of seven; both take one of the two.
+    // Seven are divided into four and three; each takes one of the two free ones.
     assert_eq!(numbers(&found), [4, 3, 0, 0]);
 }
 
@@ -229,7 +229,7 @@ fn what_a_rescaling_takes_is_charged_and_no_more() {
     let capped = V { max: Some(2), ..v("a", 5.0, 1000.0, 1) };
     let all = [of(capped, 1.0, 9000.0), model("b", 1.0, 1, 3000.0), mixed()];
     let found = share_free_gpus(&all, free_in_cluster(6), &cluster(), Tree::August);
-    // Of six one goes to a, which may have two, and two go to b, which needs three.
+    // Of six, one goes to a, which may have two, and two go to b, which needs three.
     assert_eq!(numbers(&found), [2, 3, 3, 0]);
 }
 

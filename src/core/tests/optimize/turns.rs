@@ -1,4 +1,4 @@
-//! Rounds and steps: which model is served when, by what measure, and what the report says of it.
+//! Rounds and steps: which model is served when, by which measure, and what the report says about it.
 
 use std::collections::BTreeMap;
 

@@ -1,28 +1,28 @@
-//! With how many cases properties are tried: the one place that says so.
+//! The number of cases with which properties are tested.
 //!
-//! `WVA_PROPERTY_CASES` replaces the count of single decisions, and `WVA_LOOP_CASES` those of what is simulated over time, of
-//! which a case takes a thousand times as long: a run over many mutants of the code wants few cases, a night many.
+//! `WVA_PROPERTY_CASES` replaces it for properties of single decisions, and `WVA_LOOP_CASES` for those of simulations over time,
+//! whose cases take a thousand times as long: a run over many mutants of the code needs few cases, a nightly run many.
 
 use proptest::test_runner::Config;
 
-/// Cases of a property of which one takes less than a millisecond, as optimised as tests are.
+/// For a property whose cases take less than a millisecond each in a test build.
 const QUICK: u32 = 10_000;
-/// Cases of a property of which one simulates a minute.
+/// For a property whose cases simulate a minute each.
 const SLOW: u32 = 500;
-/// Cases of a property of which one simulates half an hour, twice or more.
+/// For a property whose cases simulate half an hour each, twice or more.
 const LOOPED: u32 = 20;
 
-/// For a property of which a case takes less than a millisecond.
+/// For a property whose cases take less than a millisecond each.
 pub(crate) fn quick() -> Config {
     cases("WVA_PROPERTY_CASES", QUICK)
 }
 
-/// For a property of which a case simulates a minute.
+/// For a property whose cases simulate a minute each.
 pub(crate) fn slow() -> Config {
     cases("WVA_LOOP_CASES", SLOW)
 }
 
-/// For a property of which a case is simulated in the closed loop.
+/// For a property whose cases are simulated in the closed loop.
 pub(crate) fn looped() -> Config {
     cases("WVA_LOOP_CASES", LOOPED)
 }

@@ -1,5 +1,5 @@
-//! Model servers by closed forms, with an HPA in front and pods that take time to start: quick enough for hours of load in a
-//! test. No single requests: those are in `sim`.
+//! Model servers in closed form, with an HPA and with pods that take time to start: quick enough for hours of load in a test.
+//! Single requests are not simulated here but in `sim`.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::prelude::*;
 
 /// Seconds between two scrapes, and between two decisions.
 pub(crate) const SCRAPE: i64 = 5;
-/// Samples that are kept of each series.
+/// Samples kept of each series.
 const SAMPLES: usize = 14;
 /// How long a pod takes to start, seconds.
 const START: i64 = 95;
@@ -32,7 +32,7 @@ const SIGNALS: [Signal; 12] = [
     Signal::RequestGenerationTokensCount,
 ];
 
-/// A pod: how many requests are in it, and what it has counted.
+/// A pod: its requests, and its counters.
 #[derive(Debug, Clone)]
 pub(crate) struct Pod {
     name: String,
@@ -44,22 +44,22 @@ pub(crate) struct Pod {
     samples: VecDeque<(i64, [f64; 12])>,
 }
 
-/// What requests come, and what the servers are like.
+/// The requests, and the speed and size of the servers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Workload {
     pub(crate) prompt: f64,
     pub(crate) output: f64,
-    /// Seconds of a step: empty, a prompt token, a sequence, a full cache.
+    /// Seconds that a step takes: when empty, per prompt token, per sequence, and more with a full cache.
     pub(crate) step: [f64; 4],
     pub(crate) cache: f64,
-    /// Requests come at equal distances.
+    /// Requests arrive at equal intervals.
     pub(crate) even: bool,
-    /// Share of the scrapes of a pod that fail.
+    /// Share of each pod's scrapes that fail.
     pub(crate) loss: f64,
 }
 
 impl Default for Workload {
-    /// Requests of 4000 and 1000 tokens; the accelerator of the published comparison: 2.99 requests/s a replica.
+    /// Requests of 4000 and 1000 tokens; the accelerator of the published comparison: 2.99 requests/s per replica.
     fn default() -> Self {
         let step = [5.5e-3, 24e-6, 1e-5, 18.24e-3];
         Self { prompt: 4000.0, output: 1000.0, step, cache: 480_000.0, even: false, loss: 0.0 }
@@ -67,7 +67,7 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// A, g and the most sequences.
+    /// The fixed seconds of a request, its seconds for each sequence that runs, and the maximum of sequences.
     fn terms(&self) -> (f64, f64, f64) {
         let [base, prompt, sequence, cache] = self.step;
         let share = (self.prompt + self.output / 2.0) / self.cache;
@@ -87,9 +87,9 @@ pub(crate) struct ClosedFormFleet {
     pub(crate) memory: Memory,
     pub(crate) source: SourceHealth,
     pub(crate) pods: Vec<Pod>,
-    /// Pods that no node has room for.
+    /// No node has room for new pods.
     pub(crate) nowhere: bool,
-    /// What was decided, one after the other.
+    /// The decided numbers, oldest first.
     pub(crate) targets: Vec<u32>,
     hpa: TestHpa,
     rng: Rng,
@@ -126,7 +126,7 @@ impl ClosedFormFleet {
         self.pods.push(Pod { name, created, ready, running: 0.0, waiting: 0.0, totals: [0.0; 8], samples });
     }
 
-    /// Serves `rate` requests a second for one scrape interval, and lets every ready pod be scraped.
+    /// Serves `rate` requests/s for one scrape interval; then every Ready pod is scraped.
     pub(crate) fn serve(&mut self, rate: f64) {
         let (before, seconds) = (self.now, SCRAPE as f64);
         self.now += SCRAPE;
@@ -141,7 +141,7 @@ impl ClosedFormFleet {
         }
     }
 
-    /// A decision that no HPA follows: the number, if there is one.
+    /// Decides without an HPA that follows, and returns the number, if there is one.
     pub(crate) fn decide_without_hpa(&mut self) -> Option<u32> {
         let outcome = self.outcome();
         self.memory = outcome.memory.clone();
@@ -150,7 +150,7 @@ impl ClosedFormFleet {
         Some(number)
     }
 
-    /// A decision, which an HPA reads every 15 s: the number, if there is one.
+    /// Decides, with an HPA that reads the number every 15 s, and returns the number, if there is one.
     pub(crate) fn decide(&mut self) -> Option<u32> {
         let desired = self.decide_without_hpa()?;
         if self.now % 15 == 0 {
@@ -160,7 +160,7 @@ impl ClosedFormFleet {
         Some(desired)
     }
 
-    /// Pods are made and taken away until there are as many as the scale object asks for: the youngest go first.
+    /// Creates or deletes pods until there are as many as the scale object asks for; the youngest go first.
     pub(crate) fn follow(&mut self) {
         while self.pods.len() > self.spec as usize {
             self.pods.pop();
@@ -174,14 +174,14 @@ impl ClosedFormFleet {
         evaluate(&self.snapshot(), self.memory.clone(), &self.policy)
     }
 
-    /// What would be decided now, and why.
+    /// The number that would be decided now, and why.
     pub(crate) fn verdict(&self) -> (u32, Reason, String) {
         let outcome = self.outcome();
         let target = target_of(&outcome, "llama");
         (target.desired.get(), target.reason, target.explanation.to_string())
     }
 
-    /// `seconds` at `rate` requests a second.
+    /// Serves and decides for `seconds` at `rate` requests/s.
     pub(crate) fn run(&mut self, rate: f64, seconds: i64) {
         for _ in 0..seconds / SCRAPE {
             self.serve(rate);
@@ -212,7 +212,7 @@ impl ClosedFormFleet {
         }
     }
 
-    /// Changes of the decided number from second `from` on: how many, and how many of direction.
+    /// How often the decided number changed from second `from` on, and how often the direction of its changes.
     pub(crate) fn moves(&self, from: i64) -> (usize, usize) {
         let late = &self.targets[usize::try_from(from / SCRAPE).unwrap()..];
         let steps: Vec<bool> =
@@ -232,8 +232,8 @@ pub(crate) fn poisson(rng: &mut Rng, mean: f64) -> f64 {
 }
 
 impl Pod {
-    /// Requests enter while there is room, and leave at the rate that so many of them are worked off with: in steps so short that
-    /// what is counted and what runs belong together.
+    /// Requests enter while there is room, and leave at the rate at which as many of them are served. The steps are so short that
+    /// the counters fit the running requests.
     fn serve(&mut self, workload: &Workload, arrivals: f64, seconds: f64) {
         const STEPS: u32 = 20;
         for _ in 0..STEPS {
@@ -276,7 +276,7 @@ impl Pod {
         signals
     }
 
-    /// The process was restarted: it counts from 0, and what it had is lost.
+    /// Restarts the process: its counters begin at 0, and its requests are lost.
     pub(crate) fn restart(&mut self) {
         (self.totals, self.running, self.waiting) = ([0.0; 8], 0.0, 0.0);
     }

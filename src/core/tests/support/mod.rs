@@ -1,4 +1,4 @@
-//! What tests share.
+//! Fixtures, strategies and names that the tests share.
 
 #[allow(dead_code, reason = "shared with the simulator and with unit tests")]
 pub(crate) mod cases;

@@ -1,4 +1,4 @@
-//! The golden decisions: each file of `tests/scenarios` is a snapshot, a memory and a policy, and what must be decided.
+//! The golden decisions: each file of `tests/scenarios` has a snapshot, a memory and a policy, and the decision that they must give.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub(crate) struct Scenario {
     /// What the checker must refuse.
     #[serde(default)]
     pub(crate) violations: Vec<Rule>,
-    /// Words of what must be said of a memory that is not used.
+    /// Words that the message about an unused memory must contain.
     #[serde(default)]
     pub(crate) dropped: Vec<String>,
 }

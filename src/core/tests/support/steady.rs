@@ -1,4 +1,4 @@
-//! Pods that have served so many requests a second each for long, by closed forms and whatever is decided about them.
+//! Pods that have long served the same rate each, in closed form, whatever is decided about them.
 
 use super::prelude::*;
 
@@ -8,25 +8,25 @@ pub(crate) const IDLE: &str = "idle";
 /// Seconds between two scrapes, and between two evaluations.
 pub(crate) const SCRAPE: i64 = 15;
 
-/// The seconds of the scrapes that a signal has.
+/// The seconds at which a signal was scraped.
 pub(crate) fn scrapes(now: i64) -> impl Iterator<Item = i64> {
     (0..21).map(move |back| now - 2 - SCRAPE * back)
 }
 
-/// A fleet of one pod for each rate; of one without a rate there is no series.
+/// A fleet with one pod for each rate; a pod without a rate has no series.
 pub(crate) struct Steady {
     pub(crate) world: World,
     pub(crate) rates: Vec<Option<f64>>,
-    /// By how much a token takes longer than it did.
+    /// The factor by which a token takes longer than before.
     pub(crate) slower: f64,
-    /// The model has another variant, which has no replicas.
+    /// Whether the model has another variant, without replicas.
     pub(crate) has_idle_variant: bool,
-    /// What the first pod shows of a gauge in the newest scrape alone.
+    /// A gauge's value that the first pod shows in its newest scrape only.
     pub(crate) spike: Option<(Signal, f64)>,
 }
 
 impl Steady {
-    /// Latencies are promised, so that the analyzers of latency decide too.
+    /// A fleet with latency targets, so that the analyzers of latency decide too.
     pub(crate) fn new(analyzer: Analyzer, rates: &[Option<f64>]) -> Self {
         let mut world = World { policy: policy_of(analyzer), ..World::new(count(rates.len())) };
         let latency = LatencyTargets { ttft_ms: 400.0, itl_ms: 20.0 };
@@ -52,7 +52,7 @@ impl Steady {
         snapshot
     }
 
-    /// The number at the next scrape, which no HPA follows.
+    /// The number at the next scrape; no HPA follows it.
     pub(crate) fn number(&mut self) -> u32 {
         self.world.now += SCRAPE;
         match self.world.decide(&self.snapshot()) {
@@ -67,18 +67,18 @@ impl Steady {
     }
 }
 
-/// Requests of 1000 tokens and 200 generated. A token takes 10 ms, and half a millisecond more for each request that runs, so that
-/// this many run at `rate` requests a second; the first token takes 0.1 s. All that where a token is not `slower` than usual.
+/// The requests that run at `rate` requests/s with 1000 prompt tokens and 200 generated ones. A token takes 10 ms, and half a
+/// millisecond more for each running request; the first token takes 0.1 s. These times are multiplied by `slower`.
 fn running(rate: f64, slower: f64) -> f64 {
     (0.1 + 2.0 * slower) * rate / (1.0 - 0.1 * slower * rate)
 }
 
-/// What an engine shows that has served `rate` requests a second for long, each token `slower` than usual, but for a `spike` in the
+/// The signals of an engine that has long served `rate` requests/s, with tokens `slower` than usual, except for a `spike` in its
 /// newest scrape.
 fn engine(now: i64, rate: f64, slower: f64, spike: Option<(Signal, f64)>) -> Signals {
     let runs = running(rate, slower);
     let token = 0.01 + 0.0005 * runs;
-    // Counters by what a request adds.
+    // Counters, and the amount that each request adds.
     let values = [
         (Signal::KvUsage, 0.011 * runs),
         (Signal::Waiting, 0.0),
@@ -101,7 +101,7 @@ fn engine(now: i64, rate: f64, slower: f64, spike: Option<(Signal, f64)>) -> Sig
         let spike = spike.filter(|(of, _)| *of == signal).map(|(_, value)| value);
         let shown = |second: i64| match spike {
             Some(value) if second == now - 2 => value,
-            // From an hour before the first scrape on.
+            // They count from an hour before the first scrape.
             _ if signal.is_counter() => value * rate * (3600 + second) as f64,
             _ => value,
         };
