@@ -1,6 +1,5 @@
-//! The rules that no decision may break, derived a second time: from the snapshot, the memory before and the policy. It shares none of
-//! the arithmetic of the deciding stages, only accessors of these types, so that a mistake there is found here. It only reports;
-//! `decide` holds the previous number.
+//! The rules that no decision may break, derived a second time from the snapshot, the memory before and the policy. It shares no arithmetic with the
+//! deciding stages, only accessors of these types, so that a mistake there is found here. It only reports; `decide` holds the previous number.
 
 mod fits;
 
@@ -41,10 +40,9 @@ pub(crate) fn check_group<'d>(
     policy: &Policy,
     find: impl Fn(&VariantId) -> Option<&'d Decision>,
 ) -> Vec<Violation> {
-    let nothing = GroupMemory::default();
-    let case = ModelCheck { now, policy, id, group, before: before.unwrap_or(&nothing) };
-    let roles = [Role::Both, Role::Decode, Role::Prefill];
-    roles.into_iter().flat_map(|role| case.check_role(role, &find)).collect()
+    let empty = GroupMemory::default();
+    let model = ModelCheck { now, policy, id, group, before: before.unwrap_or(&empty) };
+    Role::ALL.into_iter().flat_map(|role| model.check_role(role, &find)).collect()
 }
 
 /// Variants without a decision, and decisions about variants that are not in the snapshot.
@@ -105,23 +103,27 @@ impl ModelCheck<'_> {
             return Vec::new();
         }
         let mut numbers: Vec<CheckedTarget<'_>> =
-            of_role.iter().filter_map(|state| self.number(state, find(&state.variant.id))).collect();
+            of_role.iter().filter_map(|state| self.checked_target(state, find(&state.variant.id))).collect();
         numbers.sort_by(|left, right| left.id().cmp(right.id()));
-        let measured = self.enough_measured(&of_role);
+        let is_measured = self.are_enough_measured(&of_role);
         let mut found = Vec::new();
         for number in &numbers {
-            found.extend(number.out_of_bounds());
-            found.extend(self.blind_decrease(number, measured));
-            found.extend(self.unjustified_zero(number, measured, &numbers));
+            found.extend(number.find_out_of_bounds());
+            found.extend(self.find_blind_decrease(number, is_measured));
+            found.extend(self.find_unearned_zero(number, is_measured, &numbers));
         }
         if self.policy.of(self.id).analyzer == Analyzer::SaturationPercent {
-            found.extend(self.more_than_a_step(&of_role, &numbers));
+            found.extend(self.find_larger_steps(&of_role, &numbers));
         }
-        found.extend(self.too_few_remain(&of_role, &numbers));
+        found.extend(self.find_removals_that_do_not_fit(&of_role, &numbers));
         found
     }
 
-    fn number<'s>(&self, state: &'s VariantState, decided: Option<&Decision>) -> Option<CheckedTarget<'s>> {
+    fn checked_target<'s>(
+        &self,
+        state: &'s VariantState,
+        decided: Option<&Decision>,
+    ) -> Option<CheckedTarget<'s>> {
         let Verdict::Target(target) = &decided?.verdict else { return None };
         let remembered = self.remembered(state).and_then(|memory| memory.target).map(Replicas::get);
         let promised = remembered.or(state.last_status.map(Replicas::get).filter(|last| *last > 0));
@@ -132,16 +134,16 @@ impl ModelCheck<'_> {
         self.before.variants.get(&state.variant.id.name)
     }
 
-    /// The source's answer is complete, and at least half of the serving pods of the role were measured lately. The others then count as
-    /// loaded as the busiest of these.
-    fn enough_measured(&self, of_role: &[&VariantState]) -> bool {
+    /// The source's answer is complete, and at least half of the serving pods of the role were measured recently. The others then count as
+    /// loaded like the busiest of these.
+    fn are_enough_measured(&self, of_role: &[&VariantState]) -> bool {
         let wanted = of_role.iter().filter(|state| state.scale.is_some_and(|scale| scale.spec.get() > 0));
         let (mut serving, mut measured, mut promised) = (0_u64, 0_u64, 0_u64);
         for state in wanted {
             promised += state.scale.map_or(0, |scale| u64::from(scale.ready.get()));
-            for replica in state.pods.iter().filter(|replica| replica.phase == Phase::Ready) {
+            for pod in state.pods.iter().filter(|pod| pod.phase == Phase::Ready) {
                 serving += 1;
-                measured += u64::from(measured_lately(replica, self.now));
+                measured += u64::from(is_measured_recently(pod, self.now));
             }
         }
         self.group.source == SourceHealth::Complete
@@ -155,32 +157,39 @@ impl ModelCheck<'_> {
         number.scale.spec.get() == 0 && self.group.source == SourceHealth::Complete
     }
 
-    fn blind_decrease(&self, number: &CheckedTarget<'_>, measured: bool) -> Option<Violation> {
+    fn find_blind_decrease(&self, number: &CheckedTarget<'_>, is_measured: bool) -> Option<Violation> {
         let promised = number.promised?;
         let allowed = number.bounded(promised);
-        if measured || self.is_scaled_to_zero(number) || number.decided >= allowed {
+        if is_measured || self.is_scaled_to_zero(number) || number.decided >= allowed {
             return None;
         }
         let breach = Breach::BlindDecrease { decided: number.decided, promised };
         Some(broken(number.id(), Rule::NoBlindDecrease, breach))
     }
 
-    /// The decisions leave fewer replicas than were promised (or run, where nothing was promised), or fewer serving ones, and the running
-    /// requests do not fit. What a lowered maximum, a limit or a measured zero takes away does not count.
-    fn too_few_remain(&self, of_role: &[&VariantState], numbers: &[CheckedTarget<'_>]) -> Vec<Violation> {
-        let least = |number: &CheckedTarget<'_>| self.least(number);
-        if !reduces_capacity(numbers, least) {
+    /// The decisions leave fewer replicas than were promised (or run, if nothing was promised), or fewer serving ones, and the running requests
+    /// do not fit into them. What a lowered maximum, a limit or a measured zero takes away does not count.
+    fn find_removals_that_do_not_fit(
+        &self,
+        of_role: &[&VariantState],
+        numbers: &[CheckedTarget<'_>],
+    ) -> Vec<Violation> {
+        let floor = |number: &CheckedTarget<'_>| self.removal_floor(number);
+        if !reduces_capacity(numbers, floor) {
             return Vec::new();
         }
-        let stay =
-            |state: &VariantState| number_of(state, numbers).map_or(u32::MAX, |number| self.stay(number));
-        let Some(breach) = find_overflow(&self.left(of_role, stay), self.now) else { return Vec::new() };
-        let fewer = numbers.iter().filter(|number| number.decided < least(number));
+        let number_left = |state: &VariantState| {
+            number_of(state, numbers).map_or(u32::MAX, |number| self.remaining_number(number))
+        };
+        let Some(breach) = find_overflow(&self.remaining_variants(of_role, number_left), self.now) else {
+            return Vec::new();
+        };
+        let fewer = numbers.iter().filter(|number| number.decided < floor(number));
         fewer.map(|number| broken(number.id(), Rule::FitsRemaining, breach.clone())).collect()
     }
 
     /// What remains of a role with the `decided` number of each variant.
-    fn left<'s>(
+    fn remaining_variants<'s>(
         &self,
         of_role: &[&'s VariantState],
         decided: impl Fn(&VariantState) -> u32,
@@ -192,38 +201,39 @@ impl ModelCheck<'_> {
             .collect()
     }
 
-    /// The number that an analyzer may go below only if the running requests fit.
-    fn least(&self, number: &CheckedTarget<'_>) -> u32 {
+    /// An analyzer may go below this number only if the running requests fit.
+    fn removal_floor(&self, number: &CheckedTarget<'_>) -> u32 {
         let promised = number.before();
-        let kept = if self.limited() { promised.min(number.bounded(number.base())) } else { promised };
-        let is_at_rest = number.scale.spec.get() == 0 || (number.decided == 0 && self.idle());
+        let kept =
+            if self.has_shared_limit() { promised.min(number.bounded(number.base())) } else { promised };
+        let is_at_rest = number.scale.spec.get() == 0 || (number.decided == 0 && self.is_idle());
         if is_at_rest { number.decided } else { kept }
     }
 
-    /// What remains of a variant. What a limit took back of a promise does not count against the removal of another variant.
-    fn stay(&self, number: &CheckedTarget<'_>) -> u32 {
+    /// The replicas of a variant that remain. What a limit took back of a promise does not count against a removal from another variant.
+    fn remaining_number(&self, number: &CheckedTarget<'_>) -> u32 {
         match number.promised {
-            Some(promised) if self.limited() && number.decided >= self.least(number) => {
+            Some(promised) if self.has_shared_limit() && number.decided >= self.removal_floor(number) => {
                 number.decided.max(number.bounded(promised))
             }
             _ => number.decided,
         }
     }
 
-    fn unjustified_zero(
+    fn find_unearned_zero(
         &self,
         number: &CheckedTarget<'_>,
-        measured: bool,
+        is_measured: bool,
         of_role: &[CheckedTarget<'_>],
     ) -> Option<Violation> {
         let bounds = number.state.variant.bounds;
-        let forced = bounds.max.is_some_and(|max| max.get() == 0);
-        let others_serve = of_role.iter().any(|number| number.decided > 0 && number.serves());
-        let optimized = self.policy.of(self.id).analyzer.is_of_capacity();
-        let covered = optimized && others_serve && (measured || number.promised == Some(0));
-        let earned =
-            bounds.min.get() == 0 && (number.scale.spec.get() == 0 || forced || covered || self.idle());
-        if number.decided > 0 || earned {
+        let is_forced = bounds.max.is_some_and(|max| max.get() == 0);
+        let do_others_serve = of_role.iter().any(|number| number.decided > 0 && number.serves());
+        let is_optimized = self.policy.of(self.id).analyzer.is_of_capacity();
+        let is_covered = is_optimized && do_others_serve && (is_measured || number.promised == Some(0));
+        let is_earned = bounds.min.get() == 0
+            && (number.scale.spec.get() == 0 || is_forced || is_covered || self.is_idle());
+        if number.decided > 0 || is_earned {
             return None;
         }
         let breach = Breach::UnearnedZero { min: bounds.min, running: number.scale.current };
@@ -231,40 +241,46 @@ impl ModelCheck<'_> {
     }
 
     /// The whole model may be scaled to zero, has been idle for the retention period, and shows no request now.
-    fn idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let policy = self.policy.scale_to_zero(self.id);
         let all = &self.group.variants;
-        let long =
+        let has_been_idle =
             self.before.idle_since.is_some_and(|since| seconds(since, self.now) >= policy.retention.get());
-        let calm = |engine: &Signals| {
+        let is_idle = |engine: &Signals| {
             [Signal::Running, Signal::Waiting]
                 .iter()
                 .all(|signal| engine.newest(*signal).is_some_and(|sample| sample.value <= 0.0))
         };
         let ready = all.iter().flat_map(|state| &state.pods).filter(|pod| pod.phase == Phase::Ready);
-        let quiet = ready.into_iter().all(|pod| serving(pod).all(calm) && measured_lately(pod, self.now));
-        let quiet = quiet
+        let are_pods_quiet =
+            ready.into_iter().all(|pod| serving(pod).all(is_idle) && is_measured_recently(pod, self.now));
+        let is_quiet = are_pods_quiet
             && self
                 .group
                 .scheduler
                 .newest(Signal::SchedulerQueueSize)
                 .is_some_and(|sample| sample.value <= 0.0);
-        let may = all.iter().all(|state| state.variant.bounds.min.get() == 0);
-        policy.enabled && self.group.source == SourceHealth::Complete && long && quiet && may
+        let may_be_zero = all.iter().all(|state| state.variant.bounds.min.get() == 0);
+        policy.enabled
+            && self.group.source == SourceHealth::Complete
+            && has_been_idle
+            && is_quiet
+            && may_be_zero
     }
 
     /// Between two cycles no number moves. In a cycle one variant of the role moves by one step, from its promise or from what runs.
-    fn more_than_a_step(&self, of_role: &[&VariantState], numbers: &[CheckedTarget<'_>]) -> Vec<Violation> {
-        let over = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
-        let due = self.before.cycle_at.is_none_or(over);
+    fn find_larger_steps(&self, of_role: &[&VariantState], numbers: &[CheckedTarget<'_>]) -> Vec<Violation> {
+        let has_ended = |at| at > self.now || seconds(at, self.now) >= self.policy.cycle.get();
+        let due = self.before.cycle_at.is_none_or(has_ended);
         let may_relieve = self.is_under_pressure(of_role);
-        let relieved = |number: &CheckedTarget<'_>| may_relieve && number.is_relieved(of_role);
-        let held = |number: &CheckedTarget<'_>| due && self.is_held(number, of_role, numbers);
-        let moved =
-            numbers.iter().filter(|number| !self.stays(number, due) && !relieved(number) && !held(number));
+        let is_relieved = |number: &CheckedTarget<'_>| may_relieve && number.is_relieved(of_role);
+        let is_held = |number: &CheckedTarget<'_>| due && self.is_held(number, of_role, numbers);
+        let moved = numbers
+            .iter()
+            .filter(|number| !self.is_unchanged(number, due) && !is_relieved(number) && !is_held(number));
         let moved: Vec<&CheckedTarget<'_>> = moved.collect();
-        let one_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.by_a_step());
-        if moved.is_empty() || one_allowed {
+        let is_allowed = due && moved.len() == 1 && moved.iter().all(|number| number.is_by_a_step());
+        if moved.is_empty() || is_allowed {
             return Vec::new();
         }
         let names: Vec<SmolStr> = moved.iter().map(|number| number.id().name.clone()).collect();
@@ -275,27 +291,28 @@ impl ModelCheck<'_> {
         moved.iter().map(|number| broken(number.id(), Rule::OneStep, breach(number))).collect()
     }
 
-    /// The analyzer did not choose the number: it was promised, or it runs, or a limit leaves less than was promised and more than runs,
-    /// or the variant goes to or comes from zero.
-    fn stays(&self, number: &CheckedTarget<'_>, due: bool) -> bool {
+    /// The analyzer did not choose the number: it was promised, or it runs; or a limit leaves less than was promised and at least what runs; or
+    /// the variant goes to or comes from zero.
+    fn is_unchanged(&self, number: &CheckedTarget<'_>, due: bool) -> bool {
         let decided = number.decided;
         // A requested replica without a pod yet counts as one: only a measured zero may take it, and that is no step.
         let current = number.bounded(number.base().max(u32::from(number.scale.spec.get() > 0)));
         let promised = number.promised.map(|promised| number.bounded(promised));
         let runs_and_may = due || promised.is_none() || promised == Some(0);
-        let granted =
-            due && self.limited() && promised.is_some_and(|promised| (current..promised).contains(&decided));
+        let granted = due
+            && self.has_shared_limit()
+            && promised.is_some_and(|promised| (current..promised).contains(&decided));
         let woken = decided == 1 && (promised.unwrap_or(0) == 0 || number.scale.spec.get() == 0);
         let asleep = decided == number.bounded(0);
         promised == Some(decided)
             || (runs_and_may && decided == current)
             || granted
             || woken
-            || (asleep && self.may_rest(number))
+            || (asleep && self.may_be_zero(number))
     }
 
-    /// As much of a promise is held as the running requests need: they fit (or no replica is removed in all), and with one replica fewer,
-    /// and nothing added elsewhere, they would not.
+    /// The removal guard holds as much of a promise as the running requests need: they fit, or no replica is removed in all, and with one
+    /// replica fewer and nothing added elsewhere they would not.
     fn is_held(
         &self,
         number: &CheckedTarget<'_>,
@@ -307,22 +324,22 @@ impl ModelCheck<'_> {
                 number_of(state, numbers)
                     .map_or(u32::MAX, |found| if found.id() == number.id() { own } else { of_other(found) })
             };
-            find_overflow(&self.left(of_role, decided), self.now).is_some()
+            find_overflow(&self.remaining_variants(of_role, decided), self.now).is_some()
         };
         (1..number.before()).contains(&number.decided)
             && (!reduces_capacity(numbers, |number| number.before())
-                || !with(number.decided, &|number| self.stay(number)))
+                || !with(number.decided, &|number| self.remaining_number(number)))
             && with(number.decided - 1, &|number| number.decided.min(number.before()))
     }
 
     /// The policy has a shared limit.
-    fn limited(&self) -> bool {
+    fn has_shared_limit(&self) -> bool {
         let limits = &self.policy.limits;
         limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
     }
 
-    /// The safety net may act, between two cycles too and by more than a step: five requests waited in a Ready pod of the role, or some with
-    /// a full KV cache, or some at the scheduler, or a pod ran about as many as its argument allows, so that others may wait unseen.
+    /// The safety net may act, also between two cycles and by more than a step: five requests waited in a Ready pod of the role; or some with a
+    /// full KV cache; or some at the scheduler; or a pod ran about as many as its argument allows, so that others may wait unseen.
     fn is_under_pressure(&self, of_role: &[&VariantState]) -> bool {
         let reached = |series: Series<'_>, least: f64| series.iter().any(|sample| sample.value >= least);
         let waited = |series: Series<'_>| series.iter().any(|sample| sample.value > 0.0);
@@ -335,15 +352,15 @@ impl ModelCheck<'_> {
                 || (waited(waiting) && reached(engine.get(Signal::KvUsage), 0.95))
         };
         let any_full = |state: &VariantState| {
-            let mut ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
+            let mut ready = state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
             ready.any(|pod| serving(pod).any(|engine| full(state, engine)))
         };
         of_role.iter().any(|state| any_full(state))
             || waited(self.group.scheduler.get(Signal::SchedulerQueueSize))
     }
 
-    fn may_rest(&self, number: &CheckedTarget<'_>) -> bool {
-        number.scale.spec.get() == 0 || self.idle()
+    fn may_be_zero(&self, number: &CheckedTarget<'_>) -> bool {
+        number.scale.spec.get() == 0 || self.is_idle()
     }
 }
 
@@ -367,7 +384,7 @@ impl CheckedTarget<'_> {
         self.bounded(self.promised.unwrap_or(self.base()))
     }
 
-    fn out_of_bounds(&self) -> Option<Violation> {
+    fn find_out_of_bounds(&self) -> Option<Violation> {
         let (decided, nearest) = (self.decided, self.bounded(self.decided));
         let breach = Breach::OutOfBounds { decided, nearest };
         (nearest != decided).then(|| broken(self.id(), Rule::WithinBounds, breach))
@@ -375,12 +392,12 @@ impl CheckedTarget<'_> {
 
     /// A ready pod of it has shown something.
     fn serves(&self) -> bool {
-        let ready = self.state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
-        ready.into_iter().any(|replica| !replica.engines.is_empty())
+        let ready = self.state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
+        ready.into_iter().any(|pod| !pod.engines.is_empty())
     }
 
-    /// At least what was promised or runs, and at most half of what the role runs more than that, or than the next number that an HPA acts
-    /// on. For a variant that is scaled to 0, the number in its status does not count.
+    /// The number is at least what was promised or runs, and exceeds that, or the next number that an HPA acts on, by at most half of what the
+    /// role runs. For a variant that is scaled to 0, the number in its status does not count.
     fn is_relieved(&self, of_role: &[&VariantState]) -> bool {
         let base = |scale: Scale| scale.current.get().min(scale.spec.get());
         let running: u64 =
@@ -397,7 +414,7 @@ impl CheckedTarget<'_> {
     }
 
     /// At most the next number that an HPA acts on (outside 9 to 11 tenths of what runs), or the bound on the way there.
-    fn by_a_step(&self) -> bool {
+    fn is_by_a_step(&self) -> bool {
         let reaches = |start: u32| {
             let ten = |tenths: u32| u64::from(start) * u64::from(tenths);
             let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -417,15 +434,14 @@ fn number_of<'n, 's>(
     numbers.binary_search_by(|number| number.id().cmp(&state.variant.id)).ok().map(|at| &numbers[at])
 }
 
-/// The decisions leave fewer replicas in all than `least` says of each, or fewer of those that are Ready: what is added elsewhere
-/// does not serve yet.
-fn reduces_capacity(numbers: &[CheckedTarget<'_>], least: impl Fn(&CheckedTarget<'_>) -> u32) -> bool {
+/// The decisions leave fewer replicas in all than the sum of `floor`, or fewer Ready ones: what is added elsewhere does not serve yet.
+fn reduces_capacity(numbers: &[CheckedTarget<'_>], floor: impl Fn(&CheckedTarget<'_>) -> u32) -> bool {
     let (decided, all) = numbers.iter().fold((0_u64, 0_u64), |(decided, all), number| {
-        (decided + u64::from(number.decided), all + u64::from(least(number)))
+        (decided + u64::from(number.decided), all + u64::from(floor(number)))
     });
     let takes_ready = |number: &CheckedTarget<'_>| {
-        let [decided, least] = [number.decided, least(number)].map(|replicas| awake(number.state, replicas));
-        decided < least.min(ready(number.state))
+        let [decided, floor] = [number.decided, floor(number)].map(|replicas| awake(number.state, replicas));
+        decided < floor.min(ready(number.state))
     };
     decided < all || numbers.iter().any(takes_ready)
 }
@@ -436,9 +452,9 @@ fn seconds(from: Timestamp, to: Timestamp) -> f64 {
 
 /// Every engine of the pod has shown both signals within two scrapes, or half a minute where scrapes are faster, and
 /// its samples reach back a minute, or to when the pod began to serve, but for one scrape and 5 s.
-fn measured_lately(replica: &Pod, now: Timestamp) -> bool {
-    let served = seconds(replica.ready_or_created(), now);
-    let lately = |engine: &Signals| {
+fn is_measured_recently(pod: &Pod, now: Timestamp) -> bool {
+    let served = seconds(pod.ready_or_created(), now);
+    let is_recent = |engine: &Signals| {
         let (kv, waiting) = (engine.get(Signal::KvUsage), engine.get(Signal::Waiting));
         let within = |gap: f64| {
             let (newest, oldest) = ((2.0 * gap).max(30.0), served.min(60.0) - gap - 5.0);
@@ -447,11 +463,11 @@ fn measured_lately(replica: &Pod, now: Timestamp) -> bool {
                     && series.first().is_some_and(|first| seconds(first.at, now) >= oldest)
             })
         };
-        // Slower scrapes only allow more.
+        // A longer gap only allows more, so it is computed only if needed.
         within(0.0)
             || within(usual_gap(if waiting.iter().count() >= kv.iter().count() { waiting } else { kv }))
     };
-    !replica.engines.is_empty() && serving(replica).all(lately)
+    !pod.engines.is_empty() && serving(pod).all(is_recent)
 }
 
 fn usual_gap(series: Series<'_>) -> f64 {
@@ -462,10 +478,10 @@ fn usual_gap(series: Series<'_>) -> f64 {
 }
 
 /// The engines of a pod, without those that show neither signal while others do.
-fn serving(replica: &Pod) -> impl Iterator<Item = &Signals> {
+fn serving(pod: &Pod) -> impl Iterator<Item = &Signals> {
     let shows = |engine: &Signals| {
         !(engine.get(Signal::KvUsage).is_empty() && engine.get(Signal::Waiting).is_empty())
     };
-    let is_any_shown = replica.engines.values().any(shows);
-    replica.engines.values().filter(move |engine| shows(engine) || !is_any_shown)
+    let is_any_shown = pod.engines.values().any(shows);
+    pod.engines.values().filter(move |engine| shows(engine) || !is_any_shown)
 }

@@ -10,8 +10,8 @@ use crate::sequence_limit::MAX_SEEN;
 use crate::snapshot::{Phase, Pod, Series, Signal, Signals, VariantState};
 use crate::units::{count, figure};
 
-/// The last tenth is for chance. A billionth more, so that the order of a sum decides nothing.
-const FILLED: f64 = 0.9 * (1.0 + 1e-9);
+/// A tenth is kept for chance. A billionth more may be used, so that the rounding error of a sum decides nothing.
+const MAX_SHARE: f64 = 0.9 * (1.0 + 1e-9);
 
 /// Peaks are those of this time, seconds, and of two scrapes where these are slower.
 const WINDOW: f64 = 60.0;
@@ -26,12 +26,12 @@ pub(super) struct RemainingVariant<'a> {
 
 /// What does not fit into `left`; `None` if everything does, or if that is not known.
 pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Option<Breach> {
-    let too_much = |used: f64, there: f64| used > FILLED * there;
-    let of_requests = load(left, |pod| requests(pod, now));
-    if let (Some(used), Some(there)) = (of_requests, remaining(left, sequences))
-        && too_much(used, there)
+    let too_much = |used: f64, remaining: f64| used > MAX_SHARE * remaining;
+    let requests = load(left, |pod| requests(pod, now));
+    if let (Some(used), Some(sequences)) = (requests, remaining(left, sequences))
+        && too_much(used, sequences)
     {
-        let (used, remaining) = (figure(used), figure(there));
+        let (used, remaining) = (figure(used), figure(sequences));
         return Some(Breach::Overfull { limit: Shortfall::Sequences { used, remaining } });
     }
     let serving = left.iter().filter(|variant| ready(variant.state) > 0);
@@ -48,8 +48,8 @@ pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Op
             serving.map(|(state, pod)| Some(share(pod, now)? * size(state)?)).collect();
         total(&usages, left)
     };
-    let (used, there) = (used?, remaining(left, |variant| size(variant.state))?);
-    let (is_overfull, used, remaining) = (too_much(used, there), figure(used), figure(there));
+    let (used, capacity) = (used?, remaining(left, |variant| size(variant.state))?);
+    let (is_overfull, used, remaining) = (too_much(used, capacity), figure(used), figure(capacity));
     is_overfull.then_some(if sizes.is_some() {
         Breach::Overfull { limit: Shortfall::KvCache { used, remaining } }
     } else {
@@ -58,7 +58,7 @@ pub(super) fn find_overflow(left: &[RemainingVariant<'_>], now: Timestamp) -> Op
 }
 
 fn pods(state: &VariantState) -> impl Iterator<Item = &Pod> {
-    state.pods.iter().filter(|replica| replica.phase == Phase::Ready)
+    state.pods.iter().filter(|pod| pod.phase == Phase::Ready)
 }
 
 /// How many of `replicas` are awake if the sleeping pods stay: a ReplicaSet takes a sleeping pod for a ready one.

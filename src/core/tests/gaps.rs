@@ -1,4 +1,4 @@
-//! What an analyzer does not know of its pods is reported with its cause, and another one decides about additions meanwhile.
+//! What an analyzer does not know about its pods is reported with its cause, and a fallback decides about additions meanwhile.
 
 use crate::support::prelude::*;
 use crate::support::steady::scrapes;
@@ -12,18 +12,18 @@ struct Fleet {
     memory: Memory,
     now: i64,
     pods: u32,
-    /// Requests a second of a pod: 1000 tokens of prompt, 200 generated, 20 ms between two.
+    /// Requests/s of each pod, with 1000 prompt tokens, 200 generated ones, and 20 ms between two of these.
     rate: f64,
     kv: f64,
     waiting: f64,
-    /// Tokens that an answer has.
+    /// Tokens of an answer.
     output: f64,
-    /// What so many of the pods do not show.
+    /// Signals that the first so many pods do not show.
     lacking: (Vec<Signal>, u32),
     /// The counters of all pods stand still since this second.
     frozen_since: Option<i64>,
-    /// What else is so of what is seen.
-    bend: fn(&mut ModelGroup),
+    /// A last change to the model as the snapshot shows it.
+    adjust: fn(&mut ModelGroup),
 }
 
 fn fleet(analyzer: Analyzer) -> Fleet {
@@ -42,12 +42,12 @@ fn fleet(analyzer: Analyzer) -> Fleet {
         output: 200.0,
         lacking: (Vec::new(), 0),
         frozen_since: None,
-        bend: |_| {},
+        adjust: |_| {},
     }
 }
 
 impl Fleet {
-    /// Of all pods.
+    /// The same fleet, none of whose pods shows `signals`.
     fn without(self, signals: &[Signal]) -> Self {
         let pods = self.pods;
         Self { lacking: (signals.to_vec(), pods), ..self }
@@ -96,7 +96,7 @@ impl Fleet {
 
     fn snapshot(&self) -> Snapshot {
         let mut group = model_group(vec![self.state()]);
-        (self.bend)(&mut group);
+        (self.adjust)(&mut group);
         snapshot_of(at(self.now), group)
     }
 
@@ -113,7 +113,7 @@ impl Fleet {
         self.decide(later).gap
     }
 
-    /// The numbers of so many evaluations, 15 s apart, while the pods are as many as that.
+    /// The numbers decided by so many evaluations, 15 s apart. The fleet has as many pods as the last one decided.
     fn follow(&mut self, evaluations: u32) -> Vec<u32> {
         let follow = |_| {
             let number = number_of(&self.decide(15).verdict).unwrap().get();
@@ -129,7 +129,7 @@ impl Fleet {
 
 const GAPS: Signal = Signal::InterTokenLatencySum;
 
-/// The second pod says that it sleeps, and nothing else.
+/// The second pod reports that it sleeps, and shows nothing else.
 fn send_to_sleep(group: &mut ModelGroup) {
     let variant = &mut group.variants[0];
     fall_asleep(variant.pods[1].engines.get_mut("0").unwrap());
@@ -148,8 +148,8 @@ fn each_cause_of_a_gap_is_reported_by_its_own_name() {
         (GapCause::SeriesDropped, fleet(Analyzer::Rate).without(&[GAPS])),
         (GapCause::EngineVersion, Fleet { lacking: (vec![GAPS], 2), ..fleet(Analyzer::Rate) }),
         (GapCause::Contradicted, Fleet { frozen_since: Some(-100), ..fleet(Analyzer::Rate) }),
-        (GapCause::PartialSource, Fleet { bend: lose_a_store, ..fleet(Analyzer::Rate) }),
-        (GapCause::Asleep, Fleet { bend: send_to_sleep, ..fleet(Analyzer::Rate) }),
+        (GapCause::PartialSource, Fleet { adjust: lose_a_store, ..fleet(Analyzer::Rate) }),
+        (GapCause::Asleep, Fleet { adjust: send_to_sleep, ..fleet(Analyzer::Rate) }),
         (GapCause::NotLearned, Fleet { output: 1.0, rate: 20.0, now: -190, ..fleet(Analyzer::Rate) }),
     ];
     for (cause, mut fleet) in all {
@@ -162,12 +162,12 @@ fn each_cause_of_a_gap_is_reported_by_its_own_name() {
         assert_eq!(gap.warning.as_deref(), (cause == GapCause::PartialSource).then_some("a store is down"));
     }
     let mut down = fleet(Analyzer::Rate).without(&[GAPS]);
-    down.bend = |group| group.source = SourceHealth::Down { cause: "refused".into() };
-    assert_eq!(down.gap(0), None, "of a source that is down everything is unknown");
+    down.adjust = |group| group.source = SourceHealth::Down { cause: "refused".into() };
+    assert_eq!(down.gap(0), None, "nothing is known while the source is down");
     assert_eq!(fleet(Analyzer::Rate).gap(0), None);
 }
 
-/// The engine says that it sleeps, and nothing else.
+/// The engine reports that it sleeps, and shows nothing else.
 fn fall_asleep(engine: &mut Signals) {
     *engine = Signals::default();
     engine.add(Signal::Asleep, [Sample { at: at(-1), value: 1.0 }]);
@@ -176,19 +176,19 @@ fn fall_asleep(engine: &mut Signals) {
 #[test]
 fn pods_that_stay_out_of_the_list_of_pods_are_a_gap() {
     let mut fleet = fleet(Analyzer::Rate);
-    fleet.bend = |group| group.variants[0].scale.as_mut().unwrap().ready = Replicas::new(6);
+    fleet.adjust = |group| group.variants[0].scale.as_mut().unwrap().ready = Replicas::new(6);
     assert_eq!(fleet.gap(0), None, "the list may be a moment behind");
     assert_eq!(fleet.gap(45), None);
     let gap = fleet.gap(15).unwrap();
     assert_eq!((gap.cause, gap.pods, gap.serving), (GapCause::PodsNotListed, 2, 6));
-    fleet.bend = |_| {};
+    fleet.adjust = |_| {};
     assert_eq!(fleet.gap(15), None);
-    fleet.bend = |group| group.variants[0].scale.as_mut().unwrap().ready = Replicas::new(5);
+    fleet.adjust = |group| group.variants[0].scale.as_mut().unwrap().ready = Replicas::new(5);
     assert_eq!(fleet.gap(15), None, "another moment");
 }
 
 #[test]
-fn the_best_analyzer_that_can_be_measured_stands_in() {
+fn the_best_analyzer_that_can_be_measured_is_the_fallback() {
     let sizes = Signal::RequestPromptTokensSum;
     let cases: [(Analyzer, &[Signal], Option<Analyzer>); 10] = [
         (Analyzer::Rate, &[GAPS], Some(Analyzer::Saturation)),
@@ -226,7 +226,7 @@ fn a_fallback_adds_and_never_removes() {
 fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
     for analyzer in Analyzer::ALL {
         for signal in analyzer.needed(Role::Both).iter() {
-            // Three waiting requests: much where the queue alone is read, and no saturated fleet.
+            // Three waiting requests: many for an analyzer that reads only the queue, but the fleet is not saturated.
             let busy = Fleet { kv: 0.93, waiting: 3.0, rate: 10.0, ..fleet(analyzer) };
             let mut lacking = busy.without(&[signal]);
             let gap = lacking.gap(0).unwrap();
@@ -241,12 +241,12 @@ fn without_a_needed_signal_the_number_grows_and_does_not_fall() {
                 grows || !(reads_half || gap.fallback.is_some()),
                 "{analyzer:?} without {signal:?}: {last:?}"
             );
-            // By what is left of gauges, or by answers instead of first tokens, the chosen one still finds something.
+            // The chosen analyzer still finds something in the remaining gauges, or in answers instead of first tokens.
             let does_without = match analyzer {
                 Analyzer::Rate => false,
                 Analyzer::Throughput => [Signal::Waiting, Signal::TimeToFirstTokenCount].contains(&signal),
                 Analyzer::Weighted => signal == Signal::Waiting,
-                // Without a queue, and without a limit of sequences by which it could be estimated.
+                // It has neither a queue nor a maximum of sequences by which a queue could be estimated.
                 Analyzer::Saturation => false,
                 _ => [Signal::KvUsage, Signal::Waiting].contains(&signal),
             };
@@ -268,12 +268,12 @@ fn an_analyzer_that_never_learns_although_all_signals_are_there_is_a_gap() {
     assert_eq!((gap.cause, gap.missing.len()), (GapCause::NotLearned, 0));
     assert_eq!(gap.fallback, Some(Analyzer::Saturation));
     assert!(fleet.follow(10).last() > Some(&4), "the cache is full");
-    // At rest nobody can learn, and nothing is wrong.
+    // Without load nothing can be learned, and nothing is wrong.
     let mut idle = Fleet { rate: 0.0, kv: 0.0, ..one_token() };
     for _ in 0..40 {
         assert_eq!(idle.gap(15), None);
     }
-    // And once it has learned, there is no gap.
+    // Once it has learned, there is no gap.
     fleet.output = 200.0;
     fleet.rate = 2.0;
     fleet.memory.groups.values_mut().for_each(|group| group.signal_history = None);
@@ -294,7 +294,7 @@ fn time_without_pods_does_not_count_as_learning_time() {
     assert_eq!(fleet.gap(15).map(|gap| gap.cause), Some(GapCause::NotLearned));
 }
 
-/// The model's pods only generate, and four more, which are idle, only compute prompts.
+/// The model's pods only generate; four more, which are idle, only compute prompts.
 fn split_from_idle_prefill(group: &mut ModelGroup) {
     let newest = group.variants[0].pods[0].engines.get("0").unwrap().newest(Signal::Running).unwrap();
     let now = newest.at.as_second() - at(0).as_second() + 2;
@@ -302,8 +302,8 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
     group.variants[0].variant.role = Role::Decode;
     idle.variant.role = Role::Prefill;
     (idle.variant.id, idle.variant.target.name) = (id("idle"), "idle".into());
-    for (index, replica) in idle.pods.iter_mut().enumerate() {
-        replica.name = format!("idle-{index}").into();
+    for (index, pod) in idle.pods.iter_mut().enumerate() {
+        pod.name = format!("idle-{index}").into();
     }
     group.variants.push(idle);
     group.sort();
@@ -313,7 +313,7 @@ fn split_from_idle_prefill(group: &mut ModelGroup) {
 fn a_busy_role_gets_its_fallback_although_another_role_is_idle() {
     for analyzer in [Analyzer::QueueingModel, Analyzer::Throughput] {
         let mut fleet = Fleet { output: 1.0, rate: 20.0, kv: 0.93, ..fleet(analyzer) };
-        fleet.bend = split_from_idle_prefill;
+        fleet.adjust = split_from_idle_prefill;
         let numbers = fleet.follow(30);
         assert_eq!(fleet.gap(15).unwrap().fallback, Some(Analyzer::Saturation), "{analyzer:?}");
         assert!(numbers.last() > Some(&4), "{analyzer:?}: the cache is full: {numbers:?}");
@@ -360,14 +360,14 @@ fn a_secondary_analyzer_keeps_its_veto_whatever_signal_it_lacks() {
     assert!(numbers.iter().all(|number| *number >= 4), "{numbers:?}");
 }
 
-/// The state of six pods of which `sleepers` sleep and the others run 20.4 requests each of 32.
+/// Six pods, of which `sleepers` sleep; each of the others runs 20.4 requests of at most 32.
 fn sleeping(sleepers: usize) -> VariantState {
     let mut state = Fleet { pods: 6, rate: 5.0, ..fleet(Analyzer::Rate) }.state();
     let engine = EngineParameters { max_sequences: 32, ..EngineParameters::defaults(Engine::Vllm) };
     state.template.engine = Some(engine);
-    for (at_place, replica) in state.pods.iter_mut().enumerate() {
-        let engine = replica.engines.get_mut("0").unwrap();
-        if at_place < sleepers {
+    for (index, pod) in state.pods.iter_mut().enumerate() {
+        let engine = pod.engines.get_mut("0").unwrap();
+        if index < sleepers {
             fall_asleep(engine);
         }
     }
@@ -390,7 +390,7 @@ fn a_removal_does_not_count_on_pods_that_sleep() {
     assert_eq!(RemainingCapacity::new([(&half, 0)], at(0)).find_shortfall(&[6]), None);
     // The checker says the same by itself.
     let mut fleet = Fleet { pods: 6, ..fleet(Analyzer::Rate) };
-    fleet.bend = |group| group.variants = vec![sleeping(3)];
+    fleet.adjust = |group| group.variants = vec![sleeping(3)];
     let snapshot = fleet.snapshot();
     let mut outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &fleet.policy);
     let Verdict::Target(target) = &mut outcome.decisions.get_mut(&id("llama")).unwrap().verdict else {

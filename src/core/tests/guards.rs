@@ -1,5 +1,5 @@
-//! The two guards above every analyzer, for every snapshot, memory and policy, however odd: what has no room left is not
-//! shrunk and grows, and what runs fits into what a removal leaves.
+//! The two guards above every analyzer, for any snapshot, memory and policy: a saturated fleet is not shrunk but grows, and
+//! the running requests fit into what a removal leaves.
 
 use crate::support::cases;
 use crate::support::prelude::*;
@@ -24,7 +24,7 @@ fn of_a_minute(value: f64) -> impl Iterator<Item = Sample> {
     (0..6).map(move |back| Sample { at: NOW - SignedDuration::from_secs(1 + 14 * back), value })
 }
 
-/// In each scrape of the last minute so many wait in every engine of the pods that serve, and the KV cache is so full.
+/// The same snapshot, in which every engine of a Ready pod shows this queue and KV usage in each scrape of the last minute.
 fn pressed(snapshot: &Snapshot, waiting: f64, kv: f64) -> Snapshot {
     let mut snapshot = snapshot.clone();
     for group in snapshot.groups.values_mut() {
@@ -32,21 +32,21 @@ fn pressed(snapshot: &Snapshot, waiting: f64, kv: f64) -> Snapshot {
             group.source = SourceHealth::Complete;
         }
         for state in &mut group.variants {
-            for replica in state.pods.iter_mut().filter(|pod| pod.phase == Phase::Ready) {
-                let mut engine = replica.engines.values().next().cloned().unwrap_or_default();
+            for pod in state.pods.iter_mut().filter(|pod| pod.phase == Phase::Ready) {
+                let mut engine = pod.engines.values().next().cloned().unwrap_or_default();
                 retain(&mut engine, |signal| !matches!(signal, Signal::Waiting | Signal::KvUsage));
                 engine.add(Signal::Waiting, of_a_minute(waiting));
                 engine.add(Signal::KvUsage, of_a_minute(kv));
-                replica.engines = [("0".into(), engine)].into();
+                pod.engines = [("0".into(), engine)].into();
             }
-            // Else not every pod that the scale object counts would be there.
+            // The scale object must count the pods that are listed, or some would be missing.
             count_ready(state);
         }
     }
     snapshot
 }
 
-fn is_limited(policy: &Policy) -> bool {
+fn has_shared_limit(policy: &Policy) -> bool {
     let limits = &policy.limits;
     limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
 }
@@ -57,53 +57,57 @@ fn roles(snapshot: &Snapshot) -> Vec<Vec<&VariantState>> {
     [Role::Both, Role::Decode, Role::Prefill].map(of).into()
 }
 
-/// A variant from whose role something is removed.
+/// A variant of a role from which a replica is removed.
 struct Remains<'a> {
     state: &'a VariantState,
     ready: f64,
-    /// Of these, those that stay.
-    stay: f64,
+    /// Ready pods that stay.
+    staying: f64,
 }
 
 impl<'a> Remains<'a> {
-    /// All of a role; `None` where no analyzer has removed anything of it.
+    /// The variants of a role; `None` if no analyzer removed a replica from it.
     fn of(
         states: &[&'a VariantState],
         outcome: &Outcome,
         memory: &Memory,
-        limited: bool,
+        is_limited: bool,
     ) -> Option<Vec<Self>> {
-        let (mut remains, mut fewer, mut decided, mut before) = (Vec::new(), false, 0, 0);
+        let (mut remains, mut removes, mut decided, mut before) = (Vec::new(), false, 0, 0);
         for state in states {
             let (number, scale) = (number(outcome, state), state.scale.unwrap());
             let ready = count(state.pods.iter().filter(is_ready).count());
-            // What has no number stays.
+            // A variant without a number keeps all its pods.
             let own = number.map_or(u32::MAX, Replicas::get);
             let promised = promised(state, memory).unwrap_or(scale.base());
             let from = state.variant.bounds.clamp(promised).get();
-            let from = if limited { from.min(state.variant.bounds.clamp(scale.base()).get()) } else { from };
-            // A measured zero is exempt, and what sleeps is nothing that is removed.
-            let rests = scale.spec == Replicas::ZERO || own == 0;
-            let least = if rests || number.is_none() { own } else { from };
-            // What a limit takes of a promise is held against no other variant's removal.
-            let stay = if limited && own >= least {
+            let from =
+                if is_limited { from.min(state.variant.bounds.clamp(scale.base()).get()) } else { from };
+            // A measured zero is exempt from the rule, and a variant at zero has nothing to remove.
+            let may_be_zero = scale.spec == Replicas::ZERO || own == 0;
+            let floor = if may_be_zero || number.is_none() { own } else { from };
+            // If a limit cuts a promise, the missing part does not count against another variant's removal.
+            let staying = if is_limited && own >= floor {
                 own.max(state.variant.bounds.clamp(promised).get())
             } else {
                 own
             };
-            fewer |= own < least.min(ready);
-            (decided, before) = (decided + u64::from(own), before + u64::from(least));
-            remains.push(Self { state, ready: f64::from(ready), stay: f64::from(stay.min(ready)) });
+            removes |= own < floor.min(ready);
+            (decided, before) = (decided + u64::from(own), before + u64::from(floor));
+            remains.push(Self { state, ready: f64::from(ready), staying: f64::from(staying.min(ready)) });
         }
-        (fewer || decided < before).then_some(remains)
+        (removes || decided < before).then_some(remains)
     }
 }
 
-/// What Ready pods of all variants have, and what those that stay have; `None` where that is not known of one that serves.
-fn have(remains: &[Remains<'_>], of: impl Fn(&Remains<'_>) -> Option<f64>) -> Option<[f64; 2]> {
-    remains.iter().filter(|variant| variant.ready > 0.0).try_fold([0.0, 0.0], |[all, left], variant| {
-        let of_a_pod = of(variant)?;
-        Some([all + variant.ready * of_a_pod, left + variant.stay * of_a_pod])
+/// The sum of `per_pod` over the Ready pods, and over those that stay; `None` if it is unknown for a variant that serves.
+fn all_and_staying(
+    remains: &[Remains<'_>],
+    per_pod: impl Fn(&Remains<'_>) -> Option<f64>,
+) -> Option<[f64; 2]> {
+    remains.iter().filter(|variant| variant.ready > 0.0).try_fold([0.0, 0.0], |[all, staying], variant| {
+        let value = per_pod(variant)?;
+        Some([all + variant.ready * value, staying + variant.staying * value])
     })
 }
 
@@ -113,9 +117,9 @@ fn sequences(state: &VariantState, running: f64) -> Option<f64> {
 
 fn cache(state: &VariantState) -> Option<f64> {
     let ready = state.pods.iter().filter(is_ready);
-    let engines = ready.flat_map(|replica| replica.engines.values());
+    let engines = ready.flat_map(|pod| pod.engines.values());
     let sizes = engines.filter_map(|engine| engine.newest(Signal::KvCapacity)).map(|sample| sample.value);
-    // What one pod shows says nothing of the others.
+    // One pod's size may be an exception: the second largest counts, if there is one.
     let mut sizes: Vec<f64> = sizes.filter(|size| *size > 0.0).collect();
     sizes.sort_by(f64::total_cmp);
     sizes.iter().nth_back(1).or_else(|| sizes.first()).copied()
@@ -132,7 +136,7 @@ proptest! {
         let snapshot = pressed(&snapshot, waiting, kv);
         let outcome = decided(&snapshot, &memory, &policy);
         prop_assert_eq!(&outcome.report.violations, &vec![]);
-        let limited = is_limited(&policy);
+        let is_limited = has_shared_limit(&policy);
         for states in roles(&snapshot) {
             if states.iter().all(|state| !state.pods.iter().any(|pod| pod.phase == Phase::Ready)) {
                 continue;
@@ -144,8 +148,8 @@ proptest! {
                     continue;
                 }
                 let promised = promised(state, &memory).unwrap_or(Replicas::ZERO);
-                let least = if limited { scale.base() } else { promised.max(scale.base()) };
-                prop_assert!(number >= state.variant.bounds.clamp(least), "{number} of {promised}, {} running", scale.base());
+                let floor = if is_limited { scale.base() } else { promised.max(scale.base()) };
+                prop_assert!(number >= state.variant.bounds.clamp(floor), "{number} of {promised}, {} running", scale.base());
             }
         }
     }
@@ -166,7 +170,7 @@ proptest! {
             }
             let desired: u32 = states.iter().filter_map(|state| number(&outcome, state)).map(Replicas::get).sum();
             let grown = desired >= running + running.div_ceil(2);
-            // What is unknown or too old is no number, and what is promised already needs no words.
+            // Without a number nothing was decided, and an addition that is already promised needs no explanation.
             let unknown = states.iter().any(|state| number(&outcome, state).is_none());
             let ahead = states.iter().any(|state| number(&outcome, state).is_some_and(|number| number > state.scale.unwrap().base()));
             prop_assert!(grown || unknown || ahead || !reliefs.is_empty(), "{desired} of {running}: {reliefs:?}");
@@ -177,7 +181,7 @@ proptest! {
     fn the_net_grows_by_half_at_most(
         snapshot in snapshot(), memory in memory(), policy in anyones_policy(),
     ) {
-        // Held by the rate policy, which knows nothing: what is added is the net's.
+        // The rate policy knows nothing here and holds, so that only the safety net adds.
         let mut policy = policy;
         policy.global.default.analyzer = Analyzer::Rate;
         policy.global.default.secondary = Vec::new();
@@ -211,16 +215,16 @@ proptest! {
         }
         let outcome = decided(&snapshot, &memory, &policy);
         prop_assert_eq!(&outcome.report.violations, &vec![]);
-        let limited = is_limited(&policy);
+        let is_limited = has_shared_limit(&policy);
         for states in roles(&snapshot) {
-            let Some(remains) = Remains::of(&states, &outcome, &memory, limited) else { continue };
-            if let Some([_, there]) = have(&remains, |variant| sequences(variant.state, running)) {
+            let Some(remains) = Remains::of(&states, &outcome, &memory, is_limited) else { continue };
+            if let Some([_, there]) = all_and_staying(&remains, |variant| sequences(variant.state, running)) {
                 let serving: f64 = remains.iter().map(|variant| variant.ready).sum();
                 let inside = serving * (running + f64::from(waiting));
                 prop_assert!(inside <= 0.9 * there + 1e-6, "{inside} in {there} sequences");
             }
-            let alike = || have(&remains, |_| (remains.len() == 1).then_some(1.0));
-            if let Some([all, there]) = have(&remains, |variant| cache(variant.state)).or_else(alike) {
+            let alike = || all_and_staying(&remains, |_| (remains.len() == 1).then_some(1.0));
+            if let Some([all, there]) = all_and_staying(&remains, |variant| cache(variant.state)).or_else(alike) {
                 let inside = kv * all;
                 prop_assert!(inside <= 0.9 * there * (1.0 + 1e-6), "{inside} tokens in {there}");
             }
