@@ -54,18 +54,12 @@ impl Failed {
     }
 }
 
-/// What `work` on the model `id` gives, or the message of its panic. No caller reads what `work` was changing.
+/// Returns the result of `work` on the model `id`, or the message of its panic. No caller reads what `work` was changing.
 pub(crate) fn guarded<T>(id: &GroupId, work: impl FnOnce() -> T) -> Result<T, SmolStr> {
-    let work = || {
-        #[cfg(test)]
-        tests::break_down(id);
-        work()
-    };
-    let _ = id;
-    caught(work)
+    guarded_together([id], work)
 }
 
-/// What `work` gives, or the message of its panic. No caller reads what `work` was changing.
+/// Returns the result of `work`, or the message of its panic. No caller reads what `work` was changing.
 ///
 /// # Errors
 /// When `work` panics.
@@ -73,7 +67,7 @@ pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, SmolStr> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
 }
 
-/// What `work` on all models of `ids` at once gives, or the message of its panic.
+/// Returns the result of `work` on all models of `ids` together, or the message of its panic.
 pub(crate) fn guarded_together<'i, T>(
     ids: impl IntoIterator<Item = &'i GroupId>,
     work: impl FnOnce() -> T,
@@ -85,7 +79,7 @@ pub(crate) fn guarded_together<'i, T>(
         let _ = ids;
         work()
     };
-    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| panic_message(&*payload))
+    caught(work)
 }
 
 fn panic_message(payload: &(dyn Any + Send)) -> SmolStr {

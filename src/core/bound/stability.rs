@@ -1,4 +1,4 @@
-//! What keeps a number from moving too fast: windows, steps, dwell.
+//! Keeps a number from changing too fast: windows, steps, cooldown.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Stability, StepLimit};
 use crate::units::{Replicas, Seconds};
 
-/// The numbers proposed lately, as far as they can still matter.
+/// Recently proposed numbers, as far as they can still matter.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ProposalHistory {
     /// Falling numbers, oldest first: none is followed by one as high.
@@ -20,8 +20,8 @@ pub struct ProposalHistory {
     rose_at: Option<Timestamp>,
 }
 
-/// Numbers of one side that are kept, so that the memory stays small. Of more, two neighbours are merged into one that is as extreme as
-/// the older and as young as the newer, so that a number stays a little longer rather than shorter.
+/// Numbers that are kept on each side, so that the memory stays small. Of more, two neighbours are merged into one that is as extreme as the older
+/// and as recent as the newer, so that a number is held rather longer than shorter.
 const MAX_KEPT: usize = 8;
 
 /// Where a number may move from.
@@ -72,17 +72,17 @@ impl ProposalHistory {
         moments.chain(&mut self.rose_at).for_each(|at| *at = (*at).min(now));
     }
 
-    /// Applies the rules of `stability` to `wanted`, and remembers it.
+    /// Applies the rules of `stability` to `proposed`, and remembers it.
     pub(crate) fn apply(
         &mut self,
         now: Timestamp,
-        wanted: Replicas,
+        proposed: Replicas,
         from: StabilityBase,
         stability: &Stability,
     ) -> Stabilised {
-        let mut stabilised = Stabilised { number: wanted, binding: None };
+        let mut stabilised = Stabilised { number: proposed, binding: None };
         let published = from.published.unwrap_or(from.running);
-        // Before anything is remembered, what is published counts as wanted now, as an HPA has it at first sight.
+        // Before anything is remembered, the published number counts as proposed now, as in an HPA that is new.
         if self.highs.is_empty() && stability.down_window > Seconds::ZERO {
             self.highs.push((now, published));
         }
@@ -92,7 +92,7 @@ impl ProposalHistory {
         stabilised.windows(self, now, published, stability);
         stabilised.dwell(self, now, published, stability);
         stabilised.steps(from.running, published, stability);
-        self.remember(now, wanted, stability);
+        self.remember(now, proposed, stability);
         if stability.dwell > Seconds::ZERO {
             if stabilised.number > published {
                 self.rose_at = Some(now);
@@ -103,18 +103,18 @@ impl ProposalHistory {
         stabilised
     }
 
-    fn remember(&mut self, now: Timestamp, wanted: Replicas, stability: &Stability) {
+    fn remember(&mut self, now: Timestamp, proposed: Replicas, stability: &Stability) {
         let young =
             |window: Seconds| move |(at, _): &(Timestamp, Replicas)| Seconds::between(*at, now) < window;
         self.highs.retain(young(stability.down_window));
         self.lows.retain(young(stability.up_window));
         if stability.down_window > Seconds::ZERO {
-            self.highs.retain(|(_, high)| *high > wanted);
-            self.highs.push((now, wanted));
+            self.highs.retain(|(_, high)| *high > proposed);
+            self.highs.push((now, proposed));
         }
         if stability.up_window > Seconds::ZERO {
-            self.lows.retain(|(_, low)| *low < wanted);
-            self.lows.push((now, wanted));
+            self.lows.retain(|(_, low)| *low < proposed);
+            self.lows.push((now, proposed));
         }
         for side in [&mut self.highs, &mut self.lows] {
             if side.len() > MAX_KEPT {
@@ -124,23 +124,23 @@ impl ProposalHistory {
         }
     }
 
-    /// The extreme of what was wanted within `window`.
+    /// The extreme of the numbers proposed within `window`.
     fn extreme(side: &[(Timestamp, Replicas)], now: Timestamp, window: Seconds) -> Option<Replicas> {
         side.iter().find(|(at, _)| Seconds::between(*at, now) < window).map(|(_, number)| *number)
     }
 }
 
 impl Stabilised {
-    /// As an HPA's stabilisation: a rise goes to the lowest, a fall to the highest number of its window.
+    /// As an HPA's stabilization: a rise goes to the lowest, and a fall to the highest number of its window.
     fn windows(
         &mut self,
-        wanted: &ProposalHistory,
+        history: &ProposalHistory,
         now: Timestamp,
         published: Replicas,
         stability: &Stability,
     ) {
-        let low = ProposalHistory::extreme(&wanted.lows, now, stability.up_window);
-        let high = ProposalHistory::extreme(&wanted.highs, now, stability.down_window);
+        let low = ProposalHistory::extreme(&history.lows, now, stability.up_window);
+        let high = ProposalHistory::extreme(&history.highs, now, stability.down_window);
         let up = low.map_or(self.number, |low| low.min(self.number));
         let down = high.map_or(self.number, |high| high.max(self.number));
         let window = if self.number > published { stability.up_window } else { stability.down_window };
@@ -149,19 +149,19 @@ impl Stabilised {
 
     fn dwell(
         &mut self,
-        wanted: &ProposalHistory,
+        history: &ProposalHistory,
         now: Timestamp,
         published: Replicas,
         stability: &Stability,
     ) {
-        let risen = wanted.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
+        let risen = history.rose_at.filter(|at| Seconds::between(*at, now) < stability.dwell);
         if risen.is_some() {
             let least = self.number.max(published);
             self.moved(least, StabilityRule::Dwell { seconds: stability.dwell.get() });
         }
     }
 
-    /// From what runs; what has been published already is no step.
+    /// Steps are counted from what runs. A number that is published already is no step.
     fn steps(&mut self, running: Replicas, published: Replicas, stability: &Stability) {
         let most = stability.up_step.map(|limit| running.get().saturating_add(max_change(limit, running)));
         let most = most.map(|most| most.max(published.get()));

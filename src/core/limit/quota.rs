@@ -1,4 +1,4 @@
-//! Quotas: how many GPUs of a type a cluster's models or a namespace's may use together.
+//! Quotas: how many GPUs of a type the models of the cluster, or of a namespace, may use together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +21,11 @@ enum Scope {
 
 type ByType = BTreeMap<SmolStr, i64>;
 
-/// The namespace whose quota each namespace gets that is not listed, each for itself.
+/// The key of the quota that each unlisted namespace gets for itself.
 const DEFAULT: &str = "default";
 
 impl Quota {
-    /// One quota for all.
+    /// One quota for all namespaces together.
     ///
     /// # Errors
     /// When a value is below -1 or above 1,048,576.
@@ -34,7 +34,7 @@ impl Quota {
         Ok(Self(Scope::Cluster(quotas)))
     }
 
-    /// A quota a namespace: the list of a namespace is closed, the key `default` is for each namespace that has none, and
+    /// A quota for each namespace. A namespace may use only the listed accelerators; the key `default` is for each namespace that is not listed;
     /// `excluded` namespaces are not limited.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Quota {
         matches!(&self.0, Scope::Namespace { excluded, .. } if excluded.contains(namespace))
     }
 
-    /// All that `namespace` may use, by accelerator; nothing where neither it nor `default` is listed.
+    /// What `namespace` may use, by accelerator; nothing if neither it nor `default` is listed.
     #[must_use]
     pub fn list(&self, namespace: &str) -> Option<&BTreeMap<SmolStr, i64>> {
         match &self.0 {
@@ -81,12 +81,12 @@ impl Quota {
         if self.by_namespace() { format_smolstr!("{namespace}/{accelerator}") } else { accelerator.into() }
     }
 
-    /// How many of `want` more GPUs are granted beside `used` ones; of an unknown accelerator none, unless the namespace
-    /// is excluded.
+    /// How many of `proposed` more GPUs are granted beside `used` ones; none of an unknown accelerator, unless the namespace is excluded.
     #[must_use]
-    pub fn grant(&self, namespace: &str, accelerator: Option<&str>, used: i64, want: i64) -> i64 {
-        let want = want.max(0);
-        let Some(name) = accelerator else { return if self.excludes(namespace) { want } else { 0 } };
-        self.budget(namespace, name).map_or(want, |budget| want.min(budget.saturating_sub(used)).max(0))
+    pub fn grant(&self, namespace: &str, accelerator: Option<&str>, used: i64, proposed: i64) -> i64 {
+        let proposed = proposed.max(0);
+        let Some(name) = accelerator else { return if self.excludes(namespace) { proposed } else { 0 } };
+        self.budget(namespace, name)
+            .map_or(proposed, |budget| proposed.min(budget.saturating_sub(used)).max(0))
     }
 }

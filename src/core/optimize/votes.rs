@@ -1,4 +1,4 @@
-//! Which roles miss capacity and which have some to spare, as each finding sees it.
+//! Which roles need capacity and which have some to spare, according to each finding.
 
 use super::OptimizerStep;
 use super::plan_builder::{PlanBuilder, quantity};
@@ -62,7 +62,10 @@ pub(crate) struct Votes {
 impl Votes {
     pub(super) fn attribute(builder: &mut PlanBuilder<'_>) -> Self {
         let findings = 0..builder.request.findings.len();
-        let (need, spare) = findings.map(|finding| attribute(builder, finding)).unzip();
+        let (need, spare) = findings
+            .map(|finding| attribute(builder, finding))
+            .map(|Attribution { need, spare }| (need, spare))
+            .unzip();
         let votes = Self { roles: builder.roles().collect(), need, spare };
         votes.report(builder);
         votes
@@ -85,19 +88,24 @@ impl Votes {
         }
     }
 
-    /// Something is missing somewhere: then nothing may be removed anywhere.
+    /// Some role needs capacity. Then nothing is removed from any role.
     pub(crate) fn has_need(&self) -> bool {
         self.need.iter().flat_map(ByRole::values).any(|need| need > 0.0)
     }
 }
 
-/// What a finding says of the roles that exist, as (need, spare).
+/// What one finding says about each role.
+struct Attribution {
+    need: ByRole,
+    spare: ByRole,
+}
+
+/// Attributes the finding at `index` to the roles that exist.
 ///
-/// A finding that names none of them has its total shared out: the need by its demand in each role, the spare capacity by its
-/// supply beyond demand, and both equally where it knows neither. The shares add up to the total, so that a finding without roles
-/// cannot stop a model with roles. It says nothing of a role whose capacity it does not know.
-fn attribute(builder: &PlanBuilder<'_>, finding: usize) -> (ByRole, ByRole) {
-    let index = finding;
+/// The totals of a finding that names none of them are divided: the need by its demand in each role, the spare capacity by its supply beyond
+/// demand, and both equally if it knows neither. The parts add up to the total, so that a finding without roles cannot block a model with
+/// roles. Roles whose capacity it does not know get nothing.
+fn attribute(builder: &PlanBuilder<'_>, index: usize) -> Attribution {
     let finding = &builder.request.findings[index];
     let total = finding.total;
     let mut roles = builder.roles();
@@ -105,14 +113,15 @@ fn attribute(builder: &PlanBuilder<'_>, finding: usize) -> (ByRole, ByRole) {
         && finding.roles.is_empty()
     {
         let whole = |value| [(only, quantity(value))].into_iter().collect();
-        return (whole(total.required), whole(total.spare));
+        return Attribution { need: whole(total.required), spare: whole(total.spare) };
     }
     if builder.roles().any(|role| finding.roles.contains_key(&role)) {
         let by_role = |value: fn(&Totals) -> f64| -> ByRole {
             let of = |role| finding.roles.get(&role).map_or(0.0, |totals| quantity(value(totals)));
             builder.roles().map(|role| (role, of(role))).collect()
         };
-        return (by_role(|totals| totals.required), by_role(|totals| totals.spare));
+        let (need, spare) = (by_role(|totals| totals.required), by_role(|totals| totals.spare));
+        return Attribution { need, spare };
     }
     let is_known =
         |role: &Role| builder.candidates_of(*role).any(|candidate| builder.capacity[index][candidate] > 0.0);
@@ -124,7 +133,10 @@ fn attribute(builder: &PlanBuilder<'_>, finding: usize) -> (ByRole, ByRole) {
     let supply = sum_by_role(builder, finding, &known, VariantCapacity::total);
     let surplus: Vec<f64> =
         supply.iter().zip(&demand).map(|(supply, demand)| quantity(supply - demand)).collect();
-    (share_out(total.required, &known, &demand), share_out(total.spare, &known, &surplus))
+    Attribution {
+        need: divide(total.required, &known, &demand),
+        spare: divide(total.spare, &known, &surplus),
+    }
 }
 
 fn sum_by_role(
@@ -143,7 +155,8 @@ fn sum_by_role(
     roles.iter().map(sum).collect()
 }
 
-fn share_out(total: f64, roles: &[Role], weights: &[f64]) -> ByRole {
+/// Divides `total` among `roles` by `weights`, or equally if all of these are 0.
+fn divide(total: f64, roles: &[Role], weights: &[f64]) -> ByRole {
     let sum: f64 = weights.iter().sum();
     let equal = 1.0 / to_f64(i64::from(count(roles.len())));
     let share = |weight: f64| if sum > 0.0 { weight / sum } else { equal };

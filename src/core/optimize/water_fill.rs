@@ -1,4 +1,4 @@
-//! Shares out whole GPUs: among models by weight, and among the roles of a model.
+//! Divides whole GPUs among models by weight, and among the roles of a model.
 
 use std::collections::BTreeMap;
 
@@ -33,10 +33,10 @@ struct Fraction<K> {
     exact: f64,
 }
 
-/// A rest below this many GPUs is a rounding error.
+/// A remainder below this many GPUs counts as a rounding error.
 const ROUNDING: f64 = 1e-9;
 
-/// Everybody's floor, and the rest of `budget` by weight. What a model cannot take is shared among the others again.
+/// Gives each share its floor, and divides the rest of `budget` by weight. What a model cannot use is divided among the others again.
 pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
     let mut targets: BTreeMap<SmolStr, i64> =
         shares.iter().map(|share| (share.id.clone(), share.floor)).collect();
@@ -50,8 +50,8 @@ pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
     Filled { targets, is_over_budget: false }
 }
 
-/// Fills everybody in proportion to their weight. Those that reach their cap leave the rest to the others, so each round either
-/// caps at least one or is the last.
+/// Divides `pool` in proportion to the weights. A share that reaches its cap leaves the rest to the others, so that each round either caps at
+/// least one share or is the last.
 fn fill_by_weight(shares: &[Share], pool: f64) -> Vec<Fraction<SmolStr>> {
     let weight = |share: &Share| quantity(share.priority) * quantity(share.demand);
     let room = |share: &Share| to_f64(share.cap.saturating_sub(share.floor));
@@ -63,20 +63,20 @@ fn fill_by_weight(shares: &[Share], pool: f64) -> Vec<Fraction<SmolStr>> {
     while !open.is_empty() && left > ROUNDING {
         let sum: f64 = open.iter().map(|share| weight(share)).sum();
         let part = |share: &Share| left * weight(share) / sum;
-        let (capped, hungry): (Vec<_>, Vec<_>) = open.iter().partition(|share| part(share) >= room(share));
+        let (capped, uncapped): (Vec<_>, Vec<_>) = open.iter().partition(|share| part(share) >= room(share));
         if capped.is_empty() {
-            fractions.extend(hungry.into_iter().map(|share| fraction(share, part(share))));
+            fractions.extend(uncapped.into_iter().map(|share| fraction(share, part(share))));
             break;
         }
         left -= capped.iter().map(|share| room(share)).sum::<f64>();
         fractions.extend(capped.into_iter().map(|share| fraction(share, room(share))));
-        open = hungry;
+        open = uncapped;
     }
     fractions
 }
 
-/// Adds `fractions` to `targets` in whole GPUs that sum to `whole`, the sum of the fractions: each rounded down, and one more for
-/// each of the largest remainders, ties by name. A fraction without a remainder gets no more, so no cap is exceeded.
+/// Adds `fractions` to `targets` in whole GPUs that sum to `whole`, the sum of the fractions: each is rounded down, and the largest remainders get
+/// one more, ties by name. A fraction without a remainder gets no more, so that no cap, which is whole, is exceeded.
 fn apportion<K: Ord + Clone>(targets: &mut BTreeMap<K, i64>, fractions: &[Fraction<K>], whole: i64) {
     let mut left = whole;
     for fraction in fractions {
@@ -104,8 +104,8 @@ pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
     }
 }
 
-/// `total` GPUs by role: to each its floor, the rest by `weights`, or by `fallback` if these are all 0, or else to the first role.
-/// Whole GPUs, the largest remainder first. They sum to `total`, or to the floors if those are more.
+/// Divides `total` GPUs among `roles`: each gets its floor, and the rest is divided by `weights`, or by `fallback` if these are all 0, or else goes to
+/// the first role. The numbers are whole, and sum to `total`, or to the floors if those are more.
 pub fn split<R: Ord + Clone>(
     total: i64,
     roles: &[R],

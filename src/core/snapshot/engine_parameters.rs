@@ -1,4 +1,4 @@
-//! What the arguments of a model server say of its capacity, as far as upstream reads them (WVA v0.9,
+//! The settings of a model server that its capacity depends on, from its arguments, as far as upstream reads them (WVA v0.9,
 //! `internal/engines/analyzers/saturation_v2/deployment_parser.go`).
 
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub struct Container {
     pub environment: Vec<(String, String)>,
 }
 
-/// The settings of a model server that its capacity depends on. Numbers are as written: the server checks them, not we.
+/// The settings of a model server that its capacity depends on. Numbers are kept as written, because the server checks them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EngineParameters {
     /// Whose settings.
@@ -51,43 +51,43 @@ pub struct EngineParameters {
     pub max_batched_tokens: i64,
     /// S: requests that run at once.
     pub max_sequences: i64,
-    /// An argument says so; else it is the default that upstream assumes.
+    /// An argument sets it; otherwise it is the default that upstream assumes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub has_max_sequences: bool,
     /// Tokens of the longest request when set by hand, else 0.
     pub max_length: i64,
-    /// Without captured graphs.
+    /// CUDA graphs are not captured.
     pub eager: bool,
     /// vLLM's V1 engine, or SGLang's only one.
     pub v1: bool,
     /// Long prompts are computed in pieces.
     pub chunked_prefill: bool,
-    /// B: tokens in one batch, worked out from the above.
+    /// B: tokens in one batch, computed from the others.
     pub batched_tokens: i64,
 }
 
-/// S that upstream assumes when no argument says it.
+/// S that upstream assumes if no argument sets it.
 const ASSUMED_SEQUENCES: i64 = 256;
 
-/// Longer names of a type than this are cut: they are remembered, and the true ones are short.
-const MOST_DTYPE_LETTERS: usize = 32;
+/// Longer names of data types are cut, because they are remembered. Real ones are short.
+const MAX_DTYPE_CHARS: usize = 32;
 
 impl Engine {
-    /// SGLang when an image, or a command with its arguments, says so; else vLLM.
+    /// SGLang if an image or a command line says so, or else vLLM.
     #[must_use]
     pub fn of(containers: &[Container]) -> Self {
-        let sglang = |one: &Container| {
-            let line = [one.command.join(" "), one.args.join(" ")].join(" ");
-            one.image.contains("sglang")
+        let is_sglang = |container: &Container| {
+            let line = [container.command.join(" "), container.args.join(" ")].join(" ");
+            container.image.contains("sglang")
                 || line.contains("sglang.launch_server")
                 || line.contains("sglang serve")
         };
-        if containers.iter().any(sglang) { Self::Sglang } else { Self::Vllm }
+        if containers.iter().any(is_sglang) { Self::Sglang } else { Self::Vllm }
     }
 }
 
 impl EngineParameters {
-    /// What an engine without arguments uses.
+    /// The settings of an engine without arguments.
     #[must_use]
     pub fn defaults(engine: Engine) -> Self {
         let block_size = match engine {
@@ -118,8 +118,8 @@ impl EngineParameters {
     pub fn parse(engine: Engine, containers: &[Container]) -> Self {
         let mut found = Self::defaults(engine);
         for container in containers {
-            let v0 = |(name, value): &(String, String)| name == "VLLM_USE_V1" && value == "0";
-            if engine == Engine::Vllm && container.environment.iter().any(v0) {
+            let is_v0 = |(name, value): &(String, String)| name == "VLLM_USE_V1" && value == "0";
+            if engine == Engine::Vllm && container.environment.iter().any(is_v0) {
                 (found.v1, found.chunked_prefill) = (false, false);
             }
             let tokens = tokens(container);
@@ -130,7 +130,7 @@ impl EngineParameters {
                 }
                 let (key, value) = match token.split_once('=') {
                     Some(pair) => pair,
-                    // A flag without a value takes the next word all the same, as upstream.
+                    // Even a flag that takes no value consumes the next word, as upstream.
                     None => (token, rest.next_if(|next| !next.starts_with("--")).unwrap_or_default()),
                 };
                 found.set(&key.trim_start_matches('-').replace('-', "_"), value);
@@ -144,10 +144,10 @@ impl EngineParameters {
     fn set(&mut self, key: &str, value: &str) {
         match (self.engine, key) {
             (Engine::Vllm, "gpu_memory_utilization") | (Engine::Sglang, "mem_fraction_static") => {
-                let fraction = value.parse().ok().filter(|one: &f64| one.is_finite());
+                let fraction = value.parse().ok().filter(|fraction: &f64| fraction.is_finite());
                 self.memory_fraction = fraction.unwrap_or(self.memory_fraction);
             }
-            (_, "kv_cache_dtype") => self.kv_cache_dtype = value.chars().take(MOST_DTYPE_LETTERS).collect(),
+            (_, "kv_cache_dtype") => self.kv_cache_dtype = value.chars().take(MAX_DTYPE_CHARS).collect(),
             (Engine::Vllm, "enforce_eager") | (Engine::Sglang, "disable_cuda_graph") => self.eager = true,
             (Engine::Vllm, "enable_chunked_prefill") => self.chunked_prefill = true,
             _ => {
@@ -186,12 +186,12 @@ impl EngineParameters {
         *field = number;
     }
 
-    /// S, when an argument says it. Another number than the one that is assumed can only be an argument: recordings and memories
-    /// from before that was noted have no `has_max_sequences`.
+    /// S, if an argument sets it. Recordings and memories of earlier versions have no `has_max_sequences`; in them any number other than the
+    /// assumed one is an argument.
     #[must_use]
     pub fn sequences(&self) -> Option<u32> {
         let is_argument = self.has_max_sequences || self.max_sequences != ASSUMED_SEQUENCES;
-        u32::try_from(self.max_sequences).ok().filter(|most| is_argument && *most > 0)
+        u32::try_from(self.max_sequences).ok().filter(|max| is_argument && *max > 0)
     }
 
     fn resolved_batch(&self) -> i64 {
@@ -216,30 +216,29 @@ impl EngineParameters {
         }
     }
 
-    /// E: tokens resident when requests of `prompt` and `output` tokens keep every batch full; `None` when that cannot
-    /// be said.
+    /// E: tokens resident while requests of `prompt` and `output` tokens keep every batch full; `None` if that cannot be computed.
     #[must_use]
     pub fn resident_tokens(&self, prompt: f64, output: f64) -> Option<Tokens> {
         if output <= 0.0 {
             return None;
         }
         let batch = crate::units::to_f64(self.batched_tokens);
-        let most = crate::units::to_f64(self.max_sequences);
-        let running = (batch * output / (prompt + output)).min(most);
-        // Without a batch, and with a length that is no number, this is nothing.
+        let max_running = crate::units::to_f64(self.max_sequences);
+        let running = (batch * output / (prompt + output)).min(max_running);
+        // Without a batch, or with a length that is NaN, the result is 0.
         Some(Tokens::truncated(running * (prompt + output / 2.0))).filter(|found| *found > Tokens::ZERO)
     }
 
-    /// Equal in all that decides capacity; the maximum of sequences is left out, as upstream.
+    /// Equal in everything that determines the capacity. The maximum of sequences is left out, as upstream.
     pub(crate) fn is_compatible(&self, other: &Self) -> bool {
         self.engine == other.engine
             && self.tokens_override == other.tokens_override
             && self.has_same_memory(other)
     }
 
-    /// Equal in all that decides capacity but the engine and what only SGLang has.
+    /// Equal in everything that determines the capacity, except the engine and the settings that only SGLang has.
     pub(crate) fn has_same_memory(&self, other: &Self) -> bool {
-        // By bits: equal is what was written alike.
+        // Compared by bits: equal if written alike.
         self.memory_fraction.to_bits() == other.memory_fraction.to_bits()
             && self.block_size == other.block_size
             && self.tensor_parallel_size == other.tensor_parallel_size
@@ -249,7 +248,7 @@ impl EngineParameters {
     }
 }
 
-/// Command and arguments; of a shell with `-c` the words of its script only.
+/// The words of command and arguments; for a shell with `-c`, only those of its script.
 fn tokens(container: &Container) -> Vec<String> {
     const SHELLS: [&str; 4] = ["sh", "bash", "/bin/sh", "/bin/bash"];
     let all: Vec<String> = container.command.iter().chain(&container.args).cloned().collect();
@@ -260,7 +259,7 @@ fn tokens(container: &Container) -> Vec<String> {
     script.unwrap_or(all)
 }
 
-/// Words of a script: split at spaces outside quotes, without escapes or variables, as upstream.
+/// Splits a script at spaces outside quotes, without escapes or variables, as upstream.
 fn words(script: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
     for letter in script.chars() {

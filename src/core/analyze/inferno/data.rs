@@ -1,17 +1,18 @@
-//! What the solver knows: accelerators, how fast they serve which model, service classes and servers. Plain values; files and YAML
-//! keys are read elsewhere. Derived from WVA until v0.5, `pkg/config/types.go`.
+//! The input of the solver: accelerators, how fast they serve each model, service classes and servers. Plain values; files and YAML keys are
+//! read elsewhere. Derived from WVA until v0.5, `pkg/config/types.go`.
 
 use smol_str::SmolStr;
 
 use crate::analyze::queueing::model::Service;
 use crate::analyze::queueing::sizing::Targets;
+use crate::model::ServiceClass;
 use crate::units::{OutOfRange, Replicas};
 
 /// A unit of accelerators that is allocated as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accelerator {
     pub name: SmolStr,
-    /// What is counted when the supply is limited.
+    /// The type that counts if the supply is limited.
     pub kind: SmolStr,
     /// Cards in a unit, at least 1.
     pub multiplicity: u32,
@@ -26,9 +27,8 @@ pub struct PerformanceProfile {
     pub accelerator: SmolStr,
     /// Accelerators a replica takes; 0 is 1.
     pub units: u32,
-    /// The largest batch…
+    /// The largest batch, of requests with `at_tokens` generated tokens.
     pub max_batch: u32,
-    /// …of requests with this many generated tokens.
     pub at_tokens: u32,
     /// α, β, γ.
     pub service: Service,
@@ -50,18 +50,19 @@ pub struct ServiceLevel {
 }
 
 impl ServiceLevel {
-    pub const UNNAMED: &'static str = "Free";
-    /// The lowest priority, and that of a class without a valid one.
-    pub const LOWEST: u32 = 100;
-
     /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model. Fails for a target that is
     /// negative or not finite.
     pub fn new(name: &str, priority: i64, targets: Vec<(SmolStr, Targets)>) -> Result<Self, OutOfRange> {
         for (_, target) in &targets {
             target.validated()?;
         }
-        let priority = u32::try_from(priority).ok().filter(|priority| (1..=Self::LOWEST).contains(priority));
-        Ok(Self { name: name_or_default(name).into(), priority: priority.unwrap_or(Self::LOWEST), targets })
+        let priority =
+            u32::try_from(priority).ok().filter(|priority| (1..=ServiceClass::LOWEST).contains(priority));
+        Ok(Self {
+            name: name_or_default(name).into(),
+            priority: priority.unwrap_or(ServiceClass::LOWEST),
+            targets,
+        })
     }
 
     pub const fn name(&self) -> &SmolStr {
@@ -83,7 +84,7 @@ impl ServiceLevel {
 }
 
 fn name_or_default(name: &str) -> &str {
-    if name.is_empty() { ServiceLevel::UNNAMED } else { name }
+    if name.is_empty() { ServiceClass::UNNAMED } else { name }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

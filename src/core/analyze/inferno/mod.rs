@@ -1,6 +1,6 @@
-//! The legacy solver, "inferno": which accelerator and how many replicas each server takes, by cost and by the targets of service
-//! classes. Upstream removed it; here it is an analyzer of its own. Derived from WVA until v0.5, `pkg/core` and `pkg/solver`; in one page:
-//! `docs/decisions/inferno.md`.
+//! The legacy solver, "inferno": which accelerator and how many replicas each server gets, by cost and by the targets of service classes.
+//! Upstream removed it; here it is an analyzer of its own. Derived from WVA until v0.5, `pkg/core` and `pkg/solver`.
+//! `docs/decisions/inferno.md` explains it on one page.
 
 pub mod allocation;
 pub mod data;
@@ -13,6 +13,7 @@ use smol_str::SmolStr;
 
 use self::allocation::{Allocation, AllocationChoice, AllocationRequest, allocate};
 use self::data::{Accelerator, PerformanceProfile, Server, ServiceLevel};
+use crate::model::ServiceClass;
 use crate::units::Replicas;
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,7 +31,7 @@ pub struct System {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerProposal {
     Replicas(Replicas),
-    /// What it has: no number of replicas could bring about the solver's answer.
+    /// Its present number, because no number of replicas would be the solver's answer.
     Hold,
 }
 
@@ -61,20 +62,20 @@ impl System {
     pub fn requests(&self) -> Vec<AllocationRequest> {
         let request = |server: &Server| AllocationRequest {
             server: server.name.clone(),
-            priority: self.class(server).map_or(ServiceLevel::LOWEST, ServiceLevel::priority),
+            priority: self.class(server).map_or(ServiceClass::LOWEST, ServiceLevel::priority),
             choices: self.choices(server),
         };
         self.servers.iter().map(request).collect()
     }
 
-    /// The allocation of each server that has a choice, by name: the one of the smallest value, the first of equal ones. Limits are
-    /// not the solver's business: those that all analyzers share hold back what it proposes.
+    /// The allocation of each server that has a choice, by name: the one of the smallest value, the first of equal ones. Limits are applied
+    /// later, as for all analyzers.
     pub fn solve(&self) -> BTreeMap<SmolStr, Allocation> {
         self.requests().into_iter().filter_map(AllocationRequest::into_cheapest).collect()
     }
 
-    /// What each variant is to have, by name, from the allocations of [`System::solve`]. A variant cannot leave its accelerator, and it
-    /// is not stopped only because there was no allocation for it.
+    /// The proposal for each variant, by name, from the allocations of [`System::solve`]. A variant cannot leave its accelerator, and it is not
+    /// stopped only because there is no allocation for it.
     pub fn proposals(
         &self,
         allocations: &BTreeMap<SmolStr, Allocation>,
