@@ -10,20 +10,20 @@ pub struct Scored {
     /// Their mean; `None` without replicas.
     pub mean: Option<f64>,
     /// The proposed number of replicas: the current one if there is no score.
-    pub wanted: Replicas,
+    pub proposed: Replicas,
     /// A mean above this proposes more than the current number; `None` if the bounds allow no more.
     pub more_above: Option<f64>,
     /// A mean below this proposes fewer; `None` if the bounds allow no fewer.
     pub fewer_below: Option<f64>,
 }
 
-/// One step up or down, or none. Both comparisons are strict. The result is within `bounds`; without any score the number stays as it
-/// is.
+/// One step up or down, or none. Both comparisons are strict: a mean at a threshold changes nothing. The result is within `bounds`; without any
+/// score the number stays, even if it is outside them.
 pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
     let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
     let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
     let fewer = bounds.clamp(current.saturating_sub(steps.fewer));
-    let wanted = match mean {
+    let proposed = match mean {
         None => current,
         Some(mean) if mean > steps.up => more,
         Some(mean) if mean < steps.down => fewer,
@@ -31,7 +31,7 @@ pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> 
     };
     let more_above = (more > current).then_some(steps.up);
     let fewer_below = (fewer < current).then_some(steps.down);
-    Scored { each, mean, wanted, more_above, fewer_below }
+    Scored { each, mean, proposed, more_above, fewer_below }
 }
 
 /// `queue` as a share of `limit`, 0 to 1; with a limit of 0 any queue is a full one.
@@ -54,16 +54,16 @@ mod tests {
     const BOUNDS: Bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::new(9)) };
     const STEPS: Steps = Steps { up: 0.8, down: 0.3, more: Replicas::new(3), fewer: Replicas::new(2) };
 
-    fn wanted(each: &[f64], current: u32) -> u32 {
-        step(each.to_vec(), Replicas::new(current), BOUNDS, STEPS).wanted.get()
+    fn proposed(each: &[f64], current: u32) -> u32 {
+        step(each.to_vec(), Replicas::new(current), BOUNDS, STEPS).proposed.get()
     }
 
     #[test]
     fn a_step_is_taken_beyond_a_threshold_and_ends_at_the_bounds() {
-        assert_eq!([0.81, 0.8, 0.3, 0.29].map(|score| wanted(&[score], 5)), [8, 5, 5, 3]);
-        assert_eq!([wanted(&[1.0, 0.5], 5), wanted(&[1.0, 0.7], 5)], [5, 8], "the mean counts");
-        assert_eq!([wanted(&[1.0], 8), wanted(&[0.0], 3)], [9, 2]);
-        assert_eq!([wanted(&[0.5], 1), wanted(&[0.5], 12)], [2, 9], "a number outside them comes back");
+        assert_eq!([0.81, 0.8, 0.3, 0.29].map(|score| proposed(&[score], 5)), [8, 5, 5, 3]);
+        assert_eq!([proposed(&[1.0, 0.5], 5), proposed(&[1.0, 0.7], 5)], [5, 8], "the mean counts");
+        assert_eq!([proposed(&[1.0], 8), proposed(&[0.0], 3)], [9, 2]);
+        assert_eq!([proposed(&[0.5], 1), proposed(&[0.5], 12)], [2, 9], "a number outside them comes back");
     }
 
     #[test]
@@ -97,8 +97,8 @@ mod tests {
         ) {
             let steps = Steps { more: Replicas::new(more), fewer: Replicas::new(fewer), ..Steps::default() };
             let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(max)) };
-            let wanted = |score| step(vec![score], Replicas::new(current), bounds, steps).wanted;
-            prop_assert!(wanted(scores.0.max(scores.1)) >= wanted(scores.0.min(scores.1)));
+            let proposed = |score| step(vec![score], Replicas::new(current), bounds, steps).proposed;
+            prop_assert!(proposed(scores.0.max(scores.1)) >= proposed(scores.0.min(scores.1)));
         }
     }
 }

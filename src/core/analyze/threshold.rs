@@ -1,5 +1,5 @@
-//! The threshold score: a replica is as loaded as its KV cache or its queue, whichever is more. In one page:
-//! `docs/decisions/threshold.md`.
+//! The threshold score: a replica is as loaded as its KV cache or its queue, whichever is more. `docs/decisions/threshold.md` explains it on one
+//! page.
 
 use super::score::{Scored, queue_share, step};
 use crate::model::{Bounds, Steps};
@@ -22,7 +22,7 @@ pub struct ThresholdSettings {
 }
 
 impl Default for ThresholdSettings {
-    /// A queue of ten is twice V1's threshold: a queue alone moves the number later than V1 does.
+    /// A full queue has ten requests, twice V1's threshold, so that a queue alone moves the number later than with V1.
     fn default() -> Self {
         Self { steps: Steps::default(), queue_limit: 10.0 }
     }
@@ -65,20 +65,23 @@ mod tests {
     #[test]
     fn the_page_says_what_the_code_computes() {
         let found = usual(&[(0.9, 0), (0.85, 2)], 2);
-        let says = format!("mean {} and {} replicas", found.mean.unwrap(), found.wanted);
+        let says = format!("mean {} and {} replicas", found.mean.unwrap(), found.proposed);
         assert!(PAGE.contains(&says), "the page does not say {says:?}");
     }
 
     #[test]
     fn nothing_observed_keeps_the_number_even_outside_the_bounds() {
         let found = usual(&[], 12);
-        assert_eq!((found.mean, found.wanted), (None, Replicas::new(12)));
+        assert_eq!((found.mean, found.proposed), (None, Replicas::new(12)));
     }
 
     #[test]
     fn at_the_maximum_no_score_adds_a_replica_and_it_says_so() {
         let found = usual(&[(0.9, 0)], 10);
-        assert_eq!((found.wanted, found.more_above, found.fewer_below), (Replicas::new(10), None, Some(0.3)));
+        assert_eq!(
+            (found.proposed, found.more_above, found.fewer_below),
+            (Replicas::new(10), None, Some(0.3))
+        );
     }
 
     #[test]
@@ -100,16 +103,16 @@ mod tests {
             current in 1_u32..=10,
         ) {
             let found = usual(&replicas, current);
-            prop_assert!(TEN.clamp(found.wanted) == found.wanted);
-            prop_assert!(found.wanted.get().abs_diff(current) <= 1);
+            prop_assert!(TEN.clamp(found.proposed) == found.proposed);
+            prop_assert!(found.proposed.get().abs_diff(current) <= 1);
             prop_assert!(!found.mean.unwrap().is_nan());
         }
 
         #[test]
         fn more_load_never_wants_fewer(kv in 0.0..1.0_f64, queue in 0_u32..12, more in 0.0..1.0_f64) {
-            let wanted = |kv, queue| usual(&[(kv, queue)], 5).wanted;
-            prop_assert!(wanted(kv + more, queue) >= wanted(kv, queue));
-            prop_assert!(wanted(kv, queue + 1) >= wanted(kv, queue));
+            let proposed = |kv, queue| usual(&[(kv, queue)], 5).proposed;
+            prop_assert!(proposed(kv + more, queue) >= proposed(kv, queue));
+            prop_assert!(proposed(kv, queue + 1) >= proposed(kv, queue));
         }
     }
 }

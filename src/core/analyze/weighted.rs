@@ -1,5 +1,5 @@
-//! The weighted score: KV-cache usage, queue, and how much slower than its best a replica generates. In one page:
-//! `docs/decisions/weighted.md`.
+//! The weighted score: KV-cache usage, queue, and how much slower a replica generates than at its best. `docs/decisions/weighted.md` explains
+//! it on one page.
 
 use std::collections::BTreeMap;
 
@@ -22,10 +22,10 @@ pub const QUEUE_LIMIT: f64 = 5.0;
 
 const BEST_SPEED_WINDOW: Seconds = Seconds::whole(3600);
 
-/// How long it counts against a removal: without a best speed nothing is slow, and what is not slow lowers the score.
+/// How long a best speed counts against a removal. Without one no engine is slow, which lowers the score.
 const REMOVAL_SPEED_WINDOW: Seconds = Seconds::whole(7 * 86_400);
 
-/// Of the speeds within this time only the largest is kept, which bounds what is stored to one per interval.
+/// Of the speeds within this interval only the largest is kept, so that at most one is stored for each.
 const SPEED_INTERVAL: Seconds = Seconds::whole(60);
 
 /// What one engine shows.
@@ -41,8 +41,8 @@ pub struct WeightedObservation {
     pub best: f64,
 }
 
-/// Tokens a second that one running request gets: the engine's generation `rate` over the `running` requests, or without such a series
-/// one over the `latency`, the seconds between two tokens. `None` while nothing runs or nothing is measured.
+/// Tokens/s that one running request gets: the engine's generation `rate` divided by its `running` requests, or the inverse of the `latency`
+/// between two tokens if the rate is not measured. `None` while nothing runs or nothing is measured.
 pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     match rate {
         Some(rate) if running >= 1.0 => Some(rate / running),
@@ -51,7 +51,7 @@ pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     }
 }
 
-/// How much slower than its best: 0 is not slower, 1 is no progress. 0 without a best speed to compare with.
+/// How much slower it is than at its best, 0 to 1: 1 is no progress. 0 if there is no best speed.
 pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
     match speed {
         Some(speed) if best > 0.0 => (1.0 - speed / best).clamp(0.0, 1.0),
@@ -83,7 +83,7 @@ pub fn analyze(
 pub struct BestSpeeds(BTreeMap<SmolStr, SpeedWindow>);
 
 impl BestSpeeds {
-    /// Takes in a speed, and drops hardware that showed none for a week.
+    /// Adds a speed, and drops hardware that has shown none for a week.
     pub fn observe(&mut self, hardware: &str, now: Timestamp, speed: f64) {
         self.0.entry(hardware.into()).or_default().observe(now, speed);
         self.0.retain(|_, best| best.largest(now, REMOVAL_SPEED_WINDOW) > 0.0);
@@ -100,8 +100,8 @@ impl BestSpeeds {
     }
 }
 
-/// The key of engines that are compared with each other: those with the same accelerator and GPUs whose requests generate about as many
-/// tokens (V2's lengths of output).
+/// The key of engines that are compared with each other: the same accelerator and number of GPUs, and answers of about the same length (in V2's
+/// classes).
 pub fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     let bucket = match OutputLength::from_mean(generated) {
         OutputLength::Short => "short",
@@ -111,17 +111,17 @@ pub fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     format_smolstr!("{accelerator}|{gpus}|{bucket}")
 }
 
-/// The largest speed of a sliding hour, and that of the week before it, as milliseconds since the epoch and tokens/s: ever later, ever
-/// slower. A speed that an equal or larger one follows can never become the largest again, and is not kept.
+/// The largest speed of a sliding hour, and that of the week before it, as (milliseconds since the epoch, tokens/s). Each entry is later and
+/// slower than the one before: a speed that is followed by an equal or larger one can never become the largest again, and is not kept.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 struct SpeedWindow(Vec<(i64, f64)>);
 
 impl SpeedWindow {
-    /// Takes in a speed. What is not a positive number is none.
+    /// Adds a speed, if it is a positive number.
     fn observe(&mut self, now: Timestamp, speed: f64) {
         let at = now.as_millisecond();
-        // Of what is older than the hour, the largest is enough; that is the first one.
+        // Of the entries older than the hour the largest is enough, which is the first one.
         let mut has_older = false;
         self.0.retain(|(seen_at, _)| {
             is_younger(*seen_at, at, BEST_SPEED_WINDOW)
@@ -166,10 +166,10 @@ mod tests {
         let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(10)) };
         let (kv, queue, speed, best) = (0.95, 5, speed(Some(40.0), 10.0, 0.0), 10.0);
         let observed = [WeightedObservation { kv, queue, speed, best }];
-        let Scored { mean, wanted, .. } =
+        let Scored { mean, proposed, .. } =
             analyze(&observed, Replicas::new(2), bounds, Steps::default(), QUEUE_LIMIT);
         let (slower, mean) = (degradation(speed, best), mean.unwrap());
-        let says = format!("degradation {slower}, score {mean:.3} and {wanted} replicas");
+        let says = format!("degradation {slower}, score {mean:.3} and {proposed} replicas");
         assert!(PAGE.contains(&says), "the page does not say {says:?}");
     }
 

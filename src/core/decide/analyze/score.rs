@@ -1,4 +1,6 @@
-//! The score policies (`threshold` and `weighted`): each variant on its own, by the mean score of its engines, a step at a time.
+//! Runs the score policies (`threshold` and `weighted`), which move each variant on its own by one step, by the mean score of its engines.
+
+use std::cmp::Ordering;
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -12,13 +14,12 @@ use crate::decide::context::{ModelContext, VariantContext, newest_sample};
 use crate::decide::holds;
 use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
-use crate::model::Steps;
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
 use crate::report::{Analysis, AnalysisStep, Detail, Direction, Finding, Side, Step, Threshold, Value};
 use crate::units::{Replicas, count, figure, truncated_u32};
 
-/// Decides about each variant of one role: by the weighted score where there are `bests` that speeds are compared with, else by the
+/// Proposes a number for each variant of one role: by the weighted score if there are `bests` to compare speeds with, or else by the
 /// threshold score.
 pub(crate) fn propose(
     input: &RoleInput<'_, '_>,
@@ -49,7 +50,7 @@ pub(crate) fn propose(
         });
         steps.push(analysis_step(variant, &scored, analysis.clone()));
         let allowed_moves = state.allowed_moves();
-        let (number, reason) = settle(context, allowed_moves, variant, scored.wanted);
+        let (number, reason) = settle(context, allowed_moves, variant, scored.proposed);
         Proposal::analyzed(
             variant,
             Analyzed { number, reason, evidence, allowed_moves, analysis: &analysis, caveat: None },
@@ -58,8 +59,8 @@ pub(crate) fn propose(
     variants.iter().map(&mut proposal).collect()
 }
 
-/// Fewer only if that would do with the engines that have no score as loaded as the busiest that has one: those of pods that are not
-/// measured, and those whose cache or queue is not known.
+/// Lowers the number only if that is right even with engines without a score as loaded as the busiest engine that has one. These are the
+/// engines of unmeasured pods, and those whose KV usage or queue is not known.
 fn cautious(
     context: ModelContext<'_>,
     state: CoverageState,
@@ -71,21 +72,19 @@ fn cautious(
     let of_pods = if state == CoverageState::Estimated { of_pods } else { 0 };
     let unscored = variant.coverage.loads.len().saturating_sub(scored.each.len());
     let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
-    if unscored == 0 || scored.wanted >= base {
+    if unscored == 0 || scored.proposed >= base {
         return scored;
     }
     let Some(busiest) = scored.each.iter().copied().reduce(f64::max) else {
-        return Scored { wanted: base, ..scored };
+        return Scored { proposed: base, ..scored };
     };
-    let rules = context.policy.scoring;
-    let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
     let copies = std::iter::repeat_n(busiest, unscored);
     let all = scored.each.iter().copied().chain(copies).collect();
-    let wanted = step(all, base, variant.state.variant.bounds, steps).wanted;
-    Scored { wanted: scored.wanted.max(wanted.min(base)), ..scored }
+    let proposed = step(all, base, variant.bounds(), context.policy.scoring.steps()).proposed;
+    Scored { proposed: scored.proposed.max(proposed.min(base)), ..scored }
 }
 
-/// Learns from every engine before any is compared with the best, so that the order of variants does not matter.
+/// Learns the speed of every engine. It comes before any comparison with the best speed, so that the order of variants does not matter.
 fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut BestSpeeds) {
     for load in &variant.coverage.loads {
         let (key, speed) = hardware_speed(variant, load);
@@ -93,7 +92,8 @@ fn learn(context: ModelContext<'_>, variant: &VariantContext<'_>, bests: &mut Be
     }
 }
 
-/// With which engines one is compared, and how fast one of its requests is; no speed while the length of its answers is unknown.
+/// The key of the engines that this one is compared with, and the speed of one of its requests; no speed while the length of its answers
+/// is not known.
 fn hardware_speed(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (SmolStr, Option<f64>) {
     let load = load.for_analyzer::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
@@ -103,8 +103,8 @@ fn hardware_speed(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (S
     (key, speed(load.generating(), running, latency))
 }
 
-/// Fewer only if that would do by the best speeds of the last week, too: who forgets that a replica was faster takes a slow one for a
-/// calm one.
+/// Lowers the number only if that is right by the best speeds of the last week too: compared with the best speed of a slow hour, an
+/// overloaded engine would look calm.
 fn against_old_bests(
     context: ModelContext<'_>,
     state: CoverageState,
@@ -112,15 +112,15 @@ fn against_old_bests(
     scored: Scored,
     bests: Option<&BestSpeeds>,
 ) -> Scored {
-    if bests.is_none() || scored.wanted >= variant.scale.base() {
+    if bests.is_none() || scored.proposed >= variant.scale.base() {
         return scored;
     }
     let strict = score(context, variant, &variant.coverage.loads, bests, BestSpeeds::for_removals);
-    let least = cautious(context, state, variant, strict).wanted.min(variant.scale.base());
-    Scored { wanted: scored.wanted.max(least), ..scored }
+    let least = cautious(context, state, variant, strict).proposed.min(variant.scale.base());
+    Scored { proposed: scored.proposed.max(least), ..scored }
 }
 
-/// What is wanted of `variant`, each engine compared with the `best` speed of its hardware where there are `bests`.
+/// Scores `variant`: by the weighted score, which compares each engine with the `best` speed of its hardware, if there are `bests`.
 fn score(
     context: ModelContext<'_>,
     variant: &VariantContext<'_>,
@@ -128,15 +128,15 @@ fn score(
     bests: Option<&BestSpeeds>,
     best: fn(&BestSpeeds, &str, Timestamp) -> f64,
 ) -> Scored {
-    let rules = context.policy.scoring;
-    let steps = Steps { up: rules.up, down: rules.down, more: rules.more, fewer: rules.fewer };
-    let (current, bounds) = (variant.scale.base(), variant.state.variant.bounds);
-    // An engine whose cache or queue is not known has no score.
+    let policy = context.policy.scoring;
+    let steps = policy.steps();
+    let (current, bounds) = (variant.scale.base(), variant.bounds());
+    // An engine whose KV usage or queue is not known has no score.
     fn read<A: Reads>(load: EngineLoad<'_, A>) -> Option<(f64, u32)> {
         Some((load.kv()?, truncated_u32(load.queue()?)))
     }
     if let Some(bests) = bests {
-        let limit = rules.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
+        let limit = policy.queue_limit.unwrap_or(weighted::QUEUE_LIMIT);
         let observed = |load: &EngineLoad<'_, ()>| {
             let (key, speed) = hardware_speed(variant, load);
             let (best, (kv, queue)) =
@@ -146,43 +146,43 @@ fn score(
         let observed: Vec<_> = loads.iter().filter_map(observed).collect();
         return weighted::analyze(&observed, current, bounds, steps, limit);
     }
-    let usual = threshold::ThresholdSettings::default().queue_limit;
-    let rules = threshold::ThresholdSettings { steps, queue_limit: rules.queue_limit.unwrap_or(usual) };
+    let default = threshold::ThresholdSettings::default().queue_limit;
+    let settings = threshold::ThresholdSettings { steps, queue_limit: policy.queue_limit.unwrap_or(default) };
     let observed = |load: &EngineLoad<'_, ()>| {
         let (kv, queue) = read(load.for_analyzer::<Percent>())?;
         Some(threshold::ThresholdObservation { kv, queue })
     };
     let observed: Vec<_> = loads.iter().filter_map(observed).collect();
-    threshold::analyze(&observed, current, bounds, &rules)
+    threshold::analyze(&observed, current, bounds, &settings)
 }
 
-/// `wanted`, unless the last step has not finished or the coverage does not allow it.
+/// `proposed`, unless the last step has not finished or the coverage does not allow it.
 fn settle(
     context: ModelContext<'_>,
     allowed_moves: AllowedMoves,
     variant: &VariantContext<'_>,
-    wanted: Replicas,
+    proposed: Replicas,
 ) -> (Replicas, Reason) {
-    let (base, promised) = (variant.scale.base(), variant.committed());
+    let (base, committed) = (variant.scale.base(), variant.committed());
     let movement = movement(variant, context.now);
-    let waits = match movement {
-        Movement::Growing | Movement::Unschedulable => wanted > base,
-        Movement::Shrinking => wanted < base,
+    let repeats_last_step = match movement {
+        Movement::Growing | Movement::Unschedulable => proposed > base,
+        Movement::Shrinking => proposed < base,
         Movement::Settled | Movement::Overdue => false,
     };
-    let held = promised.unwrap_or(base);
-    if waits || (movement == Movement::Growing && wanted >= base) {
+    let held = committed.unwrap_or(base);
+    if repeats_last_step || (movement == Movement::Growing && proposed >= base) {
         return (held, Reason::Transition);
     }
-    if wanted < held && !allowed_moves.down {
+    if proposed < held && !allowed_moves.down {
         return (held, Reason::Partial);
     }
-    let reason = match wanted.cmp(&base) {
-        std::cmp::Ordering::Greater => Reason::ScaleUp,
-        std::cmp::Ordering::Equal => Reason::Steady,
-        std::cmp::Ordering::Less => Reason::ScaleDown,
+    let reason = match proposed.cmp(&base) {
+        Ordering::Greater => Reason::ScaleUp,
+        Ordering::Equal => Reason::Steady,
+        Ordering::Less => Reason::ScaleDown,
     };
-    (wanted, reason)
+    (proposed, reason)
 }
 
 fn analysis_step(variant: &VariantContext<'_>, scored: &Scored, analysis: Analysis) -> Step {

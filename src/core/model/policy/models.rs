@@ -92,14 +92,14 @@ const fn one() -> f64 {
     1.0
 }
 
-/// Utilisations between which a number is left alone: demand above `up` of what will serve asks for more, demand below
-/// `down` of what serves allows less. Both in (0, 1], `up` above `down`. Defaults: WVA's 0.85 and 0.70.
+/// Utilisations between which a number does not change: replicas are added if demand exceeds the share `up` of the capacity with starting replicas, and
+/// removed if it is below the share `down` of the serving capacity. Both in (0, 1], `up` above `down`. Defaults: WVA's 0.85 and 0.70.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Utilisation {
-    /// Above it more is needed.
+    /// Above it replicas are added.
     pub up: f64,
-    /// Below it less would do.
+    /// Below it replicas may be removed.
     pub down: f64,
 }
 
@@ -137,7 +137,7 @@ impl Utilisation {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct ScaleToZero {
-    /// Off: the cheapest variant keeps one replica.
+    /// If off, the cheapest variant keeps one replica.
     pub enabled: bool,
     /// How long the model must have been idle.
     pub retention: Seconds,
@@ -155,13 +155,13 @@ impl Default for ScaleToZero {
 pub struct Scoring {
     /// Above it replicas are added.
     pub up: f64,
-    /// Below it some are taken away.
+    /// Below it replicas are removed.
     pub down: f64,
     /// How many are added at once.
     pub more: Replicas,
-    /// How many are taken away at once.
+    /// How many are removed at once.
     pub fewer: Replicas,
-    /// A queue of this length is a full one; 10 with `threshold`, 5 with `weighted` when it is not set.
+    /// A queue of this length counts as full. If not set: 10 with `threshold`, 5 with `weighted`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_limit: Option<f64>,
 }
@@ -174,6 +174,13 @@ impl Default for Scoring {
 }
 
 impl Scoring {
+    /// The thresholds and steps without the queue limit.
+    #[must_use]
+    pub const fn steps(self) -> Steps {
+        let Self { up, down, more, fewer, queue_limit: _ } = self;
+        Steps { up, down, more, fewer }
+    }
+
     fn check(&self) -> Result<(), OutOfRange> {
         at_least_zero("scoring.down", self.down)?;
         at_least_zero("scoring.queueLimit", self.queue_limit.unwrap_or(0.0))?;
@@ -187,11 +194,11 @@ impl Scoring {
 pub struct Steps {
     /// A mean score above this adds replicas.
     pub up: f64,
-    /// A mean score below this takes some away.
+    /// A mean score below this removes some.
     pub down: f64,
     /// How many are added.
     pub more: Replicas,
-    /// How many are taken away.
+    /// How many are removed.
     pub fewer: Replicas,
 }
 
@@ -206,10 +213,10 @@ impl Default for Steps {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct QueueingPolicy {
-    /// Latencies to keep, when the user says them.
+    /// The latency objectives, if the user sets them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<LatencyTargets>,
-    /// Otherwise this many times the latencies of an idle replica, above 1 (WVA: 3).
+    /// Otherwise the objectives are this many times the latencies of an idle replica, above 1 (WVA: 3).
     pub slo_multiplier: f64,
     /// Learn the service times from what is measured.
     pub tuning: bool,
@@ -233,7 +240,7 @@ impl QueueingPolicy {
     }
 }
 
-/// Latencies to keep.
+/// Latency objectives.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LatencyTargets {

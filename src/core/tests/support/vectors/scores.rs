@@ -24,7 +24,7 @@ pub(super) fn percent(inputs: &Value) -> Value {
     };
     fn peaks(given: &Value) -> EnginePeaks<'_> {
         EnginePeaks {
-            replica: text(&given["pod"]),
+            pod: text(&given["pod"]),
             engine: None,
             variant: text(&given["variant"]),
             cost: cost(&given["cost"]),
@@ -70,7 +70,7 @@ pub(super) fn weighted(inputs: &Value) -> Value {
     let observations: Vec<_> = all(&inputs["replicas"], observation);
     let (current, limit) = (replicas(&inputs["current"]), float_or(&inputs["qmax"], QUEUE_LIMIT));
     let scored = weighted::analyze(&observations, current, bounds(inputs), Steps::default(), limit);
-    json!({ "score": scored.mean, "desired": scored.wanted })
+    json!({ "score": scored.mean, "desired": scored.proposed })
 }
 
 pub(super) fn degradation(inputs: &Value) -> Value {
@@ -97,5 +97,5 @@ pub(super) fn threshold(inputs: &Value) -> Value {
     };
     let (current, bounds) = (replicas(&inputs["current"]), bounds(inputs));
     let scored = wva_core::analyze::threshold::analyze(&observations, current, bounds, &settings);
-    json!({ "avg": scored.mean, "desired": scored.wanted })
+    json!({ "avg": scored.mean, "desired": scored.proposed })
 }
