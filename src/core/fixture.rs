@@ -4,8 +4,8 @@ use crate::model::{Bounds, Role, TargetRef, Variant, VariantId};
 use crate::snapshot::{Pod, Template, VariantState};
 use crate::units::Cost;
 
-/// `default/llama` of model `m` with `replicas`, without a scale target.
-pub(crate) fn variant_state(replicas: Vec<Pod>) -> VariantState {
+/// `default/llama` of model `m` with `pods`, without a scale target.
+pub(crate) fn variant_state(pods: Vec<Pod>) -> VariantState {
     let variant = Variant {
         id: VariantId::new("default", "llama"),
         model: "m".into(),
@@ -15,5 +15,5 @@ pub(crate) fn variant_state(replicas: Vec<Pod>) -> VariantState {
         accelerator: None,
         role: Role::Both,
     };
-    VariantState { variant, scale: None, pods: replicas, last_status: None, template: Template::default() }
+    VariantState { variant, scale: None, pods, last_status: None, template: Template::default() }
 }

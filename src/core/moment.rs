@@ -1,7 +1,7 @@
-//! A time stamp in whole milliseconds, as exact as a scrape and short where hundreds are stored; and how old learned values may
-//! be to lower a number.
+//! Rules about time: a time stamp in whole milliseconds, as exact as a scrape and short where hundreds are stored; how far the clocks of a
+//! cluster may differ; and how old learned values may be to lower a number.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::units::{to_f64, truncated_i64};
@@ -34,20 +34,21 @@ impl From<Timestamp> for Moment {
     }
 }
 
-/// What was learned longer ago may raise a number and not lower it, seconds: a week, in which every model sees its busy hours and
-/// its quiet ones once, so that what is older was not seen in either.
+/// How far the clocks of a cluster may differ; later samples are dropped. Time synchronisation keeps clocks within seconds, and a minute is
+/// the peak window.
+pub(crate) const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
+
+/// What was learned longer ago than this, seconds, may raise a number and not lower it: a week, in which every model has its busy and its
+/// quiet hours.
 const MAX_AGE: f64 = 7.0 * 86_400.0;
 
-/// What was learned `at` may lower a number at `now`. Of unknown age, as earlier versions stored it, it may not before it is learned
-/// anew.
+/// What was learned `at` may lower a number at `now`. Earlier versions stored no time; what they learned may not until it is learned again.
 pub(crate) fn may_lower(at: Option<impl Into<Moment>>, now: impl Into<Moment>) -> bool {
     at.is_some_and(|at| at.into().until(now.into()) <= MAX_AGE)
 }
 
 #[cfg(test)]
 mod tests {
-    use jiff::{SignedDuration, Timestamp};
-
     use super::*;
 
     #[test]

@@ -4,15 +4,12 @@
 
 use std::borrow::Cow;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::isolate::guarded;
 use crate::memory::{GroupMemory, VariantMemory};
+use crate::moment::MAX_CLOCK_SKEW;
 use crate::snapshot::{ModelGroup, Snapshot};
-
-/// How far the clocks of a cluster may differ. Later samples are dropped. Time synchronisation keeps clocks within seconds; a minute is the
-/// peak window.
-const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_secs(60);
 
 /// `group` in normal form; borrowed if it already is.
 pub(crate) fn normalize_group(group: &ModelGroup, now: Timestamp) -> Cow<'_, ModelGroup> {
@@ -22,8 +19,8 @@ pub(crate) fn normalize_group(group: &ModelGroup, now: Timestamp) -> Cow<'_, Mod
     let (mut group, latest) = (group.clone(), latest(now));
     group.sort();
     group.scheduler.cut_after(latest);
-    let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
-    replicas.flat_map(|replica| replica.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
+    let pods = group.variants.iter_mut().flat_map(|state| &mut state.pods);
+    pods.flat_map(|pod| pod.engines.values_mut()).for_each(|engine| engine.cut_after(latest));
     Cow::Owned(group)
 }
 
@@ -33,11 +30,11 @@ fn latest(now: Timestamp) -> Timestamp {
 
 pub(crate) fn is_normal(group: &ModelGroup, now: Timestamp) -> bool {
     let latest = latest(now);
-    let mut replicas = group.variants.iter().flat_map(|state| &state.pods);
+    let mut pods = group.variants.iter().flat_map(|state| &state.pods);
     group.variants.is_sorted_by(|left, right| left.variant.id <= right.variant.id)
         && group.variants.iter().all(|state| state.pods.is_sorted_by(|left, right| left.name <= right.name))
-        && !group.scheduler.ahead_of(latest)
-        && replicas.all(|replica| !replica.engines.values().any(|engine| engine.ahead_of(latest)))
+        && !group.scheduler.has_samples_after(latest)
+        && pods.all(|pod| !pod.engines.values().any(|engine| engine.has_samples_after(latest)))
 }
 
 /// Puts `snapshot` into normal form, so that a decision does not have to copy it: one pod with a sample of the future would cost the whole

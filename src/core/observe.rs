@@ -104,11 +104,11 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
                 CoverageState::Fresh | CoverageState::Zero
             )
     };
-    if ![Role::Both, Role::Prefill, Role::Decode].into_iter().all(measured) {
+    if !Role::ALL.into_iter().all(measured) {
         return Activity::Unknown;
     }
     let serving = known.iter().flat_map(|variant| &variant.pods);
-    let serving = serving.filter(|replica| replica.phase == Phase::Ready);
+    let serving = serving.filter(|pod| pod.phase == Phase::Ready);
     let engines = serving.flat_map(judged_engines);
     let parts = engines.map(|(_, engine)| engine_activity(now, engine, observed_at));
     parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)

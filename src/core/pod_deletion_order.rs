@@ -29,9 +29,9 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// From the fresh samples of all engines of `replica`. An unknown engine makes the whole pod unknown.
-    pub(crate) fn from_replica(replica: &Pod, now: Timestamp) -> Self {
-        let engines = || judged_engines(replica).map(|(_, signals)| signals);
+    /// From the fresh samples of all engines of `pod`. An unknown engine makes the whole pod unknown.
+    pub(crate) fn from_pod(pod: &Pod, now: Timestamp) -> Self {
+        let engines = || judged_engines(pod).map(|(_, signals)| signals);
         let sum = |value: fn(&Signals, Timestamp) -> Option<f64>| {
             engines().next()?;
             engines().map(|signals| value(signals, now)).sum()
@@ -119,7 +119,7 @@ fn of_variant(state: &VariantState, desired: Replicas, now: Timestamp) -> Deleti
     let removed = removed.saturating_sub(asleep.len());
     // Of equals the youngest first, as a ReplicaSet does without marks.
     ready.sort_by_key(|pod| (Reverse(pod.ready_since), Reverse(pod.created)));
-    let in_flight: Vec<InFlight> = ready.iter().map(|pod| InFlight::from_replica(pod, now)).collect();
+    let in_flight: Vec<InFlight> = ready.iter().map(|pod| InFlight::from_pod(pod, now)).collect();
     let mut order = order(&in_flight);
     // With so few known pods there is no choice among them, and the others are unknown.
     if order.len() <= removed {
@@ -173,10 +173,10 @@ mod tests {
     }
 
     /// What is said of pods of which `current` are counted.
-    fn said(replicas: Vec<Pod>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
+    fn said(pods: Vec<Pod>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
         let current = Replicas::new(current);
         let scale = Some(Scale { spec: current, current, ready: current });
-        let state = VariantState { scale, ..variant_state(replicas) };
+        let state = VariantState { scale, ..variant_state(pods) };
         let (id, group, variants) = (state.variant.id.clone(), state.variant.group(), vec![state]);
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
         let groups = BTreeMap::from([(group, model)]);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn the_engines_of_a_pod_add_up() {
         let ranks = pod("a", Phase::Ready, -900, vec![running(3.0, 0), running(4.0, 0)]);
-        assert_eq!(InFlight::from_replica(&ranks, at(0)), InFlight { tokens: None, requests: Some(7.0) });
+        assert_eq!(InFlight::from_pod(&ranks, at(0)), InFlight { tokens: None, requests: Some(7.0) });
         let said = said(vec![ranks, serving("b", 6.0)], 2, desired(1)).unwrap();
         assert_eq!(names(&said.first), ["b"]);
     }
@@ -240,7 +240,7 @@ mod tests {
     fn where_requests_are_not_measured_tokens_count_and_the_two_are_never_compared() {
         let by_tokens = |used| {
             let signals = engine(&[(Signal::KvUsage, used), (Signal::KvCapacity, 1000.0)], 0);
-            InFlight::from_replica(&pod("x", Phase::Ready, -900, vec![signals]), at(0))
+            InFlight::from_pod(&pod("x", Phase::Ready, -900, vec![signals]), at(0))
         };
         assert_eq!(by_tokens(0.25), InFlight { tokens: Some(250.0), requests: None });
         let both = InFlight { tokens: Some(300.0), requests: Some(1.0) };

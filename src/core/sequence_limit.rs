@@ -117,8 +117,8 @@ impl PeakRunning {
 /// The most requests that at least two engines of `state` show running now: what one alone shows says nothing about the others. With a single
 /// engine, the most that its last two scrapes show.
 fn shown(state: &VariantState) -> u32 {
-    let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
-    let engines: Vec<&Signals> = ready.flat_map(|replica| replica.engines.values()).collect();
+    let ready = state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
+    let engines: Vec<&Signals> = ready.flat_map(|pod| pod.engines.values()).collect();
     let values: Vec<f64> = match engines[..] {
         [alone] => alone.get(Signal::Running).iter().rev().take(2).map(|sample| sample.value).collect(),
         _ => engines

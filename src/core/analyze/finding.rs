@@ -1,4 +1,4 @@
-//! What every capacity analyzer finds of one model, and the rule that turns it into missing and spare capacity.
+//! The finding of a capacity analyzer about one model, and the rule that derives missing and spare capacity from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,9 @@ use smol_str::SmolStr;
 
 use crate::model::{Analyzer, Role};
 use crate::units::{Cost, Replicas};
+
+/// An analyzer keeps its vote about removals for this many cycles after its last informative result. As upstream (WVA v0.9).
+pub(crate) const LIVE_CYCLES: f64 = 3.0;
 
 /// What one analyzer found of one model. Supply, demand and capacity share the analyzer's own unit (tokens, tokens/s, requests/s):
 /// only ratios of two analyzers can be compared.
@@ -24,12 +27,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// It is not known of any variant what a replica carries.
+    /// No variant's capacity is known.
     pub fn is_silent(&self) -> bool {
         self.variants.iter().all(|variant| variant.per_replica <= 0.0)
     }
 
-    /// The same with no more to spare than `cautious`, the finding that takes unmeasured pods to be as loaded as the busiest one.
+    /// The same with at most the spare capacity of `cautious`, the finding in which unmeasured pods are as loaded as the busiest measured one.
     pub fn with_spare_of(mut self, cautious: &Self) -> Self {
         self.total.spare = self.total.spare.min(cautious.total.spare);
         for (role, totals) in &mut self.roles {
@@ -38,8 +41,8 @@ impl Finding {
         self
     }
 
-    /// The same with nothing to spare in the roles of variants whose capacity is known but `is_outdated`. Without demand any capacity is
-    /// enough, and the spare capacity stays.
+    /// The same without spare capacity in the roles of variants whose capacity is known but `is_outdated`. Without demand any capacity is
+    /// enough, so the spare capacity stays.
     pub fn without_spare_of(mut self, is_outdated: impl Fn(&SmolStr) -> bool) -> Self {
         let outdated: Vec<Role> = self
             .variants
@@ -59,8 +62,8 @@ impl Finding {
         self
     }
 
-    /// The demand at which the answer for `role` would change; `None` is the whole model, as is any role if roles are not told apart. A
-    /// replica is worth the capacity of the smallest that serves.
+    /// The demand at which the result for `role` would change. `None` is the whole model, and so is any role if variants have no roles. The
+    /// capacity of a replica is that of the smallest one that serves.
     pub fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
         let (totals, role) = match role.and_then(|role| self.roles.get(&role).zip(Some(role))) {
             Some((totals, role)) => (totals, Some(role)),
@@ -106,9 +109,9 @@ impl Totals {
         self.anticipated += f64::from(existing) * variant.per_replica;
     }
 
-    /// Fills in what is missing beyond a utilisation of `up`, and what is spare below one of `down`. A threshold of 0 or less leaves
-    /// its side as it was. Starting replicas count against what is missing, and not as spare. Source: WVA v0.9,
-    /// `internal/engines/saturation/engine_v2.go`.
+    /// Computes what is missing above a utilisation of `up`, and what is spare below one of `down`. A threshold of 0 or less leaves its side as
+    /// it was. Starting replicas reduce what is missing, so that it is not ordered twice, but do not count as spare, because they serve nothing
+    /// yet. Source: WVA v0.9, `internal/engines/saturation/engine_v2.go`.
     pub fn apply_thresholds(self, up: f64, down: f64) -> Self {
         let required = if up > 0.0 { (self.demand / up - self.anticipated).max(0.0) } else { self.required };
         let spare = if down > 0.0 { (self.supply - self.demand / down).max(0.0) } else { self.spare };

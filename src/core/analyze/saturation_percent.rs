@@ -1,5 +1,5 @@
-//! V1, the percent saturation analyzer: how much KV cache and queue the replicas have to spare, and whether that asks for one step up
-//! or down. `decide` chooses the variant. Derived from WVA v0.9, `internal/saturation/analyzer.go`.
+//! V1, the percent saturation analyzer: how much KV cache and queue the replicas have to spare, and whether that calls for one step up or
+//! down. `decide` chooses the variant. Derived from WVA v0.9, `internal/saturation/analyzer.go`.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// True if the observation is saturated; such a one has nothing to spare and is left out of the means.
+    /// Returns whether the observation is saturated. If so, it has nothing to spare and is left out of the means.
     fn add(&mut self, observation: &EnginePeaks<'_>, policy: &SaturationPolicy) -> bool {
         self.count += 1;
         self.kv += observation.kv;
@@ -76,7 +76,7 @@ impl Sums {
 impl EnginePeaks<'_> {
     /// The pod's name, with the engine's where there are several.
     fn name(&self) -> SmolStr {
-        self.engine.map_or_else(|| self.replica.into(), |engine| format_smolstr!("{}:{engine}", self.replica))
+        self.engine.map_or_else(|| self.pod.into(), |engine| format_smolstr!("{}:{engine}", self.pod))
     }
 }
 
@@ -142,9 +142,9 @@ impl VariantSums {
 }
 
 impl PercentAnalysis {
-    /// The mean spare KV cache and queue from which on one replica fewer is safe.
+    /// The mean spare KV cache and queue from which on removing one replica is safe.
     pub fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
-        // From K - (K - s)·n/(n - 1) ≥ trigger.
+        // Without one of n replicas the mean load K - s grows by n/(n - 1): K - (K - s)·n/(n - 1) ≥ trigger, solved for s.
         let part = 1.0 - 1.0 / f64::from(self.non_saturated.max(1));
         let least = |threshold: f64, trigger: f64| threshold - (threshold - trigger) * part;
         (
@@ -153,14 +153,14 @@ impl PercentAnalysis {
         )
     }
 
-    /// Upstream's test of one fewer, for `removed` observations fewer at once.
+    /// Upstream's test for removing one observation, applied to `removed` at once.
     pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
         let spare = Spare { kv: self.avg_spare_kv, queue: self.avg_spare_queue };
         is_safe_without(self.non_saturated, removed, spare, policy)
     }
 }
 
-/// Spreads the load of the non-saturated over `removed` fewer. The load of saturated ones is not spread, as upstream.
+/// Spreads the load of the non-saturated replicas over `removed` fewer. The load of saturated ones is not spread, as upstream.
 fn is_safe_without(non_saturated: u32, removed: u32, spare: Spare, policy: &SaturationPolicy) -> bool {
     let Some(left) = non_saturated.checked_sub(removed).filter(|left| *left > 0) else { return false };
     let growth = f64::from(non_saturated) / f64::from(left);
@@ -180,7 +180,7 @@ mod tests {
 
     fn shown(loads: &[(f64, u32)]) -> Vec<EnginePeaks<'static>> {
         let peaks =
-            |kv, queue| EnginePeaks { replica: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
+            |kv, queue| EnginePeaks { pod: "r", engine: None, variant: "v", cost: Cost::ZERO, kv, queue };
         loads.iter().map(|(kv, queue)| peaks(*kv, *queue)).collect()
     }
 

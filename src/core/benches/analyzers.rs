@@ -109,8 +109,8 @@ fn measured(fleet: &Snapshot, now: Timestamp, policy: &Policy) -> Snapshot {
     let mut snapshot = Snapshot { now, ..fleet.clone() };
     for group in snapshot.groups.values_mut() {
         group.scheduler = signals(now, &needs, &QUEUE, &[]);
-        let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
-        for engine in replicas.flat_map(|replica| replica.engines.values_mut()) {
+        let pods = group.variants.iter_mut().flat_map(|state| &mut state.pods);
+        for engine in pods.flat_map(|pod| pod.engines.values_mut()) {
             *engine = signals(now, &needs, &GAUGES, &COUNTERS);
         }
     }

@@ -82,8 +82,8 @@ fn later(mut snapshot: Snapshot, fleet: Snapshot) -> Snapshot {
     for (group, measured) in snapshot.groups.values_mut().zip(fleet.groups.into_values()) {
         group.scheduler = measured.scheduler;
         for (state, measured) in group.variants.iter_mut().zip(measured.variants) {
-            for (replica, measured) in state.pods.iter_mut().zip(measured.pods) {
-                replica.engines = measured.engines;
+            for (pod, measured) in state.pods.iter_mut().zip(measured.pods) {
+                pod.engines = measured.engines;
             }
         }
     }

@@ -9,7 +9,7 @@ pub(super) fn clamp(model: &mut ModelDecision<'_>) {
     let ModelDecision { variants, proposals, steps, .. } = model;
     for (variant, proposal) in variants.iter().zip(proposals) {
         let Some(number) = proposal.number else { continue };
-        let bounds = variant.state.variant.bounds;
+        let bounds = variant.bounds();
         let bounded = bounds.clamp(number);
         if bounded != number {
             let why = AdjustmentReason::Bounds { min: bounds.min, max: bounds.max };

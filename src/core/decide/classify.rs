@@ -1,5 +1,5 @@
-//! What is known of a model before any analyzer is asked: its variants, what their observations are worth, which roles are
-//! saturated, which orders rest on evidence that is contradicted, and which analyzer decides.
+//! Prepares a model's decision: its variants, how completely they are measured, which roles are saturated, which orders are withdrawn because
+//! their evidence is contradicted, and which analyzer decides.
 
 use std::borrow::Cow;
 
@@ -31,12 +31,12 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
         before,
     };
     model.memory.signal_history = signal_history(context, &model.variants);
-    model.variants.sort_by_key(|variant| variant.state.variant.role);
+    model.variants.sort_by_key(|variant| variant.role());
     model.saturated = safety_net::find(context, &model.variants);
     let learned = model.memory.learned.get_or_insert_default();
     let saturated: Vec<Role> = model.saturated.iter().map(|(role, _)| *role).collect();
     model.steps = withdrawn_orders::withdraw(context, &saturated, &mut model.variants, learned);
-    model.fallbacks = fallback::choose(context, &mut model.variants);
+    model.fallbacks = fallback::choose_for_unmeasured(context, &mut model.variants);
     if !model.fallbacks.is_empty() {
         fallback::count_all_demand(context, learned);
     }

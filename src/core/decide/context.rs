@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use crate::learn::LEAD;
+use crate::learn::{LEAD, StartUpTimes, median_start, start_up_times};
 use crate::memory::{GroupMemory, VariantMemory};
-use crate::model::Analyzer;
 use crate::model::{
-    Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, SecondaryAnalyzer, ServiceClass, UnitCost,
-    VariantId,
+    Analyzer, Bounds, Compat, GroupId, ModelPolicy, Policy, Role, ScaleToZero, SecondaryAnalyzer,
+    ServiceClass, UnitCost, VariantId,
 };
 use crate::quality::analyzer_signals::Declared;
 use crate::quality::{
@@ -20,12 +19,16 @@ use crate::quality::{
 use crate::snapshot::{ModelGroup, Scale, VariantState};
 use crate::units::{Replicas, Seconds};
 
-/// How long a change may take before the analyzer decides anew: HPA's default downscale window, so that an HPA that is merely
-/// waiting is never hurried. Upstream waits for ever, and so stops at a target that an HPA never reaches (its maximum is lower, its
-/// 10 % tolerance swallows a step of one, a pod fits on no node).
+/// How long a change may take before the analyzer decides anew: an HPA's default downscale window, so that an HPA that is only waiting is
+/// left alone. Upstream waits without a limit, and so stops at a target that an HPA never reaches: the HPA has a lower maximum, its 10 %
+/// tolerance ignores a step of one replica, or a pod fits on no node.
 const TRANSITION_TIMEOUT: Seconds = Seconds::whole(300);
 
-/// Bounds of the start-up times that are believed, in seconds: one minute and ten.
+/// For this long after a limit denied a variant replicas, another variant grows instead, if one can.
+pub(super) const DENIED_WINDOW: Seconds = Seconds::whole(60);
+
+/// Start-up times are clamped to this range, seconds: pods that start warm say little about a cold node, and one that waited for a node says
+/// nothing about the next.
 const MIN_START: f64 = 60.0;
 const MAX_START: f64 = 600.0;
 
@@ -35,7 +38,7 @@ pub(super) struct ModelContext<'a> {
     pub(super) now: Timestamp,
     pub(super) id: &'a GroupId,
     pub(super) policy: &'a ModelPolicy,
-    /// The deciding analyzer: the model's own, or the one that stands in for it, about additions only.
+    /// The deciding analyzer: the model's own, or its fallback, which decides about additions only.
     pub(super) analyzer: Analyzer,
     pub(super) scale_to_zero: ScaleToZero,
     pub(super) compat: Compat,
@@ -109,13 +112,13 @@ pub(super) struct VariantContext<'a> {
     pub(super) scale: Scale,
     pub(super) memory: Cow<'a, VariantMemory>,
     pub(super) coverage: VariantCoverage<'a>,
-    /// How long a start takes where none was seen: most pods take 40 to 240 s.
+    /// How long a start takes if none was seen: most pods take 40 to 240 s.
     prior: Seconds,
 }
 
 impl<'a> VariantContext<'a> {
-    /// Learns how long starts take, whichever analyzer decides, and which of the pods that fail are replaced: more of them only once in the time
-    /// that a start takes, and those that come back no longer.
+    /// Learns how long starts take, whichever analyzer decides, and how many failing pods are replaced (see
+    /// `ReplacedPods::update`).
     pub(super) fn new(
         context: ModelContext<'_>,
         state: &'a VariantState,
@@ -144,15 +147,13 @@ impl VariantContext<'_> {
         self.longest_start().unwrap_or(self.prior)
     }
 
-    /// How long the last starts took, if any was seen: within bounds, since what starts warm says little of a cold node, and one that
-    /// waited for a node says nothing of the next.
+    /// The longest of the last starts, if any was seen, between `MIN_START` and `MAX_START`.
     fn longest_start(&self) -> Option<Seconds> {
         let longest = self.memory.starts.longest()?;
         Seconds::new(longest.clamp(MIN_START, MAX_START)).ok()
     }
 
-    /// How long a pod of it may take to start before it is not counted on any more: by what starts took, and the usual time only where
-    /// none was seen.
+    /// A pod that takes longer to start is no longer expected to serve: a multiple of the longest start, or the usual time before one was seen.
     fn start_timeout(&self) -> Seconds {
         let longest = self.longest_start();
         longest
@@ -160,7 +161,7 @@ impl VariantContext<'_> {
             .unwrap_or(TRANSITION_TIMEOUT)
     }
 
-    /// Pods that are on their way: without those that will not come, and those that failed and are replaced.
+    /// Pending replicas that are expected to serve: without pods that will not become Ready and failed pods that are replaced.
     pub(super) fn credited(&self, now: Timestamp) -> Replicas {
         let replaced = self.memory.starts.replaced.pods;
         self.coverage.expected_pending(self.state, self.start_timeout(), replaced, now)
@@ -174,7 +175,15 @@ impl VariantContext<'_> {
         &self.state.variant.id.name
     }
 
-    /// The last published target; after a start without memory the object's last status number if above 0.
+    pub(super) fn role(&self) -> Role {
+        self.state.variant.role
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        self.state.variant.bounds
+    }
+
+    /// The last published target; after a start without memory the number in the object's status, if that is above 0.
     pub(super) fn committed(&self) -> Option<Replicas> {
         self.memory.target.or(self.state.last_status.filter(|last| *last > Replicas::ZERO))
     }
@@ -184,57 +193,83 @@ impl VariantContext<'_> {
         self.scale.spec > Replicas::ZERO
     }
 
-    /// Its number is what remains of a withdrawn order, and more replicas than that run.
+    /// Its last order was withdrawn, and more replicas run than its number says.
     pub(super) fn is_withdrawn(&self) -> bool {
         let VariantMemory { target_since, withdrawn_at, target, .. } = *self.memory;
         withdrawn_at.is_some() && withdrawn_at == target_since && target < Some(self.scale.base())
     }
 
-    /// Ready pods that the scale target counts and that are not listed.
+    /// Ready pods that the scale target counts and the list of pods lacks.
     pub(super) fn unlisted(&self) -> u32 {
         self.scale.ready.get().saturating_sub(self.coverage.ready)
     }
 
-    /// The last change may still be on its way. A target that comes from the object's status has just been adopted.
+    /// The last change may still be in progress. A target that comes from the object's status has just been adopted.
     pub(super) fn is_waiting(&self, now: Timestamp) -> bool {
         self.memory.target_since.is_none_or(|since| Seconds::between(since, now) <= TRANSITION_TIMEOUT)
     }
 
-    /// Seconds after which replicas of an order should be Ready: a start-up time and the time that an HPA takes to act. One that
-    /// takes longer is late, and replicas are ordered elsewhere.
+    /// The replicas of the last order should be Ready by now: a start-up time and the time that an HPA takes to act have passed.
     pub(super) fn is_order_late(&self, start_up: Seconds, now: Timestamp) -> bool {
         self.memory
             .target_since
             .is_some_and(|since| Seconds::between(since, now).get() >= start_up.get() + LEAD)
     }
 
-    /// At zero replicas the last order is still open: it has not been late for longer than any other change may take.
+    /// At zero replicas: the last order still counts, because the change may be in progress or the order is not late.
     pub(super) fn is_waking(&self, now: Timestamp) -> bool {
         self.is_waiting(now) || !self.is_order_late(self.start(), now)
     }
 
-    /// More pods of it would not serve either: no node has room, or two orders never became ready.
+    /// Further pods would not serve either: no node has room, or two orders never became Ready.
     pub(super) fn is_growth_futile(&self, now: Timestamp) -> bool {
         self.coverage.starting > 0 && is_growth_futile(self.state, self.start(), self.start_timeout(), now)
     }
 
-    /// What a number that is not measured anew rests on: the newest sample it ever rested on, else the moment it was
-    /// adopted without one.
+    /// The evidence of a number that is held: the newest sample that it ever rested on, or else when it was adopted without one.
     pub(super) fn old_evidence(&self, now: Timestamp) -> Timestamp {
         let sampled = self.memory.evidence.max(self.coverage.newest_any);
         sampled.or(self.memory.blind_since).unwrap_or(now)
     }
 
-    /// Cheaper first; of equals the name that sorts first.
+    /// The lower cost first, then the name.
     pub(super) fn by_cost(&self, other: &Self) -> std::cmp::Ordering {
         let cost = |variant: &Self| variant.state.variant.cost.get();
         cost(self).total_cmp(&cost(other)).then_with(|| self.name().cmp(other.name()))
     }
 
-    /// `more` is allowed by the maximum.
-    pub(super) fn allows(&self, more: Replicas) -> bool {
-        self.state.variant.bounds.max.is_none_or(|max| more <= max)
+    /// The maximum allows `number`.
+    pub(super) fn allows(&self, number: Replicas) -> bool {
+        self.bounds().max.is_none_or(|max| number <= max)
     }
+}
+
+/// How long a pod of `variant` is expected to take to start, seconds: the longest of the last starts, as the rate policy has seen them
+/// (`by_rate`) or, before it has, as they were seen while another analyzer decided. Before any was seen, the median of the Ready pods, at
+/// least `prior`.
+pub(super) fn expected_start(
+    by_rate: Option<&StartUpTimes>,
+    variant: &VariantContext<'_>,
+    prior: Seconds,
+) -> f64 {
+    let longest = by_rate.and_then(StartUpTimes::longest).or_else(|| variant.memory.starts.longest());
+    longest.unwrap_or_else(|| median_start(&start_up_times(variant.state), prior.get()))
+}
+
+/// Splits `variants`, which are sorted by role, into the variants of each role.
+pub(super) fn by_role<'v, 'a>(
+    variants: &'v [VariantContext<'a>],
+) -> impl Iterator<Item = (Role, &'v [VariantContext<'a>])> {
+    let chunks = variants.chunk_by(|left, right| left.role() == right.role());
+    chunks.filter_map(|of_role| Some((of_role.first()?.role(), of_role)))
+}
+
+/// The same for changes.
+pub(super) fn by_role_mut<'v, 'a>(
+    variants: &'v mut [VariantContext<'a>],
+) -> impl Iterator<Item = (Role, &'v mut [VariantContext<'a>])> {
+    let chunks = variants.chunk_by_mut(|left, right| left.role() == right.role());
+    chunks.filter_map(|of_role| Some((of_role.first()?.role(), of_role)))
 }
 
 /// The newest sample that a decision about `variants` rests on.

@@ -1,4 +1,4 @@
-//! What shared limits leave of the numbers: only additions are held back.
+//! What shared limits leave of the numbers. Limits hold back additions only.
 
 use super::context::VariantContext;
 use super::model::ModelDecision;
@@ -12,21 +12,25 @@ use crate::report::{AdjustmentReason, Detail, Relief, Stage, Value};
 use crate::units::Replicas;
 
 /// The requests of a model's variants to the limits.
-pub(super) fn wants(model: &ModelDecision<'_>) -> Vec<GrantRequest> {
+pub(super) fn grant_requests(model: &ModelDecision<'_>) -> Vec<GrantRequest> {
     let proposed = model.variants.iter().zip(&model.proposals);
-    proposed.map(|(variant, proposal)| want(model, variant, proposal)).collect()
+    proposed.map(|(variant, proposal)| grant_request(model, variant, proposal)).collect()
 }
 
-/// A published number was granted before: only an analyzer with complete coverage may take it back. The one replica that the scale
-/// target requests already is not asked for again, whether its pod exists yet or not, and it counts as used even where it is not
-/// needed: only when every model has its number is it known whether the model may go to zero.
-fn want(model: &ModelDecision<'_>, variant: &VariantContext<'_>, proposal: &Proposal) -> GrantRequest {
+/// A published number was granted before, so that only an analyzer with complete coverage may give it back. A requested replica counts as
+/// used, whether its pod exists yet or not and even if it is not needed: whether the model may go to zero is only known when every model
+/// has its number.
+fn grant_request(
+    model: &ModelDecision<'_>,
+    variant: &VariantContext<'_>,
+    proposal: &Proposal,
+) -> GrantRequest {
     let (state, running) = (variant.state, variant.scale.base());
     let proposed = state.variant.bounds.clamp(proposal.number.unwrap_or(running));
     let requested = Replicas::new(u32::from(variant.is_active() && variant.allows(Replicas::ONE)));
     let current = match proposal.analyzed {
         Some(allowed_moves) if allowed_moves.down => running,
-        Some(_) => variant.committed().map_or(running, |promised| promised.min(proposed).max(running)),
+        Some(_) => variant.committed().map_or(running, |committed| committed.min(proposed).max(running)),
         None => proposed.max(running),
     };
     GrantRequest {
@@ -43,10 +47,10 @@ fn want(model: &ModelDecision<'_>, variant: &VariantContext<'_>, proposal: &Prop
     }
 }
 
-/// Requests for what a model uses that is not decided about now.
-pub(super) fn unchanged(request: Request) -> Vec<GrantRequest> {
+/// The requests of a model that is not decided about now: for what it uses.
+pub(super) fn grant_requests_at_rest(request: Request) -> Vec<GrantRequest> {
     let Request { id, priority, candidates, .. } = request;
-    let want = |candidate: Candidate| GrantRequest {
+    let request = |candidate: Candidate| GrantRequest {
         id: VariantId::new(id.namespace.clone(), candidate.name),
         current: candidate.current,
         proposed: candidate.current,
@@ -58,7 +62,7 @@ pub(super) fn unchanged(request: Request) -> Vec<GrantRequest> {
         gpus: candidate.gpus,
         watts: candidate.watts,
     };
-    candidates.into_iter().map(want).collect()
+    candidates.into_iter().map(request).collect()
 }
 
 /// Lowers the numbers of a model to what was granted.
@@ -71,8 +75,8 @@ pub(super) fn apply_grants(model: &mut ModelDecision<'_>, grants: &[Grant]) {
     }
 }
 
-/// A limit leaves the variant at `index` less than was proposed: the rate policy asks another variant next time, and so does the
-/// safety net.
+/// Lowers the number of the variant at `index` to what a limit grants, and notes it, so that the rate policy and the safety net choose another
+/// variant next time.
 fn deny(model: &mut ModelDecision<'_>, index: usize, granted: &Grant) {
     let now = model.context.now;
     let role = model.variants[index].state.variant.role;

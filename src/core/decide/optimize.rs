@@ -1,4 +1,4 @@
-//! From findings to numbers: an optimizer chooses how many replicas each variant shall have.
+//! Turns findings into numbers: an optimizer chooses how many replicas each variant has.
 
 use std::cmp::Ordering;
 
@@ -17,7 +17,7 @@ use crate::report::{AdjustmentReason, Caveat, Detail, Stage, Step, TargetStep};
 use crate::snapshot::ModelGroup;
 use crate::units::Replicas;
 
-/// A model on its own, where nothing is shared.
+/// Optimizes a model that shares no limit with others.
 pub(super) fn optimize_alone(model: &mut ModelDecision<'_>) {
     if let Some(input) = &model.optimizer_input {
         let plan = arithmetic::optimize_alone(&input.request, model.context.compat);
@@ -25,7 +25,7 @@ pub(super) fn optimize_alone(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// The request of a model to the shared optimizer. A model without findings still uses what runs and what was published.
+/// The request of a model to the shared optimizer. A model without findings uses what runs or was published, whichever is more.
 pub(super) fn request(model: &ModelDecision<'_>) -> Request {
     if let Some(input) = &model.optimizer_input {
         return input.request.clone();
@@ -40,7 +40,7 @@ pub(super) fn request(model: &ModelDecision<'_>) -> Request {
     }
 }
 
-/// The request of a model that is not decided about now: it uses what runs and what was published.
+/// The request of a model that is not decided about now: it uses what runs or was published, whichever is more.
 pub(super) fn request_at_rest(
     id: &GroupId,
     group: &ModelGroup,
@@ -49,9 +49,9 @@ pub(super) fn request_at_rest(
 ) -> Request {
     let candidates = group.variants.iter().filter_map(|state| {
         let running = state.scale?.base();
-        let promised = before.and_then(|before| before.variants.get(&state.variant.id.name)?.target);
-        let promised = promised.or(state.last_status).unwrap_or_default();
-        Some(candidate(state, state.variant.bounds.clamp(promised).max(running)))
+        let published = before.and_then(|before| before.variants.get(&state.variant.id.name)?.target);
+        let published = published.or(state.last_status).unwrap_or_default();
+        Some(candidate(state, state.variant.bounds.clamp(published).max(running)))
     });
     let candidates = candidates.collect();
     Request { id: id.clone(), priority: policy.of(id).priority, candidates, findings: Vec::new() }
@@ -72,7 +72,7 @@ pub(super) fn apply_plan(model: &mut ModelDecision<'_>, plan: &Plan) {
                 None => continue,
             },
         };
-        let role = variant.state.variant.role;
+        let role = variant.role();
         let Some((_, state)) = input.states.iter().find(|(of, _)| *of == role) else { continue };
         if !variant.is_active() && target == Replicas::ZERO {
             continue;
@@ -95,7 +95,7 @@ pub(super) fn apply_plan(model: &mut ModelDecision<'_>, plan: &Plan) {
     }
 }
 
-/// The candidate at this place can get no more.
+/// The candidate at `index` has reached its maximum.
 fn is_full(input: &OptimizerInput, index: usize) -> bool {
     let candidate = input.request.candidates.get(index);
     candidate.is_some_and(|candidate| candidate.bounds.max.is_some_and(|max| max <= candidate.current))
@@ -110,7 +110,7 @@ fn propose(
     let base = variant.scale.base();
     let held = variant.committed().unwrap_or(base);
     let allowed_moves = state.allowed_moves();
-    // An incompletely measured role lowers no number.
+    // Without complete coverage no number falls.
     let is_denied = (!allowed_moves.down || input.queue_lost) && target < held;
     let is_held = is_denied || (target == base && variant.is_withdrawn() && state.is_incomplete());
     let number = if is_held { held } else { target };

@@ -22,9 +22,9 @@ pub(super) struct ModelOutcome {
     pub(super) memory: GroupMemory,
 }
 
-/// The outcome of `model`. Of what is remembered, a variant that is not in the group keeps its place if `keep` says so.
+/// The outcome of `model`. A variant that is remembered and not in the group is forgotten, unless `keep` says otherwise.
 pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool) -> ModelOutcome {
-    let gaps: Vec<_> = model.variants.iter().map(|variant| fallback::gap(&model, variant)).collect();
+    let gaps: Vec<_> = model.variants.iter().map(|variant| fallback::find_gap(&model, variant)).collect();
     let ModelDecision { context, variants, proposals, steps, memory, before, .. } = model;
     let mut outcome = ModelOutcome {
         decisions: Vec::with_capacity(variants.len()),
@@ -59,8 +59,8 @@ pub(super) fn decision(state: &VariantState, verdict: Verdict) -> Decision {
     }
 }
 
-/// The verdict, and what is remembered of it. A number whose evidence is too old is not published but remembered, so that it can
-/// go on when evidence returns.
+/// The verdict, and what is remembered of it. A number whose evidence is too old is remembered and not published, so that it is there when
+/// evidence returns.
 fn verdict(
     context: ModelContext<'_>,
     variant: &VariantContext<'_>,
@@ -77,7 +77,7 @@ fn verdict(
         return (Verdict::Unknown(Unknown { cause: Cause::NothingKnown, explanation, since }), memory);
     };
     let is_moved = before.target != Some(desired);
-    // An order that no autoscaler followed was given up. If an analyzer orders it again, the wait begins again.
+    // An order from zero that no autoscaler followed has expired. If an analyzer repeats it, its time begins again.
     let is_renewed = proposal.analyzed.is_some() && !variant.is_active() && !variant.is_waiting(now);
     let evidence = proposal.evidence.min(now);
     let sampled = (!proposal.is_blind).then_some(evidence);
@@ -114,7 +114,7 @@ fn withheld(mut explanation: Explanation, why: Withheld) -> Explanation {
     explanation
 }
 
-/// A variant whose scale target does not exist: no number, but its memory stays for when it comes back.
+/// A variant whose scale target does not exist gets no number. Its memory stays, in case the target is created again.
 fn publish_without_target(
     context: ModelContext<'_>,
     state: &VariantState,

@@ -1,23 +1,23 @@
-//! The removal guard: running requests must fit into what a removal leaves. Applied to every analyzer's numbers, before limits and
-//! bounds: a removal of two replicas that leaves too little becomes one of one. [`crate::check`] derives the same by itself.
+//! The removal guard: the running requests must fit into the replicas that a removal leaves. It applies to the numbers of every analyzer,
+//! before limits and bounds. A removal of two replicas that leaves too little becomes a removal of one. [`crate::check`] derives the same
+//! rule a second time.
 
 use std::cell::{OnceCell, RefCell};
 
-use super::context::{ModelContext, VariantContext};
+use super::context::{ModelContext, VariantContext, by_role};
 use super::model::ModelDecision;
 use super::proposal::Proposal;
 use crate::decision::Reason;
-use crate::model::Role;
 use crate::quality::{RemainingCapacity, Shortfall};
 use crate::report::{AdjustmentReason, Stage, Step};
 use crate::units::Replicas;
 
-/// A role whose replicas an analyzer may remove; the requests in its pods are only counted when that happens.
+/// The guard of one role. It counts the requests in the pods only when a removal is proposed.
 pub(super) struct RemovalGuard<'m, 'a> {
     context: ModelContext<'m>,
     variants: &'m [VariantContext<'a>],
     remaining: OnceCell<RemainingCapacity>,
-    /// What did not fit last.
+    /// What did not fit last, if anything.
     refused: RefCell<Option<Shortfall>>,
 }
 
@@ -27,7 +27,7 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
         Self { context, variants, remaining: OnceCell::new(), refused: RefCell::new(None) }
     }
 
-    /// The running requests fit into `targets`, or it is not known that they do not.
+    /// The running requests fit into `targets`, or nothing is known about them.
     pub(super) fn fits(&self, targets: &[u32]) -> bool {
         let refused = self.find_shortfall(targets);
         self.refused.replace_with(|last| refused.or(*last));
@@ -37,8 +37,8 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
     /// `targets` are fewer replicas than `from`, or fewer serving ones, and the running requests do not fit into them.
     fn is_refused(&self, from: &[u32], targets: &[u32]) -> bool {
         let sum = |numbers: &[u32]| numbers.iter().map(|number| u64::from(*number)).sum::<u64>();
-        let takes = sum(targets) < sum(from) || self.remaining().removes_ready_pod(from, targets);
-        takes && !self.fits(targets)
+        let is_removal = sum(targets) < sum(from) || self.remaining().removes_ready_pod(from, targets);
+        is_removal && !self.fits(targets)
     }
 
     fn find_shortfall(&self, targets: &[u32]) -> Option<Shortfall> {
@@ -51,25 +51,21 @@ impl<'m, 'a> RemovalGuard<'m, 'a> {
         self.remaining.get_or_init(|| RemainingCapacity::new(states(), self.context.now))
     }
 
-    /// Why no more is removed, if that was it.
+    /// What kept more replicas from being removed, if this guard did.
     pub(super) fn refused(&self) -> Option<Shortfall> {
         *self.refused.borrow()
     }
 }
 
-/// Gives back removals that would leave too little.
+/// Takes back removals that would leave too little.
 pub(super) fn hold(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, .. } = model;
     let mut first = 0;
-    for of_role in variants.chunk_by(|left, right| role(left) == role(right)) {
+    for (_, of_role) in by_role(variants) {
         let end = first + of_role.len();
         hold_role(*context, of_role, &mut proposals[first..end], steps);
         first = end;
     }
-}
-
-fn role(variant: &VariantContext<'_>) -> Role {
-    variant.state.variant.role
 }
 
 /// The number that a removal is measured from: the published one, or else what runs.
@@ -83,59 +79,59 @@ fn hold_role(
     proposals: &mut [Proposal],
     steps: &mut Vec<Step>,
 ) {
-    let bounded = |variant: &VariantContext<'_>, number: u32| {
-        variant.state.variant.bounds.clamp(Replicas::new(number)).get()
-    };
-    // A lowered maximum is the user's.
-    let lower = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
+    let bounded =
+        |variant: &VariantContext<'_>, number: u32| variant.bounds().clamp(Replicas::new(number)).get();
+    // A number that a lowered maximum takes away is the user's choice.
+    let is_lower = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
         let number = proposal.number.map(|number| bounded(variant, number.get()));
         variant.is_active() && number.is_some_and(|number| number < bounded(variant, before(variant)))
     };
-    // Nearly always nothing is removed, and nothing else has to be computed.
-    if !variants.iter().zip(proposals.iter()).any(lower) {
+    // Nearly always nothing is removed, and the rest need not be computed.
+    if !variants.iter().zip(proposals.iter()).any(is_lower) {
         return;
     }
     let from: Vec<u32> = variants.iter().map(|variant| bounded(variant, before(variant))).collect();
-    let wanted = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
+    let target = |(variant, proposal): (&VariantContext<'_>, &Proposal)| {
         proposal.number.map_or(before(variant), |number| bounded(variant, number.get()))
     };
-    let mut targets: Vec<u32> = variants.iter().zip(proposals.iter()).map(wanted).collect();
-    // A variant at zero holds no request, and one without a number keeps its replicas, outside its bounds too: neither makes up for a removal.
-    let stays = variants.iter().zip(proposals.iter()).zip(&targets).map(|((variant, proposal), target)| {
+    let mut targets: Vec<u32> = variants.iter().zip(proposals.iter()).map(target).collect();
+    // A variant at zero holds no requests, and one without a number keeps its replicas, even outside its bounds. Neither makes up for a
+    // removal elsewhere.
+    let unmoved = variants.iter().zip(proposals.iter()).zip(&targets).map(|((variant, proposal), target)| {
         (!variant.is_active() || proposal.number.is_none()).then_some(*target)
     });
-    let from: Vec<u32> = stays.zip(&from).map(|(stays, from)| stays.unwrap_or(*from)).collect();
+    let from: Vec<u32> = unmoved.zip(&from).map(|(number, from)| number.unwrap_or(*from)).collect();
     if context.limited {
-        // A limit may still deny what is added.
+        // A limit may still deny what is added, so it does not count.
         targets.iter_mut().zip(&from).for_each(|(target, from)| *target = (*target).min(*from));
     }
     let removal = RemovalGuard::new(context, variants);
     if !removal.is_refused(&from, &targets) {
         return;
     }
-    let mut order: Vec<usize> = (0..variants.len()).filter(|at| targets[*at] < from[*at]).collect();
+    let mut order: Vec<usize> = (0..variants.len()).filter(|index| targets[*index] < from[*index]).collect();
     order.sort_by(|left, right| variants[*left].by_cost(&variants[*right]));
     let Some(refused) = removal.find_shortfall(&targets) else { return };
-    for at in order {
-        // The fewest that have to stay, found by halving: fitting only gets easier with more.
-        let (mut least, mut most) = (targets[at], from[at]);
+    for index in order {
+        // The fewest replicas that have to stay, found by halving: with more replicas the requests only fit better.
+        let (mut least, mut most) = (targets[index], from[index]);
         while least < most {
-            targets[at] = least + (most - least) / 2;
+            targets[index] = least + (most - least) / 2;
             if removal.is_refused(&from, &targets) {
-                least = targets[at] + 1;
+                least = targets[index] + 1;
             } else {
-                most = targets[at];
+                most = targets[index];
             }
         }
-        targets[at] = most;
-        give_back(&variants[at], &mut proposals[at], most, refused, steps);
+        targets[index] = most;
+        raise(&variants[index], &mut proposals[index], most, refused, steps);
         if !removal.is_refused(&from, &targets) {
             return;
         }
     }
 }
 
-fn give_back(
+fn raise(
     variant: &VariantContext<'_>,
     proposal: &mut Proposal,
     number: u32,

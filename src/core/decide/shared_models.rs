@@ -3,7 +3,7 @@
 
 use smol_str::SmolStr;
 
-use super::limit::{apply_grants, unchanged, wants};
+use super::limit::{apply_grants, grant_requests, grant_requests_at_rest};
 use super::model::ModelDecision;
 use super::optimize::{apply_plan, request, request_at_rest};
 use super::shared_limits::Limits;
@@ -16,7 +16,7 @@ use crate::optimize::rescale::Rescale;
 use crate::optimize::{Plan, Request};
 use crate::progress::Progress;
 
-/// Panicking models that are found in one decision; finding each takes some runs of the shared part. With more, all are held.
+/// Panicking models that are found in one decision. Each takes several runs of the shared part to find; with more, all models are held.
 const MAX_PANICKING: usize = 8;
 
 /// The models that share limits, and for each the cause of its panic, if it had one.
@@ -39,12 +39,12 @@ impl<'s, 'a> SharedModels<'s, 'a> {
         Self { models, limits, policy, progress, causes }
     }
 
-    /// Optimizes, stabilises and limits all models together: optimizers share by need and priority, then nothing is added that a
-    /// limit does not leave. `held` is what models use that are not decided about now. Returns for each model why it panicked, if
-    /// it did.
+    /// Optimizes, stabilises and limits all models together: optimizers share by need and priority, then additions are held back that a limit
+    /// does not allow. `held` are the requests of models that are not decided about now. Returns the cause of each model's panic, if it had
+    /// one.
     pub(super) fn decide(mut self, held: Vec<Request>) -> Vec<Option<SmolStr>> {
         if let Some(plans) = self.optimize(&held) {
-            self.each(|index, model| {
+            self.for_each_working(|index, model| {
                 if let Some(plan) = plans.get(index) {
                     apply_plan(model, plan);
                 }
@@ -55,8 +55,8 @@ impl<'s, 'a> SharedModels<'s, 'a> {
         self.causes
     }
 
-    /// Does `work` on each model that has not panicked, with its place.
-    fn each(&mut self, mut work: impl FnMut(usize, &mut ModelDecision<'a>)) {
+    /// Does `work` on each model that has not panicked, with its index.
+    fn for_each_working(&mut self, mut work: impl FnMut(usize, &mut ModelDecision<'a>)) {
         for (index, (model, cause)) in self.models.iter_mut().zip(&mut self.causes).enumerate() {
             if cause.is_none() {
                 self.progress.begins(Some(model.context.id));
@@ -70,10 +70,10 @@ impl<'s, 'a> SharedModels<'s, 'a> {
         request_at_rest(context.id, context.group, *before, self.policy)
     }
 
-    /// A plan for each model, and for each of `held` after them; `None` when that panicked for all.
+    /// A plan for each model, and for each of `held` after them; `None` if the optimizer panicked without a single culprit.
     fn optimize(&mut self, held: &[Request]) -> Option<Vec<Plan>> {
         let mut own_requests = vec![None; self.models.len()];
-        self.each(|index, model| own_requests[index] = Some(request(model)));
+        self.for_each_working(|index, model| own_requests[index] = Some(request(model)));
         let own_requests = own_requests.into_iter().enumerate();
         let mut requests: Vec<Request> =
             own_requests.map(|(index, own)| own.unwrap_or_else(|| self.request_at_rest(index))).collect();
@@ -81,51 +81,52 @@ impl<'s, 'a> SharedModels<'s, 'a> {
         for candidate in requests.iter_mut().flat_map(|request| &mut request.candidates) {
             candidate.accelerator = self.limits.spelling(candidate.accelerator.as_ref());
         }
-        let (own, compat) = (&self.policy.limits, self.policy.compat);
+        let (policy, compat) = (&self.policy.limits, self.policy.compat);
         let is_on =
-            |namespace: &SmolStr| own.rescale_namespaces.get(namespace).copied().unwrap_or(own.rescale);
+            |namespace: &SmolStr| policy.rescale_namespaces.get(namespace).copied().unwrap_or(policy.rescale);
         let namespaces = requests.iter().map(|request| request.id.namespace.clone());
-        let rescale = Rescale { cluster: own.rescale, namespaces: namespaces.filter(is_on).collect() };
+        let rescale = Rescale { cluster: policy.rescale, namespaces: namespaces.filter(is_on).collect() };
         let limits = self.limits;
-        self.all_that_work(
+        self.run_without_panicking(
             requests,
             |requests| arithmetic::optimize_together(requests, limits.all(), &rescale, compat).plans,
             |request| request.findings.clear(),
         )
     }
 
-    /// Holds back additions that a limit does not leave, the neediest last.
+    /// Holds back additions that a limit does not allow; those of the neediest models last.
     fn limit(&mut self, held: Vec<Request>) {
-        let mut own_wants = vec![None; self.models.len()];
-        self.each(|index, model| own_wants[index] = Some(wants(model)));
-        let own_wants = own_wants.into_iter().enumerate();
-        let mut all: Vec<Vec<GrantRequest>> = own_wants
-            .map(|(index, own)| own.unwrap_or_else(|| unchanged(self.request_at_rest(index))))
+        let mut own_requests = vec![None; self.models.len()];
+        self.for_each_working(|index, model| own_requests[index] = Some(grant_requests(model)));
+        let own_requests = own_requests.into_iter().enumerate();
+        let mut all: Vec<Vec<GrantRequest>> = own_requests
+            .map(|(index, own)| own.unwrap_or_else(|| grant_requests_at_rest(self.request_at_rest(index))))
             .collect();
-        all.extend(held.into_iter().map(unchanged));
-        for want in all.iter_mut().flatten() {
-            want.accelerator = self.limits.spelling(want.accelerator.as_ref());
+        all.extend(held.into_iter().map(grant_requests_at_rest));
+        for request in all.iter_mut().flatten() {
+            request.accelerator = self.limits.spelling(request.accelerator.as_ref());
         }
         let counts: Vec<usize> = all.iter().map(Vec::len).collect();
         let (limits, compat) = (self.limits, self.policy.compat);
-        let granted = self.all_that_work(
+        let granted = self.run_without_panicking(
             all,
-            |wants| arithmetic::grant(&wants.concat(), limits.all(), compat),
-            |wants| wants.iter_mut().for_each(|want| want.proposed = want.current),
+            |requests| arithmetic::grant(&requests.concat(), limits.all(), compat),
+            |requests| requests.iter_mut().for_each(|request| request.proposed = request.current),
         );
         let mut granted = granted.into_iter().flatten();
         let by_model: Vec<Vec<Grant>> =
             counts.into_iter().map(|count| granted.by_ref().take(count).collect()).collect();
-        self.each(|index, model| apply_grants(model, &by_model[index]));
+        self.for_each_working(|index, model| apply_grants(model, &by_model[index]));
     }
 
-    /// What `work` makes of `items`, of which the first ones are the models' in their order. Those that break it are found by
-    /// halving, and `rest` makes of each one something that asks for nothing; `None` when none breaks it alone.
-    fn all_that_work<T: Clone, R>(
+    /// Runs `work` on `items`, the first of which belong to the models in their order. If it panics, the model that makes it panic is found
+    /// by halving, and `clear_request` turns its item into one that asks for nothing, until `work` succeeds. `None` if no single model makes
+    /// it panic, or too many do.
+    fn run_without_panicking<T: Clone, R>(
         &mut self,
         mut items: Vec<T>,
         work: impl Fn(&[T]) -> R,
-        rest: impl Fn(&mut T),
+        clear_request: impl Fn(&mut T),
     ) -> Option<R> {
         for _ in 0..=MAX_PANICKING {
             let all: Vec<usize> = (0..items.len()).collect();
@@ -133,37 +134,40 @@ impl<'s, 'a> SharedModels<'s, 'a> {
                 Ok(result) => return Some(result),
                 Err(cause) => cause,
             };
-            let breaks = |places: &[usize]| {
-                let some: Vec<T> = places.iter().map(|at| items[*at].clone()).collect();
-                self.guarded(places, || work(&some)).is_err()
+            let panics = |indices: &[usize]| {
+                let some: Vec<T> = indices.iter().map(|index| items[*index].clone()).collect();
+                self.guarded(indices, || work(&some)).is_err()
             };
-            let able: Vec<usize> = (0..self.models.len()).filter(|at| self.causes[*at].is_none()).collect();
-            let breaking = alone(&able, breaks);
-            let Some(at) = breaking else {
-                self.causes.iter_mut().for_each(|own| *own = own.take().or_else(|| Some(cause.clone())));
+            let working: Vec<usize> =
+                (0..self.models.len()).filter(|index| self.causes[*index].is_none()).collect();
+            let Some(index) = find_panicking(&working, panics) else {
+                self.fail_all(&cause);
                 return None;
             };
-            self.causes[at] = Some(cause);
-            rest(&mut items[at]);
+            self.causes[index] = Some(cause);
+            clear_request(&mut items[index]);
         }
-        let many = SmolStr::new_static("too many models panicked in what they share");
-        self.causes.iter_mut().for_each(|own| *own = own.take().or_else(|| Some(many.clone())));
+        self.fail_all(&SmolStr::new_static("too many models panicked in what they share"));
         None
     }
 
-    /// `work` on the models at these places; of them, those that have broken ask for nothing in it.
-    fn guarded<T>(&self, places: &[usize], work: impl FnOnce() -> T) -> Result<T, SmolStr> {
+    fn fail_all(&mut self, cause: &SmolStr) {
+        self.causes.iter_mut().for_each(|own| *own = own.take().or_else(|| Some(cause.clone())));
+    }
+
+    /// Runs `work` on the items at `indices`. Models that have panicked ask for nothing in it, so that it is not attributed to them.
+    fn guarded<T>(&self, indices: &[usize], work: impl FnOnce() -> T) -> Result<T, SmolStr> {
         self.progress.begins(None);
-        let able = places.iter().filter(|at| self.causes.get(**at).is_some_and(Option::is_none));
-        guarded_together(able.map(|at| self.models[*at].context.id), work)
+        let working = indices.iter().filter(|index| self.causes.get(**index).is_some_and(Option::is_none));
+        guarded_together(working.map(|index| self.models[*index].context.id), work)
     }
 }
 
-/// The one of `places` that `breaks` by itself; `None` when each half works without the other.
-fn alone(mut places: &[usize], breaks: impl Fn(&[usize]) -> bool) -> Option<usize> {
-    while places.len() > 1 {
-        let (first, second) = places.split_at(places.len() / 2);
-        places = [first, second].into_iter().find(|half| breaks(half))?;
+/// The one of `indices` that `panics` by itself; `None` if neither half does without the other.
+fn find_panicking(mut indices: &[usize], panics: impl Fn(&[usize]) -> bool) -> Option<usize> {
+    while indices.len() > 1 {
+        let (first, second) = indices.split_at(indices.len() / 2);
+        indices = [first, second].into_iter().find(|half| panics(half))?;
     }
-    places.first().copied()
+    indices.first().copied()
 }

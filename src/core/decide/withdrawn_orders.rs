@@ -1,5 +1,5 @@
-//! Orders that were made just before their evidence was found to be contradicted: they are withdrawn, and what was learned
-//! meanwhile is forgotten. Only such an order goes, and nothing that served before it.
+//! Withdraws orders that were made just before their evidence was found to be contradicted, and undoes what was learned meanwhile. Only such
+//! orders are withdrawn, and no replica that served before them is.
 
 use jiff::Timestamp;
 
@@ -8,31 +8,28 @@ use super::model::ModelDecision;
 use crate::bound::stability::ProposalHistory;
 use crate::decision::Reason;
 use crate::memory::{Learned, VariantMemory};
-use crate::model::Analyzer;
-use crate::model::Role;
-use crate::quality::{SignalHistory, judged_engines};
+use crate::model::{Analyzer, Role};
+use crate::quality::{CONTRADICTION_DELAY, SignalHistory, judged_engines};
 use crate::report::{AdjustmentReason, Detail, OrdersWithdrawn, Stage, Step};
 use crate::snapshot::{Phase, Signal, SignalSet, SourceHealth};
 use crate::units::{Replicas, Seconds};
 
-/// A contradiction shows within a minute and two scrapes of 15 s: orders that are older rest on other evidence.
-const DETECTION_WINDOW: Seconds = Seconds::whole(90);
-
-/// More contradictions of the same engines may show: for this long nothing is ordered again by their signals.
+/// After a withdrawal nothing is ordered again for this long, because further signals of the same engines may turn out to be contradicted.
 const REORDER_WINDOW: Seconds = Seconds::whole(60);
 
-/// While the load stays, the requests in the pods grow by less than this factor and [`SOME_REQUESTS`], and the shares of the KV
-/// caches that they hold by less than it and [`SOME_CACHE`].
-const MAX_GROWTH: f64 = 1.2;
-const SOME_REQUESTS: f64 = 5.0;
-const SOME_CACHE: f64 = 0.1;
+/// While the load stays the same, the requests in the pods grow by at most this factor and [`REQUESTS_SLACK`], and the shares of the KV
+/// caches that they hold by at most this factor and [`KV_USAGE_SLACK`].
+const MAX_LOAD_RATIO: f64 = 1.2;
+const REQUESTS_SLACK: f64 = 5.0;
+const KV_USAGE_SLACK: f64 = 0.1;
 
-/// At least one in this many engines must be contradicted. Fewer move a number by little, and may break while the load really grows.
-const ONE_OF: u32 = 3;
+/// At least one in this many engines must be contradicted. Fewer change a number by little, and may be contradicted while the load really
+/// grows.
+const MAX_ENGINES_PER_CONTRADICTED: u32 = 3;
 
-/// Withdraws the last orders of `variants`, all that a model has, if signals that their analyzer reads are now found to be
-/// contradicted and were not before, while the pods hold about as many requests as when the orders were made. A step of one
-/// replica is not worth it, and the roles that are `saturated` by evidence of their own need what was ordered.
+/// Withdraws the last orders of `variants`, which are all that a model has, if signals that its analyzer reads are contradicted now and were not
+/// before, while the pods hold about as many requests as when the orders were made. A step of one replica stays, and so do the orders of
+/// roles that are `saturated` by other evidence.
 pub(super) fn withdraw(
     context: ModelContext<'_>,
     saturated: &[Role],
@@ -40,94 +37,102 @@ pub(super) fn withdraw(
     learned: &mut Learned,
 ) -> Vec<Step> {
     let analyzer = context.analyzer;
-    let by_numbers = analyzer == Analyzer::Rate || analyzer == Analyzer::Inferno || analyzer.is_of_capacity();
-    let reads =
-        |variant: &VariantContext<'_>| -> SignalSet { context.declared(variant.state.variant.role).all() };
-    let first =
-        variants.iter().filter_map(|variant| recent_orders(&variant.memory, context)).map(|(at, _)| at).min();
-    let anew = |variant: &VariantContext<'_>| {
+    // The other analyzers move by small steps, of which one is not worth a withdrawal.
+    let may_order_many =
+        analyzer == Analyzer::Rate || analyzer == Analyzer::Inferno || analyzer.is_of_capacity();
+    let reads = |variant: &VariantContext<'_>| -> SignalSet { context.declared(variant.role()).all() };
+    let recent = variants.iter().filter_map(|variant| recent_orders(&variant.memory, context));
+    let first_order = recent.map(|(at, _)| at).min();
+    let has_new_contradiction = |variant: &VariantContext<'_>| {
         SignalHistory::has_new_contradiction(
             context.signal_history,
             variant.state,
             &variant.coverage,
             reads(variant),
-            first,
+            first_order,
             context.now,
         )
     };
     // Pods that are not listed may carry any load.
-    let listed = |variant: &VariantContext<'_>| variant.scale.ready.get() <= variant.coverage.ready;
-    let whole = context.group.source == SourceHealth::Complete && variants.iter().all(listed);
-    if !by_numbers || !whole || !variants.iter().any(anew) {
+    let is_listed = |variant: &VariantContext<'_>| variant.scale.ready.get() <= variant.coverage.ready;
+    let is_complete = context.group.source == SourceHealth::Complete && variants.iter().all(is_listed);
+    if !may_order_many || !is_complete || !variants.iter().any(has_new_contradiction) {
         return Vec::new();
     }
-    let doubted =
+    let contradicted =
         variants.iter().map(|variant| variant.coverage.distrusted_engines(reads(variant), context.now));
+    let contradicted: u32 = contradicted.sum();
     let engines = variants
         .iter()
-        .map(|variant| variant.coverage.ready.saturating_mul(variant.coverage.engines_per_pod));
-    let (doubted, engines) = (doubted.sum::<u32>(), engines.fold(0, u32::saturating_add));
-    if doubted.saturating_mul(ONE_OF) < engines || doubted < engines.min(2) {
+        .map(|variant| variant.coverage.ready.saturating_mul(variant.coverage.engines_per_pod))
+        .fold(0, u32::saturating_add);
+    let are_many = contradicted.saturating_mul(MAX_ENGINES_PER_CONTRADICTED) >= engines;
+    if !are_many || contradicted < engines.min(2) {
         return Vec::new();
     }
     learned.roll_back();
-    if first.is_none_or(|first| may_have_grown(context, variants, first)) {
+    if first_order.is_none_or(|first| may_have_grown(context, variants, first)) {
         return Vec::new();
     }
-    let calm = |variant: &&mut VariantContext<'_>| !saturated.contains(&variant.state.variant.role);
-    variants.iter_mut().filter(calm).filter_map(|variant| withdraw_of(context, variant, learned)).collect()
+    let is_withdrawable = |variant: &&mut VariantContext<'_>| !saturated.contains(&variant.role());
+    variants
+        .iter_mut()
+        .filter(is_withdrawable)
+        .filter_map(|variant| withdraw_from(context, variant, learned))
+        .collect()
 }
 
-/// The pods of `variants` and the gateway hold more requests than at `since`, or fuller caches where requests are distrusted. True also
-/// where neither is known.
+/// The pods of `variants` and the scheduler may hold more requests than at `since`; or the KV caches may be fuller, if the counts of requests
+/// are distrusted. True also if neither is known.
 fn may_have_grown(context: ModelContext<'_>, variants: &[VariantContext<'_>], since: Timestamp) -> bool {
     let requests: &[Signal] = &[Signal::Running, Signal::Waiting];
-    let believed =
-        [(requests, SOME_REQUESTS), (&[Signal::KvUsage], SOME_CACHE)].into_iter().find(|(signals, _)| {
-            let doubted = |variant: &VariantContext<'_>| {
-                variant.coverage.distrusted_engines(SignalSet::new(signals), context.now)
-            };
-            variants.iter().all(|variant| doubted(variant) == 0)
-        });
-    let sums = believed.and_then(|(signals, some)| Some((sums(context, variants, signals, since)?, some)));
-    sums.is_none_or(|([before, now], some)| now > MAX_GROWTH * before + some)
+    let is_trusted = |gauges: &[Signal]| {
+        let gauges = SignalSet::new(gauges);
+        variants.iter().all(|variant| variant.coverage.distrusted_engines(gauges, context.now) == 0)
+    };
+    let choices = [(requests, REQUESTS_SLACK), (&[Signal::KvUsage], KV_USAGE_SLACK)];
+    let Some((gauges, slack)) = choices.into_iter().find(|(gauges, _)| is_trusted(gauges)) else {
+        return true;
+    };
+    let sums = sum_gauges(context, variants, gauges, since);
+    sums.is_none_or(|[before, now]| now > MAX_LOAD_RATIO * before + slack)
 }
 
-/// The sums of `gauges` over the engines of `variants` at `since` and now; where requests that wait are among them, those in the
-/// gateway's queue too. A pod that was not Ready at `since` held nothing then.
-fn sums(
+/// The sums of `gauges` over the engines of `variants`, at `since` and now. If waiting requests are among them, those in the scheduler's queue
+/// are added. A pod that was not Ready at `since` held nothing then. `None` if a gauge was not measured.
+fn sum_gauges(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     gauges: &[Signal],
     since: Timestamp,
 ) -> Option<[f64; 2]> {
-    let replicas = variants.iter().flat_map(|variant| &variant.state.pods);
+    let pods = variants.iter().flat_map(|variant| &variant.state.pods);
     let (mut before, mut now) = (0.0, 0.0);
-    for replica in replicas.filter(|replica| replica.phase == Phase::Ready) {
-        let young = replica.ready_since.is_some_and(|ready| ready >= since);
-        for (_, engine) in judged_engines(replica) {
+    for pod in pods.filter(|pod| pod.phase == Phase::Ready) {
+        let is_new = pod.ready_since.is_some_and(|ready| ready >= since);
+        for (_, engine) in judged_engines(pod) {
             for series in gauges.iter().map(|gauge| engine.get(*gauge)) {
                 let then = series.iter().rev().find(|sample| sample.at <= since);
                 now += series.last()?.value;
-                before += if young { 0.0 } else { then?.value };
+                before += if is_new { 0.0 } else { then?.value };
             }
         }
     }
     if gauges.contains(&Signal::Waiting) {
-        let held = context.group.scheduler.get(Signal::SchedulerQueueSize);
-        now += held.last().map_or(0.0, |held| held.value);
-        before += held.iter().rev().find(|held| held.at <= since).map_or(0.0, |held| held.value);
+        let queue = context.group.scheduler.get(Signal::SchedulerQueueSize);
+        now += queue.last().map_or(0.0, |sample| sample.value);
+        before += queue.iter().rev().find(|sample| sample.at <= since).map_or(0.0, |sample| sample.value);
     }
     Some([before, now])
 }
 
-fn withdraw_of(
+fn withdraw_from(
     context: ModelContext<'_>,
     variant: &mut VariantContext<'_>,
     learned: &mut Learned,
 ) -> Option<Step> {
     let (at, from) = recent_orders(&variant.memory, context)?;
-    // Serving replicas are not taken back, and a variant that was woken stays awake.
+    // Replicas that serve stay, and a variant that was woken from zero stays awake.
     let from = from.max(Replicas::new(variant.coverage.ready));
     let target = variant.memory.target.filter(|target| target.saturating_sub(from) > Replicas::ONE)?;
     if from == Replicas::ZERO {
@@ -142,13 +147,13 @@ fn withdraw_of(
     memory.wanted = ProposalHistory::default();
     if let Some(rate) = &mut learned.rate {
         // A mistaken order does not start a cooldown.
-        rate.cooldowns.entry(variant.state.variant.role).or_default().added_at = None;
+        rate.cooldowns.entry(variant.role()).or_default().added_at = None;
     }
     let withdrawn = OrdersWithdrawn { ordered: target, restored: from };
     Some(Step::of_variant(variant.name(), Detail::OrdersWithdrawn(withdrawn)))
 }
 
-/// Holds numbers that are ordered again too soon. The safety net of a saturated fleet comes after this.
+/// Holds numbers that are ordered again within [`REORDER_WINDOW`]. The safety net of a saturated fleet comes after this.
 pub(super) fn hold_reorders(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, .. } = model;
     for (variant, proposal) in variants.iter().zip(proposals) {
@@ -165,12 +170,13 @@ pub(super) fn hold_reorders(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// The number before the orders of the last 90 s, and when the first of them was made.
+/// When the first order of the last 90 s was made, and the number before it. Older orders rest on other evidence than the signals that are
+/// found to be contradicted now.
 fn recent_orders(memory: &VariantMemory, context: ModelContext<'_>) -> Option<(Timestamp, Replicas)> {
-    memory.ordered_from.filter(|(at, _)| Seconds::between(*at, context.now) <= DETECTION_WINDOW)
+    memory.ordered_from.filter(|(at, _)| Seconds::between(*at, context.now) <= CONTRADICTION_DELAY)
 }
 
-/// The same once `desired` is asked for.
+/// The same after `desired` is published.
 pub(super) fn ordered_from(
     memory: &VariantMemory,
     desired: Replicas,

@@ -1,4 +1,4 @@
-//! To zero, at zero and back: the only part that may take the last replica away, and the one that gives the first back.
+//! Scaling to zero, staying there and coming back. Only this stage removes the last replica, or adds the first.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,14 @@ use crate::arithmetic;
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::Reason;
 use crate::memory::{GroupMemory, Learned};
-use crate::model::Analyzer;
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
 use crate::observe::{Activity, activity, scheduler_queue};
 use crate::quality::CoverageState;
 use crate::report::{Basis, Step, Value};
 use crate::snapshot::VariantState;
 use crate::units::{Replicas, Seconds, figure};
 
-/// A role of which no replica runs and none is requested: it stays at zero until the scheduler holds a request for the model.
+/// Proposals for a role at zero: it stays there until the scheduler holds a request for the model.
 pub(super) fn wake_up(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
@@ -35,7 +34,7 @@ pub(super) fn wake_up(
             let at_zero = variants.iter().zip(&mut proposals);
             at_zero
                 .filter(|(_, proposal)| !proposal.is_blind && proposal.number == Some(Replicas::ZERO))
-                .for_each(|(variant, proposal)| cannot_wake(context, variant, proposal));
+                .for_each(|(variant, proposal)| hold_without_wake_up(context, variant, proposal));
         }
         return proposals;
     };
@@ -43,7 +42,7 @@ pub(super) fn wake_up(
         return proposals;
     }
     let candidates: Vec<WakeCandidate> =
-        variants.iter().map(|variant| sleeper(context, variant, learned)).collect();
+        variants.iter().map(|variant| wake_candidate(context, variant, learned)).collect();
     for index in arithmetic::woken(&candidates, context.compat) {
         let variant = &variants[index];
         let number = proposals[index].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
@@ -51,17 +50,21 @@ pub(super) fn wake_up(
         let proposal = Proposal::standing(variant, Some(number), Reason::ScaleFromZero, basis, queue.at);
         // Waking is an addition, and subject to the limits.
         proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
-        let carried = candidates[index].per_replica;
-        let carried = carried.map(|carried| Value::new("tokens a replica carries", carried));
+        let capacity = candidates[index].per_replica;
+        let capacity = capacity.map(|tokens| Value::new("tokens a replica carries", tokens));
         let cost = Value::new("cost of a replica", variant.state.variant.cost.get());
         let step = Step::target(variant.name(), proposals[index].explanation.clone());
-        steps.push(step.with_values(std::iter::once(cost).chain(carried).collect()));
+        steps.push(step.with_values(std::iter::once(cost).chain(capacity).collect()));
     }
     proposals
 }
 
-/// The cost of waking `variant`, and the capacity of its replicas as V2 has learned it, if V2 decides.
-fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Learned) -> WakeCandidate {
+/// The cost of waking `variant`, and the capacity of its replicas if V2 decides and has learned it.
+fn wake_candidate(
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
+    learned: &Learned,
+) -> WakeCandidate {
     let spec = &variant.state.variant;
     let by_tokens = context.policy.analyzer == Analyzer::Saturation;
     WakeCandidate {
@@ -74,22 +77,22 @@ fn sleeper(context: ModelContext<'_>, variant: &VariantContext<'_>, learned: &Le
     }
 }
 
-/// Neither a minimum nor scaling to zero being off gives one of `variants` a replica.
+/// None of `variants` gets a replica by its minimum, or because scaling to zero is off.
 fn nothing_else_wakes(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> bool {
     let may_be_zero = |state: &VariantState| state.variant.bounds.min == Replicas::ZERO;
-    let one_is_kept = !context.scale_to_zero.enabled && context.group.variants.iter().all(may_be_zero);
-    !one_is_kept && variants.iter().all(|variant| may_be_zero(variant.state))
+    let keeps_last = !context.scale_to_zero.enabled && context.group.variants.iter().all(may_be_zero);
+    !keeps_last && variants.iter().all(|variant| may_be_zero(variant.state))
 }
 
-/// At zero, where waiting requests cannot be seen: the number stays, but its evidence is not renewed.
-fn cannot_wake(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
+/// Holds a variant at zero without new evidence, because waiting requests cannot be seen.
+fn hold_without_wake_up(context: ModelContext<'_>, variant: &VariantContext<'_>, proposal: &mut Proposal) {
     let (evidence, basis) = (variant.old_evidence(context.now), Basis::NoWakeUpSignal);
     let standing = Proposal::standing(variant, proposal.number, Reason::MetricsMissing, basis, evidence);
     *proposal = Proposal { is_blind: true, analyzed: proposal.analyzed, ..standing };
 }
 
-/// Decides about zero for all roles of a model together: an idle model loses its replicas, a running one that is not known to be
-/// idle keeps at least one of each variant, and where scaling to zero is off the cheapest keeps one.
+/// Decides about zero for all roles of a model together: an idle model goes to zero; of a model that is not known to be idle, each variant
+/// keeps a replica; and if scaling to zero is off, the cheapest variant keeps one.
 pub(super) fn apply_zero(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, memory, .. } = model;
     let context = *context;
@@ -101,7 +104,7 @@ pub(super) fn apply_zero(model: &mut ModelDecision<'_>) {
         let is_last = variant.is_active() && proposal.number == Some(Replicas::ZERO);
         let is_measured = proposal.analyzed.is_some_and(|allowed_moves| allowed_moves.zero);
         let is_settled = is_measured || variant.committed() == Some(Replicas::ZERO);
-        let is_covered = is_settled && covered.contains(&variant.state.variant.role);
+        let is_covered = is_settled && covered.contains(&variant.role());
         if !is_idle && is_last && !is_covered && variant.allows(Replicas::ONE) {
             keep_awake(variant, proposal, steps);
         }
@@ -121,7 +124,7 @@ pub(super) fn apply_zero(model: &mut ModelDecision<'_>) {
     }
 }
 
-/// Replaces a number with all its reasons, which do not matter at zero.
+/// Replaces a number and its explanation: the reasons of earlier stages do not matter at zero.
 fn replace(
     variant: &VariantContext<'_>,
     proposal: &mut Proposal,
@@ -134,7 +137,7 @@ fn replace(
     steps.push(Step::bound(variant.name(), proposal.explanation.clone()));
 }
 
-/// Roles of which an optimizer may take one variant's last replica, since another keeps some.
+/// Roles in which an optimizer may remove a variant's last replica, because another variant keeps some.
 fn covered(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
@@ -142,11 +145,11 @@ fn covered(
 ) -> BTreeSet<Role> {
     let optimized = context.policy.analyzer.is_of_capacity();
     let kept = |proposal: &Proposal| proposal.number.is_some_and(|number| number > Replicas::ZERO);
-    // A variant that has never served takes no requests.
+    // A variant that has not served yet may not take over requests.
     let serves = |variant: &VariantContext<'_>| !variant.coverage.observations.is_empty();
     let keeping = variants.iter().zip(proposals);
     let keeping = keeping.filter(|(variant, proposal)| optimized && kept(proposal) && serves(variant));
-    keeping.map(|(variant, _)| variant.state.variant.role).collect()
+    keeping.map(|(variant, _)| variant.role()).collect()
 }
 
 fn enforced((variant, proposal): (&VariantContext<'_>, &Proposal)) -> Enforced {
@@ -154,13 +157,13 @@ fn enforced((variant, proposal): (&VariantContext<'_>, &Proposal)) -> Enforced {
     Enforced { name: variant.name().clone(), target, cost: variant.state.variant.cost }
 }
 
-/// A zero that was right when it was decided is not any more: a request came, or idleness cannot be measured now.
+/// Replaces a zero that no longer holds: a request has come, or idleness cannot be measured now.
 fn keep_awake(variant: &VariantContext<'_>, proposal: &mut Proposal, steps: &mut Vec<Step>) {
-    // An analyzer that has just measured a zero means as few as may be; what was decided earlier may have changed.
-    let as_few = proposal.analyzed.is_some_and(|allowed_moves| allowed_moves.down);
-    let is_measured = !variant.coverage.observations.is_empty() && !as_few;
-    let number = if is_measured { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
-    let number = variant.state.variant.bounds.clamp(number);
+    // If an analyzer has just found zero enough, one replica is. An older zero says nothing about the present load: what runs stays.
+    let is_zero_new = proposal.analyzed.is_some_and(|allowed_moves| allowed_moves.down);
+    let keeps_running = !variant.coverage.observations.is_empty() && !is_zero_new;
+    let number = if keeps_running { variant.scale.base().max(Replicas::ONE) } else { Replicas::ONE };
+    let number = variant.bounds().clamp(number);
     let reason = if proposal.is_blind { proposal.reason } else { Reason::ScaleUp };
     replace(variant, proposal, number, reason, Basis::NotIdle, steps);
 }
@@ -181,7 +184,7 @@ fn scale_to_zero(
     }
 }
 
-/// Idle now, by measurement, and for the retention period.
+/// Measured as idle now, and for the retention period.
 fn idle_for_long(context: ModelContext<'_>, before: &GroupMemory) -> bool {
     let idle_now = matches!(activity(context.now, context.group, before.observed_at), Activity::Idle(_));
     let retention = context.scale_to_zero.retention;

@@ -84,7 +84,7 @@ pub(crate) fn ingest(
     knowledge: &mut ModelKnowledge,
 ) {
     knowledge.variants.retain(|name, _| group.variants.iter().any(|state| state.variant.id.name == *name));
-    for role in [Role::Both, Role::Decode, Role::Prefill] {
+    for role in Role::ALL {
         let variants: Vec<&VariantState> =
             group.variants.iter().filter(|state| state.variant.role == role).collect();
         if variants.is_empty() {
@@ -97,21 +97,21 @@ pub(crate) fn ingest(
     }
     for state in &group.variants {
         let known = knowledge.variants.or_default(&state.variant.id.name);
-        known.engines.retain(|key, _| state.pods.iter().any(|replica| is_of_pod(key, &replica.name)));
+        known.engines.retain(|key, _| state.pods.iter().any(|pod| is_of_pod(key, &pod.name)));
     }
 }
 
 /// Learns from a variant's pods without their samples.
 fn learn_pods(state: &VariantState, now: Moment, knowledge: &mut ModelKnowledge) {
     let known = knowledge.variants.or_default(&state.variant.id.name);
-    let ready: Vec<_> = state.pods.iter().filter(|replica| replica.phase == Phase::Ready).collect();
+    let ready: Vec<_> = state.pods.iter().filter(|pod| pod.phase == Phase::Ready).collect();
     let times = start_up_times(state);
     let VariantKnowledge { starts, engines, .. } = known;
     starts.learn(now, &times, |index| {
         let (pod, (_, ready_since)) = (&ready[index].name, times[index]);
         engines.iter().any(|(key, last)| is_of_pod(key, pod) && last.snapshot.at < ready_since)
     });
-    let engines_per_pod = ready.iter().map(|replica| judged_engines(replica).count()).max();
+    let engines_per_pod = ready.iter().map(|pod| judged_engines(pod).count()).max();
     let engines_per_pod = engines_per_pod.filter(|engines| *engines > 0);
     known.engines_per_pod =
         engines_per_pod.map(|engines| f64::from(count(engines))).or(known.engines_per_pod);
@@ -155,14 +155,14 @@ fn sources<'a>(
     for variant in variants.iter().copied() {
         let first = sources.len();
         let assessor = EngineAssessor::new(variant, declared, history, now);
-        for replica in variant.pods.iter().filter(|replica| replica.phase == Phase::Ready) {
-            let ready_since = replica.ready_or_created().into();
-            sources.extend(judged_engines(replica).map(|(engine, signals)| {
-                let coverage = assessor.assess(replica, engine, signals).coverage;
+        for pod in variant.pods.iter().filter(|pod| pod.phase == Phase::Ready) {
+            let ready_since = pod.ready_or_created().into();
+            sources.extend(judged_engines(pod).map(|(engine, signals)| {
+                let coverage = assessor.assess(pod, engine, signals).coverage;
                 let contradicted = coverage.contradicted.and(declared.needed);
                 Source {
                     variant,
-                    key: engine_key(replica, engine),
+                    key: engine_key(pod, engine),
                     signals,
                     ready_since,
                     engines: 0.0,
@@ -251,10 +251,10 @@ fn ingest_role(
 
 /// When each engine became ready; a pod without engines counts as one.
 fn serving_since(variants: &[&VariantState], sources: &[Source<'_>]) -> Vec<Moment> {
-    let replicas = variants.iter().flat_map(|variant| &variant.pods);
-    let without_engines = replicas
-        .filter(|replica| replica.phase == Phase::Ready && judged_engines(replica).next().is_none())
-        .map(|replica| replica.ready_or_created().into());
+    let pods = variants.iter().flat_map(|variant| &variant.pods);
+    let without_engines = pods
+        .filter(|pod| pod.phase == Phase::Ready && judged_engines(pod).next().is_none())
+        .map(|pod| pod.ready_or_created().into());
     sources.iter().map(|source| source.ready_since).chain(without_engines).collect()
 }
 

@@ -18,14 +18,12 @@ use super::surge::Surges;
 use super::token_shape::TokenShape;
 use super::window_extrema::WindowMaximum;
 use crate::model::Role;
-use crate::moment::{Moment, may_lower};
+use crate::moment::{MAX_CLOCK_SKEW, Moment, may_lower};
 use crate::name_map::NameMap;
 use crate::snapshot::SignalSet;
 
 /// Peaks that survive a restart.
 const MAX_STORED_PEAKS: usize = 12;
-/// How far a sample may be ahead of the clock, seconds; the same as in `normalize`.
-const MAX_CLOCK_SKEW: f64 = 60.0;
 
 /// Fewer inter-token gaps give no mean step time.
 const MIN_GAPS: f64 = 20.0;
@@ -45,7 +43,6 @@ const MIN_LIMITED_READINGS: u8 = 3;
 /// start of the next (30, 31 and 32 were seen with a limit of 32).
 const SAME_LIMIT_SHARE: f64 = 0.9;
 
-/// Everything learned about one model.
 /// Everything learned about one model.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -204,7 +201,7 @@ impl ModelKnowledge {
 
     /// Moves or drops times after `now`: the clock was set back.
     pub(crate) fn not_after(&mut self, now: Moment) {
-        let latest = now.plus(MAX_CLOCK_SKEW);
+        let latest = now.plus(MAX_CLOCK_SKEW.as_secs_f64());
         for role in self.roles.values_mut() {
             role.arrivals.not_after(latest);
             role.surges.not_after(now);

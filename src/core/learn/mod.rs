@@ -26,7 +26,7 @@ pub(crate) use ingest::ingest;
 pub use knowledge::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
 pub(crate) use rollback::Rollback;
 pub use start_up::ObservedStarts;
-pub(crate) use start_up::{LEAD, StartUpTimes, start_up_times};
+pub(crate) use start_up::{LEAD, StartUpTimes, median_start, start_up_times};
 pub use step_time::StepTime;
 #[cfg(test)]
 pub(crate) use {

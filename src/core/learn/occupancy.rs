@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::counter_snapshot::Growth;
 use super::numeric::{decay, is_default, six_digits};
 
-/// Time constant of occupancy, seconds. Each engine decays the common sums, so it is multiplied by their number.
+/// Time constant of occupancy, seconds. Each engine's reading decays the common sums, so it is multiplied by the number of engines.
 const OCCUPANCY_TIME_CONSTANT: f64 = 120.0;
 /// Fewer running sequences say little about their mean.
 const MIN_RUNNING: f64 = 4.0;
@@ -26,12 +26,12 @@ pub(crate) struct Occupancy {
 }
 
 impl Occupancy {
-    pub(crate) fn learn(&mut self, growth: &Growth, pods: f64) {
+    pub(crate) fn learn(&mut self, growth: &Growth, engines: f64) {
         if growth.after.running < MIN_RUNNING {
             return;
         }
         let seconds = growth.seconds();
-        let remaining = decay(seconds, OCCUPANCY_TIME_CONSTANT * pods.max(1.0));
+        let remaining = decay(seconds, OCCUPANCY_TIME_CONSTANT * engines.max(1.0));
         self.usage = self.usage * remaining + growth.after.usage * seconds;
         self.running = self.running * remaining + growth.after.running * seconds;
     }
@@ -57,13 +57,13 @@ pub(crate) struct StepTokens {
 }
 
 impl StepTokens {
-    pub(crate) fn learn(&mut self, growth: &Growth, pods: f64) {
+    pub(crate) fn learn(&mut self, growth: &Growth, engines: f64) {
         let steps = growth.counted.gaps + growth.counted.firsts;
         // NaN, where a counter was not read, fails these comparisons too.
         if !(steps > 0.0 && growth.counted.generated > 0.0) {
             return;
         }
-        let remaining = decay(growth.seconds(), STEPS_TIME_CONSTANT * pods.max(1.0));
+        let remaining = decay(growth.seconds(), STEPS_TIME_CONSTANT * engines.max(1.0));
         self.tokens = self.tokens * remaining + growth.counted.generated;
         self.steps = self.steps * remaining + steps;
     }

@@ -1,13 +1,12 @@
-//! Earlier states of what was learned: when a signal turns out to be contradicted, what was learned from it before that showed is
-//! taken back.
+//! Earlier states of what was learned. When a signal is found to be contradicted, what was learned from it since it became wrong is undone.
 
 use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
+use crate::quality::CONTRADICTION_DELAY;
 
-/// A contradiction shows within a minute and two scrapes of 15 s, so a state that is this old, seconds, was learned from no signal
-/// that is found contradicted now.
-const MIN_AGE: f64 = 90.0;
+/// A state that is this old, seconds, was learned before the signals that are found to be contradicted now became wrong.
+const MIN_AGE: f64 = CONTRADICTION_DELAY.get();
 
 /// Two states with their times.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

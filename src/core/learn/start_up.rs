@@ -23,8 +23,15 @@ const MAX_START_UP: f64 = 1800.0;
 
 /// When each ready pod was created and became ready, in the order of the ready pods.
 pub(crate) fn start_up_times(state: &VariantState) -> Vec<(Moment, Moment)> {
-    let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
-    ready.map(|replica| (replica.created.into(), replica.ready_or_created().into())).collect()
+    let ready = state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
+    ready.map(|pod| (pod.created.into(), pod.ready_or_created().into())).collect()
+}
+
+/// The median start-up time of `pods`, seconds, at least `prior`: what is expected before a start was seen. Without pods it is `prior`.
+pub(crate) fn median_start(pods: &[(Moment, Moment)], prior: f64) -> f64 {
+    let mut inferred: Vec<f64> = pods.iter().map(|(created, ready)| created.until(*ready)).collect();
+    inferred.sort_by(f64::total_cmp);
+    inferred.get(inferred.len() / 2).map_or(prior, |median| median.min(MAX_UNWATCHED).max(prior))
 }
 
 /// Start-up times of one variant's pods, as the rate policy remembers them.
@@ -62,16 +69,6 @@ impl StartUpTimes {
         self.counted = pods.iter().map(|(_, ready)| *ready).chain([counted]).max();
     }
 
-    /// Expected start-up time, seconds: the longest that was seen. Before one was, the median of the ready pods, at least `prior`.
-    pub(crate) fn expected(&self, prior: f64, pods: &[(Moment, Moment)]) -> f64 {
-        if let Some(longest) = self.longest() {
-            return longest;
-        }
-        let mut inferred: Vec<f64> = pods.iter().map(|(created, ready)| created.until(*ready)).collect();
-        inferred.sort_by(f64::total_cmp);
-        inferred.get(inferred.len() / 2).map_or(prior, |median| median.min(MAX_UNWATCHED).max(prior))
-    }
-
     pub(crate) fn longest(&self) -> Option<f64> {
         self.last.iter().copied().reduce(f64::max)
     }
@@ -103,16 +100,14 @@ impl ObservedStarts {
     /// The same with the pods of `state` added; `None` if nothing changes.
     #[must_use]
     pub fn after(&self, state: &VariantState) -> Option<Self> {
-        let has_never_served = |replica: &&Pod| replica.ready_since.is_none() && replica.phase.is_awaited();
-        let starting =
-            state.pods.iter().filter(has_never_served).map(|replica| &replica.name).take(MAX_WATCHED);
+        let has_never_served = |pod: &&Pod| pod.ready_since.is_none() && pod.phase.is_awaited();
+        let starting = state.pods.iter().filter(has_never_served).map(|pod| &pod.name).take(MAX_WATCHED);
         if starting.clone().eq(&self.pods) {
             return None;
         }
-        let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
-        let started = ready.filter(|replica| self.pods.contains(&replica.name));
-        let took =
-            started.map(|replica| Moment::from(replica.created).until(replica.ready_or_created().into()));
+        let ready = state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
+        let started = ready.filter(|pod| self.pods.contains(&pod.name));
+        let took = started.map(|pod| Moment::from(pod.created).until(pod.ready_or_created().into()));
         let mut last: Vec<f64> =
             self.last.iter().copied().chain(took.filter(|took| *took <= MAX_START_UP)).collect();
         last.drain(..last.len().saturating_sub(MAX_REMEMBERED));

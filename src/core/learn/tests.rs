@@ -238,23 +238,23 @@ fn a_surge_is_learned_as_a_share_and_half_forgotten_in_an_hour() {
 #[test]
 fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not_started() {
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let expected = |starts: &StartUpTimes, pods: &[(Moment, Moment)]| {
+        starts.longest().unwrap_or_else(|| median_start(pods, 120.0))
+    };
     let mut starts = StartUpTimes::default();
     let old = (at(0.0), at(200.0));
     starts.learn(at(1000.0), &[old], |_| true);
-    assert!(
-        (starts.expected(120.0, &[old]) - 200.0).abs() < 1e-9,
-        "what it says itself, before one was seen"
-    );
-    assert!((starts.expected(120.0, &[(at(0.0), at(5000.0))]) - 600.0).abs() < 1e-9);
-    assert!((starts.expected(120.0, &[]) - 120.0).abs() < 1e-9);
+    assert!((expected(&starts, &[old]) - 200.0).abs() < 1e-9, "the median, before a start was seen");
+    assert!((expected(&starts, &[(at(0.0), at(5000.0))]) - 600.0).abs() < 1e-9);
+    assert!((expected(&starts, &[]) - 120.0).abs() < 1e-9);
     let again = (at(0.0), at(1010.0));
     starts.learn(at(1010.0), &[again, (at(1005.0), at(1100.0))], |at| at == 0);
-    assert!((starts.expected(120.0, &[again]) - 95.0).abs() < 1e-9);
+    assert!((expected(&starts, &[again]) - 95.0).abs() < 1e-9);
     for (index, took) in [150.0, 90.0, 91.0, 92.0, 93.0, 94.0].into_iter().enumerate() {
         let created = 2000.0 + 200.0 * index as f64;
         starts.learn(at(created + took), &[(at(created), at(created + took))], |_| false);
     }
-    assert!((starts.expected(120.0, &[]) - 94.0).abs() < 1e-9, "the one of 150 s is six starts ago");
+    assert!((expected(&starts, &[]) - 94.0).abs() < 1e-9, "the one of 150 s is six starts ago");
 }
 
 /// What a limit is learned as while so many are seen running, one scrape after the other, with others waiting.
@@ -333,7 +333,7 @@ fn pods_that_show_nothing_once_got_what_they_had_got_before_while_the_others_got
 
 #[test]
 fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() {
-    let replica = |pod: &str, phase, created: i64, ready: Option<i64>| crate::snapshot::Pod {
+    let pod = |pod: &str, phase, created: i64, ready: Option<i64>| crate::snapshot::Pod {
         name: pod.into(),
         phase,
         created: jiff::Timestamp::from_second(created).unwrap(),
@@ -341,23 +341,19 @@ fn a_start_is_learned_of_a_pod_that_was_seen_before_it_served_and_of_no_other() 
         engines: crate::name_map::NameMap::default(),
     };
     let (starting, ready) = (crate::snapshot::Phase::Starting, crate::snapshot::Phase::Ready);
-    let first = ObservedStarts::default().after(&variant_state(vec![
-        replica("old", ready, 0, Some(900)),
-        replica("new", starting, 1000, None),
-    ]));
+    let first = ObservedStarts::default()
+        .after(&variant_state(vec![pod("old", ready, 0, Some(900)), pod("new", starting, 1000, None)]));
     let first = first.unwrap();
     assert_eq!(first.longest(), None);
-    let same = first.after(&variant_state(vec![replica("new", starting, 1000, None)]));
+    let same = first.after(&variant_state(vec![pod("new", starting, 1000, None)]));
     assert_eq!(same, None, "nothing has changed");
     // The old one fails and comes back, and was never seen starting.
-    let second = first.after(&variant_state(vec![
-        replica("old", ready, 0, Some(1090)),
-        replica("new", ready, 1000, Some(1095)),
-    ]));
+    let second = first
+        .after(&variant_state(vec![pod("old", ready, 0, Some(1090)), pod("new", ready, 1000, Some(1095))]));
     let second = second.unwrap();
     assert_eq!(second.longest().map(|seconds| seconds as i64), Some(95));
     assert_eq!(
-        second.after(&variant_state(vec![replica("new", starting, 1000, Some(1095))])),
+        second.after(&variant_state(vec![pod("new", starting, 1000, Some(1095))])),
         None,
         "it fails, and does not start"
     );

@@ -107,7 +107,7 @@ impl Role {
     pub const ALL: [Self; 3] = [Self::Both, Self::Decode, Self::Prefill];
 }
 
-/// How few and how many replicas a variant may have. With a minimum above the maximum, the minimum wins.
+/// The minimum and maximum of a variant's replicas. If the minimum is above the maximum, the minimum counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     /// Never fewer than this; zero allows scaling to zero.
@@ -117,10 +117,10 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// `wanted`, moved into the bounds.
+    /// `number`, moved into the bounds.
     #[must_use]
-    pub fn clamp(self, wanted: Replicas) -> Replicas {
-        wanted.min(self.max.unwrap_or(Replicas::MAX)).max(self.min)
+    pub fn clamp(self, number: Replicas) -> Replicas {
+        number.min(self.max.unwrap_or(Replicas::MAX)).max(self.min)
     }
 }
 
@@ -144,7 +144,7 @@ pub struct Variant {
     pub cost: Cost,
     /// Its bounds.
     pub bounds: Bounds,
-    /// The accelerator's name when one is known; cosmetic, never a reason to withhold a number.
+    /// The accelerator's name, if known. A number is published without it too.
     pub accelerator: Option<SmolStr>,
     /// Its role.
     pub role: Role,

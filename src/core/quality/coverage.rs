@@ -68,7 +68,7 @@ impl CoverageState {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EnginePeaks<'a> {
     /// Its pod.
-    pub replica: &'a str,
+    pub pod: &'a str,
     /// Its engine, where the pod has several.
     pub engine: Option<&'a str>,
     /// Its variant.
@@ -219,22 +219,22 @@ pub(crate) fn assess_variant<'a>(
 ) -> VariantCoverage<'a> {
     let mut coverage = VariantCoverage::default();
     let assessor = EngineAssessor::new(variant, declared, history, now);
-    for replica in &variant.pods {
-        if replica.phase == Phase::Ready {
-            assessor.add_ready_pod(&mut coverage, replica);
-        } else if replica.phase.is_awaited() {
+    for pod in &variant.pods {
+        if pod.phase == Phase::Ready {
+            assessor.add_ready_pod(&mut coverage, pod);
+        } else if pod.phase.is_awaited() {
             coverage.starting += 1;
-            coverage.unschedulable += u32::from(replica.phase == Phase::Unschedulable);
-            coverage.started_last = coverage.started_last.max(Some(replica.created));
+            coverage.unschedulable += u32::from(pod.phase == Phase::Unschedulable);
+            coverage.started_last = coverage.started_last.max(Some(pod.created));
         }
-        coverage.asleep += u32::from(replica.phase == Phase::Asleep);
+        coverage.asleep += u32::from(pod.phase == Phase::Asleep);
     }
     coverage
 }
 
 /// What one pod shows, over all its engines.
 struct PodCoverage<'a> {
-    replica: &'a Pod,
+    pod: &'a Pod,
     has_several_engines: bool,
     worst: Freshness,
     missing: SignalSet,
@@ -244,11 +244,11 @@ struct PodCoverage<'a> {
 }
 
 impl<'a> PodCoverage<'a> {
-    fn new(replica: &'a Pod, engines: usize) -> Self {
+    fn new(pod: &'a Pod, engines: usize) -> Self {
         Self {
-            replica,
+            pod,
             has_several_engines: engines > 1,
-            worst: if replica.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh },
+            worst: if pod.engines.is_empty() { Freshness::Absent } else { Freshness::Fresh },
             missing: SignalSet::NONE,
             contradicted: SignalSet::NONE,
             is_estimable: true,
@@ -261,48 +261,48 @@ impl<'a> PodCoverage<'a> {
 }
 
 impl<'a> EngineAssessor<'a> {
-    fn add_ready_pod(&self, coverage: &mut VariantCoverage<'a>, replica: &'a Pod) {
-        let ready_since = replica.ready_or_created();
+    fn add_ready_pod(&self, coverage: &mut VariantCoverage<'a>, pod: &'a Pod) {
+        let ready_since = pod.ready_or_created();
         coverage.ready += 1;
         coverage.ready_last = coverage.ready_last.max(Some(ready_since));
-        let engines = judged_engines(replica).count();
+        let engines = judged_engines(pod).count();
         coverage.engines_per_pod = coverage.engines_per_pod.max(count(engines));
         let (loads_before, observations_before) = (coverage.loads.len(), coverage.observations.len());
-        let mut pod = PodCoverage::new(replica, engines);
-        for (engine, signals) in judged_engines(replica) {
+        let mut pod_coverage = PodCoverage::new(pod, engines);
+        for (engine, signals) in judged_engines(pod) {
             let reading = read_engine(signals, ready_since, self.now);
-            pod.worst = pod.worst.max(reading.freshness);
+            pod_coverage.worst = pod_coverage.worst.max(reading.freshness);
             coverage.newest_any = coverage.newest_any.max(reading.newest);
             if reading.freshness <= Freshness::Aging {
                 coverage.newest = coverage.newest.max(reading.newest);
-                self.add_engine(coverage, &mut pod, engine, signals, &reading);
+                self.add_engine(coverage, &mut pod_coverage, engine, signals, &reading);
             }
         }
-        let lacks_signals = pod.lacks_signals();
-        match pod.worst {
+        let lacks_signals = pod_coverage.lacks_signals();
+        match pod_coverage.worst {
             Freshness::Stale => coverage.stale += 1,
             Freshness::Absent => coverage.absent += 1,
             Freshness::Fresh | Freshness::Aging if lacks_signals => coverage.lacking += 1,
             Freshness::Fresh => coverage.fresh += 1,
             Freshness::Aging => coverage.aging += 1,
         }
-        let is_outdated = pod.worst >= Freshness::Stale;
+        let is_outdated = pod_coverage.worst >= Freshness::Stale;
         let is_unmeasured = lacks_signals || is_outdated;
-        if is_unmeasured && !is_outdated && pod.is_estimable {
+        if is_unmeasured && !is_outdated && pod_coverage.is_estimable {
             coverage.estimated += 1;
         } else if is_unmeasured {
             coverage.loads.truncate(loads_before);
-            if !pod.contradicted.and(GRADED_BY_FRESHNESS).is_empty() {
+            if !pod_coverage.contradicted.and(GRADED_BY_FRESHNESS).is_empty() {
                 coverage.observations.truncate(observations_before);
             }
         }
-        let missing = if is_outdated { self.declared.required() } else { pod.missing };
+        let missing = if is_outdated { self.declared.required() } else { pod_coverage.missing };
         // A pod that has just become ready is scraped within the next few intervals, and shows histograms only after its first
         // requests.
         let is_scraped_by_now = Seconds::between(ready_since, self.now) > MIN_STALE_LIMIT;
         if (is_unmeasured || !missing.is_empty()) && is_scraped_by_now {
             coverage.missing = coverage.missing.with(missing);
-            coverage.contradicted = coverage.contradicted.with(pod.contradicted);
+            coverage.contradicted = coverage.contradicted.with(pod_coverage.contradicted);
             coverage.incomplete += 1;
         }
     }
@@ -310,19 +310,21 @@ impl<'a> EngineAssessor<'a> {
     fn add_engine(
         &self,
         coverage: &mut VariantCoverage<'a>,
-        pod: &mut PodCoverage<'a>,
+        pod_coverage: &mut PodCoverage<'a>,
         engine: &'a SmolStr,
         signals: &'a Signals,
         reading: &EngineReading<'a>,
     ) {
-        let assessment = self.assess(pod.replica, engine, signals);
+        let assessment = self.assess(pod_coverage.pod, engine, signals);
         let EngineAssessment { coverage: shown, contradictions, substitution } = assessment;
         coverage.contradictions.extend(contradictions);
         coverage.ranges = coverage.ranges.with(&shown.metrics.into());
-        pod.missing = pod.missing.with(shown.missing);
-        pod.contradicted = pod.contradicted.with(shown.contradicted.and(self.declared.required()));
-        pod.worst = pod.worst.max(shown.freshness.min(Freshness::Aging));
-        pod.is_estimable &= substitution.is_none_or(|lacking| lacking.is_enough(self.declared.needed));
+        pod_coverage.missing = pod_coverage.missing.with(shown.missing);
+        pod_coverage.contradicted =
+            pod_coverage.contradicted.with(shown.contradicted.and(self.declared.required()));
+        pod_coverage.worst = pod_coverage.worst.max(shown.freshness.min(Freshness::Aging));
+        pod_coverage.is_estimable &=
+            substitution.is_none_or(|lacking| lacking.is_enough(self.declared.needed));
         let load = EngineLoad::new(signals, reading.recent, self.now).with_substitution(substitution);
         let (mut kv, mut queue) = (reading.kv, reading.queue);
         if let Some(substitution) = substitution {
@@ -335,14 +337,14 @@ impl<'a> EngineAssessor<'a> {
             if is_queue_replaced {
                 // With an estimated limit nobody knows whether the engine is full.
                 let is_full = waiting.filter(|_| substitution.is_max_configured).map(|waiting| waiting > 0.0);
-                coverage.queue_distrusted.push((pod.replica.name.as_str(), is_full));
+                coverage.queue_distrusted.push((pod_coverage.pod.name.as_str(), is_full));
             }
         }
         coverage.loads.push(load);
         let variant = &self.variant().variant;
         coverage.observations.push(EnginePeaks {
-            replica: pod.replica.name.as_str(),
-            engine: pod.has_several_engines.then_some(engine.as_str()),
+            pod: pod_coverage.pod.name.as_str(),
+            engine: pod_coverage.has_several_engines.then_some(engine.as_str()),
             variant: variant.id.name.as_str(),
             cost: variant.cost,
             kv,

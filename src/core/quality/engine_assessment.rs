@@ -51,17 +51,17 @@ impl<'a> EngineAssessor<'a> {
         self.variant
     }
 
-    /// Assesses `engine` of `replica`, which shows `signals`.
-    pub(crate) fn assess(&self, replica: &Pod, engine: &SmolStr, signals: &Signals) -> EngineAssessment<'a> {
+    /// Assesses `engine` of `pod`, which shows `signals`.
+    pub(crate) fn assess(&self, pod: &Pod, engine: &SmolStr, signals: &Signals) -> EngineAssessment<'a> {
         let Self { variant, declared, history, baseline, majority, now } = *self;
         // The key is only needed where something was contradicted, which is rare.
-        let key = || engine_key(replica, engine);
+        let key = || engine_key(pod, engine);
         let before = history.and_then(|history| history.contradictions_of(&key(), now));
         let newest = signals.rows().times().last().copied();
         let context = EngineContext {
             max_sequences: variant.template.sequences().map(f64::from),
             baseline,
-            ready_since: replica.ready_or_created(),
+            ready_since: pod.ready_or_created(),
             // Assessing the same scrape again must find the same.
             trusted_after: before.and_then(|before| before.newest()).filter(|at| Some(*at) < newest),
         };

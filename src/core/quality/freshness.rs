@@ -18,6 +18,9 @@ pub(super) const MAX_SCRAPE_DELAY: Seconds = Seconds::whole(5);
 /// Peaks are taken over this window, as in upstream's queries (`max_over_time(…[1m])`).
 pub(super) const PEAK_WINDOW: Seconds = Seconds::whole(60);
 
+/// How long after a signal becomes wrong it may take until it is found to be contradicted: a minute and two scrapes of 15 s.
+pub(crate) const CONTRADICTION_DELAY: Seconds = Seconds::whole(90);
+
 /// How old the newest sample is, by what may be concluded from it. In order of trust.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Freshness {
@@ -47,12 +50,12 @@ pub(super) struct EngineReading<'a> {
 /// What every analyzer requires.
 const REQUIRED: [Signal; 2] = [Signal::KvUsage, Signal::Waiting];
 
-/// The engines of `replica` that are judged. Series without an engine label form an engine of their own, which is
+/// The engines of `pod` that are judged. Series without an engine label form an engine of their own, which is
 /// left out while another one shows the required signals.
-pub fn judged_engines(replica: &Pod) -> impl Iterator<Item = (&SmolStr, &Signals)> {
+pub fn judged_engines(pod: &Pod) -> impl Iterator<Item = (&SmolStr, &Signals)> {
     let has_required = |signals: &Signals| REQUIRED.iter().any(|signal| signals.newest(*signal).is_some());
-    let is_any_complete = replica.engines.values().any(has_required);
-    replica.engines.iter().filter(move |(_, signals)| !is_any_complete || has_required(signals))
+    let is_any_complete = pod.engines.values().any(has_required);
+    pod.engines.iter().filter(move |(_, signals)| !is_any_complete || has_required(signals))
 }
 
 /// Grades `signals` at `now`; their pod has been ready since `ready_since`.

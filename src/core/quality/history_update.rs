@@ -35,8 +35,8 @@ impl SignalHistory {
         };
         let is_young = |engine: &SmolStr| {
             let is_young = |at| young_since.is_some_and(|since| at >= since);
-            let mut pods = variant.pods.iter().filter(|replica| is_young(replica.ready_or_created()));
-            pods.any(|replica| replica.engines.iter().any(|(own, _)| engine_key(replica, own) == *engine))
+            let mut pods = variant.pods.iter().filter(|pod| is_young(pod.ready_or_created()));
+            pods.any(|pod| pod.engines.iter().any(|(own, _)| engine_key(pod, own) == *engine))
         };
         let is_new = |(engine, contradictions): &&(SmolStr, Contradictions)| {
             !contradictions.distrusted(now).without(known(engine)).and(reads).is_empty()

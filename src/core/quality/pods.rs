@@ -1,4 +1,4 @@
-//! What can be expected of pods that do not serve: that they will, that they may again, or that they will not.
+//! What to expect of pods that do not serve: that they will, that they may again, or that they will not.
 
 use jiff::Timestamp;
 
@@ -6,9 +6,9 @@ use super::freshness::stale_limit;
 use crate::snapshot::{Phase, Pod, Signal, Signals, VariantState};
 use crate::units::{Replicas, Seconds};
 
-/// A pod that takes this many times as long to start as the longest of the last starts is no longer counted on. Starts of one variant
-/// vary: with an image or weights that the node does not have yet they take two to three times as long as on a node that has
-/// served the model. To give up a pod too early orders one too many; to wait for it costs a fleet that needs it that time.
+/// A pod that takes this many times as long to start as the longest of the last starts is no longer expected to serve. Starts of one variant vary: on
+/// a node that lacks the image or the weights they take two to three times as long as on a node that has served the model. Giving up a pod too
+/// early orders one too many; giving it up late delays its replacement.
 pub(crate) const OVERDUE_FACTOR: f64 = 3.0;
 
 /// What can be expected of a pod.
@@ -23,22 +23,22 @@ pub(crate) enum PodOutlook {
     Broken,
     Unschedulable,
     Terminating,
-    /// Its engines sleep: it serves when somebody wakes them.
+    /// Its engines sleep: it serves once they are woken.
     Asleep,
 }
 
 impl PodOutlook {
-    /// The outlook of `replica` at `now`, when a start takes at most `start_limit`.
-    pub(crate) fn assess(replica: &Pod, start_limit: Seconds, now: Timestamp) -> Self {
-        match replica.phase {
+    /// The outlook of `pod` at `now`, when a start takes at most `start_limit`.
+    pub(crate) fn assess(pod: &Pod, start_limit: Seconds, now: Timestamp) -> Self {
+        match pod.phase {
             Phase::Ready => Self::Ready,
             Phase::Terminating => Self::Terminating,
             Phase::Asleep => Self::Asleep,
             Phase::Unschedulable => Self::Unschedulable,
             Phase::Pending | Phase::Starting => {
-                if replica.ready_since.is_some() {
+                if pod.ready_since.is_some() {
                     Self::Failing
-                } else if Seconds::between(replica.created, now) > start_limit {
+                } else if Seconds::between(pod.created, now) > start_limit {
                     Self::Broken
                 } else {
                     Self::Starting
@@ -63,10 +63,10 @@ pub fn mark_sleepers(variant: &mut VariantState, now: Timestamp) {
         newest.is_some() && !asleep.next().is_some_and(|before| has_worked_since(signals, before.at))
     };
     let mut sleepers = 0;
-    for replica in variant.pods.iter_mut().filter(|replica| replica.phase == Phase::Ready) {
-        let mut engines = replica.engines.values().peekable();
+    for pod in variant.pods.iter_mut().filter(|pod| pod.phase == Phase::Ready) {
+        let mut engines = pod.engines.values().peekable();
         if engines.peek().is_some() && engines.all(is_asleep) {
-            replica.phase = Phase::Asleep;
+            pod.phase = Phase::Asleep;
             sleepers += 1;
         }
     }
@@ -90,7 +90,7 @@ pub(crate) fn count_lost_and_failing(
     start_limit: Seconds,
     now: Timestamp,
 ) -> (u32, u32) {
-    let outlooks = variant.pods.iter().map(|replica| PodOutlook::assess(replica, start_limit, now));
+    let outlooks = variant.pods.iter().map(|pod| PodOutlook::assess(pod, start_limit, now));
     outlooks.fold((0, 0), |(lost, failing), outlook| {
         (lost + u32::from(outlook.is_lost()), failing + u32::from(outlook == PodOutlook::Failing))
     })
@@ -106,20 +106,19 @@ pub(crate) fn is_growth_futile(
     start_limit: Seconds,
     now: Timestamp,
 ) -> bool {
-    let outlooks =
-        || variant.pods.iter().map(|replica| (replica, PodOutlook::assess(replica, start_limit, now)));
+    let outlooks = || variant.pods.iter().map(|pod| (pod, PodOutlook::assess(pod, start_limit, now)));
     let mut last_served = None;
-    for (replica, outlook) in outlooks() {
+    for (pod, outlook) in outlooks() {
         match outlook {
             PodOutlook::Unschedulable => return true,
             PodOutlook::Ready | PodOutlook::Failing | PodOutlook::Asleep => {
-                last_served = last_served.max(Some(replica.created));
+                last_served = last_served.max(Some(pod.created));
             }
             PodOutlook::Starting | PodOutlook::Broken | PodOutlook::Terminating => {}
         }
     }
     let broken = outlooks().filter(|(_, outlook)| *outlook == PodOutlook::Broken);
-    let created = broken.map(|(replica, _)| replica.created);
+    let created = broken.map(|(pod, _)| pod.created);
     let orders: Vec<Timestamp> = created.filter(|at| last_served.is_none_or(|served| *at > served)).collect();
     let span = orders.iter().min().zip(orders.iter().max());
     span.is_some_and(|(first, last)| first < last && Seconds::between(*first, *last) >= start)

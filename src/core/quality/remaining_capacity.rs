@@ -75,8 +75,8 @@ impl RemainingCapacity {
     pub fn new<'a>(variants: impl IntoIterator<Item = (&'a VariantState, u32)>, now: Timestamp) -> Self {
         let (variants, peak_running): (Vec<&VariantState>, Vec<u32>) = variants.into_iter().unzip();
         let ready_pods = |state: &VariantState| -> Vec<PodPeaks> {
-            let ready = state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
-            ready.map(|replica| PodPeaks::of_pod(replica, now)).collect()
+            let ready = state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
+            ready.map(|pod| PodPeaks::of_pod(pod, now)).collect()
         };
         let pods: Vec<Vec<PodPeaks>> = variants.iter().map(|state| ready_pods(state)).collect();
         let ready = variants.iter().zip(&pods).map(|(state, pods)| {
@@ -86,7 +86,7 @@ impl RemainingCapacity {
         let ready: Vec<u32> = ready.collect();
         let asleep = variants
             .iter()
-            .map(|state| count(state.pods.iter().filter(|replica| replica.phase == Phase::Asleep).count()));
+            .map(|state| count(state.pods.iter().filter(|pod| pod.phase == Phase::Asleep).count()));
         let sequences = variants.iter().zip(&peak_running).zip(&pods);
         let sequences = sequences.map(|((state, peak), pods)| sequences_per_pod(state, *peak, pods));
         let sequences = all_known(&ready, sequences.collect()).and_then(|per_pod| {
@@ -174,11 +174,15 @@ fn sequences_per_pod(state: &VariantState, peak_running: u32, pods: &[PodPeaks])
 }
 
 impl PodPeaks {
-    fn of_pod(replica: &Pod, now: Timestamp) -> Self {
+    fn of_pod(pod: &Pod, now: Timestamp) -> Self {
         let empty = Self { has_requests: true, has_usage: true, ..Self::default() };
-        let pod = judged_engines(replica).fold(empty, |pod, (_, signals)| pod.with_engine(signals, now));
-        let has_engines = pod.engines > 0;
-        Self { has_requests: pod.has_requests && has_engines, has_usage: pod.has_usage && has_engines, ..pod }
+        let peaks = judged_engines(pod).fold(empty, |peaks, (_, signals)| peaks.with_engine(signals, now));
+        let has_engines = peaks.engines > 0;
+        Self {
+            has_requests: peaks.has_requests && has_engines,
+            has_usage: peaks.has_usage && has_engines,
+            ..peaks
+        }
     }
 
     fn with_engine(self, signals: &Signals, now: Timestamp) -> Self {

@@ -45,7 +45,7 @@ enum Pressure {
     Unknown,
 }
 
-/// Whether the fleet of `replicas` is saturated: every ready pod of which anything is known is, and these are at least a third. `ready` is
+/// Whether the fleet of `pods` is saturated: every ready pod of which anything is known is, and these are at least a third. `ready` is
 /// the number of ready pods that the scale targets count.
 ///
 /// A pod without evidence (a dead exporter, a renamed series, its first minute) neither makes a fleet saturated nor prevents it: it
@@ -54,17 +54,17 @@ enum Pressure {
 ///
 /// `without_queue` gives, for a pod whose queue is distrusted, whether the rest of its signals says that it is full (`None`: unknown).
 pub(crate) fn saturated_pods<'a>(
-    replicas: impl IntoIterator<Item = &'a Pod>,
+    pods: impl IntoIterator<Item = &'a Pod>,
     ready: u32,
     without_queue: impl Fn(&Pod) -> Option<Option<bool>>,
     now: Timestamp,
 ) -> Option<SaturatedPods> {
     let (mut saturated, mut listed, mut inferred) = (0_u32, 0_u32, true);
-    for replica in replicas.into_iter().filter(|replica| replica.phase == Phase::Ready) {
+    for pod in pods.into_iter().filter(|pod| pod.phase == Phase::Ready) {
         listed = listed.saturating_add(1);
-        let without_queue = without_queue(replica);
+        let without_queue = without_queue(pod);
         let pressure = match without_queue {
-            None => pod_pressure(replica, now),
+            None => pod_pressure(pod, now),
             Some(Some(true)) => Pressure::Saturated,
             Some(Some(false)) => Pressure::Calm,
             Some(None) => Pressure::Unknown,
@@ -90,9 +90,9 @@ pub(crate) fn is_queue_never_empty(scheduler: &Signals, now: Timestamp) -> bool 
 }
 
 /// A pod is saturated if each of its engines is, as far as anything is known of it.
-fn pod_pressure(replica: &Pod, now: Timestamp) -> Pressure {
+fn pod_pressure(pod: &Pod, now: Timestamp) -> Pressure {
     let mut found = Pressure::Unknown;
-    for (_, signals) in judged_engines(replica) {
+    for (_, signals) in judged_engines(pod) {
         match window_pressure(signals, Signal::Waiting, now, engine_pressure) {
             Pressure::Calm => return Pressure::Calm,
             Pressure::Saturated => found = Pressure::Saturated,
@@ -171,7 +171,7 @@ mod tests {
         );
     }
 
-    fn replica(engines: &[(&[f64], &[f64])]) -> Pod {
+    fn pod(engines: &[(&[f64], &[f64])]) -> Pod {
         let engine = |(rank, (kv, waiting)): (usize, &(&[f64], &[f64]))| {
             let mut signals = Signals::default();
             series(&mut signals, Signal::KvUsage, kv);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     fn alone(kv: &[f64], waiting: &[f64]) -> bool {
-        saturated_pods(&[replica(&[(kv, waiting)])], 1, |_| None, NOW).is_some()
+        saturated_pods(&[pod(&[(kv, waiting)])], 1, |_| None, NOW).is_some()
     }
 
     const QUEUED: ([f64; 4], [f64; 4]) = ([0.5; 4], [5.0; 4]);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
         let (queued, unknown, calm) =
-            (replica(&[(&QUEUED.0, &QUEUED.1)]), replica(&[(&[0.99; 4], &[])]), replica(&[(&[], &[0.0])]));
+            (pod(&[(&QUEUED.0, &QUEUED.1)]), pod(&[(&[0.99; 4], &[])]), pod(&[(&[], &[0.0])]));
         let fleet = |pods: &[&Pod], ready| saturated_pods(pods.iter().copied(), ready, |_| None, NOW);
         assert_eq!(
             fleet(&[&queued, &unknown], 2),
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn each_engine_of_a_pod_is_saturated_or_the_pod_is_not() {
-        let engines = |second: (&[f64], &[f64])| replica(&[(&QUEUED.0, &QUEUED.1), second]);
+        let engines = |second: (&[f64], &[f64])| pod(&[(&QUEUED.0, &QUEUED.1), second]);
         assert!(saturated_pods(&[engines((&QUEUED.0, &QUEUED.1))], 1, |_| None, NOW).is_some());
         assert!(saturated_pods(&[engines((&[0.2; 4], &[0.0; 4]))], 1, |_| None, NOW).is_none());
     }

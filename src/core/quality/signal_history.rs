@@ -136,10 +136,10 @@ impl SignalHistory {
         before: Timestamp,
         now: Timestamp,
     ) -> Option<Contradictions> {
-        let ready = variant.pods.iter().filter(|replica| replica.phase == Phase::Ready);
+        let ready = variant.pods.iter().filter(|pod| pod.phase == Phase::Ready);
         let engines: Vec<Contradictions> = ready
-            .filter(|replica| replica.ready_or_created() < before)
-            .flat_map(|replica| replica.engines.iter().map(|(engine, _)| engine_key(replica, engine)))
+            .filter(|pod| pod.ready_or_created() < before)
+            .flat_map(|pod| pod.engines.iter().map(|(engine, _)| engine_key(pod, engine)))
             .map(|engine| self.contradictions.get(&engine).copied().unwrap_or_default())
             .map(|engine| {
                 let is_exporter_broken = engine.distrusted(now).contains(EXPORTER_SIGNALS);
@@ -260,8 +260,8 @@ impl<'a> Substitution<'a> {
     }
 }
 
-/// The name of an engine of `replica` among those of its model.
-pub(crate) fn engine_key(replica: &Pod, engine: &SmolStr) -> SmolStr {
-    let is_one_of_several = replica.engines.len() > 1;
-    if is_one_of_several { format_smolstr!("{}:{engine}", replica.name) } else { replica.name.clone() }
+/// The name of an engine of `pod` among those of its model.
+pub(crate) fn engine_key(pod: &Pod, engine: &SmolStr) -> SmolStr {
+    let is_one_of_several = pod.engines.len() > 1;
+    if is_one_of_several { format_smolstr!("{}:{engine}", pod.name) } else { pod.name.clone() }
 }

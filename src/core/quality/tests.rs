@@ -38,15 +38,15 @@ fn in_phase(phase: Phase) -> Pod {
     Pod { phase, ready_since: None, ..ready([]) }
 }
 
-fn coverage_state(replicas: Vec<Pod>, source: &SourceHealth) -> CoverageState {
-    let serving = replicas.iter().filter(|one| one.phase == Phase::Ready).count();
-    let spec = Replicas::new(u32::try_from(replicas.len()).unwrap());
+fn coverage_state(pods: Vec<Pod>, source: &SourceHealth) -> CoverageState {
+    let serving = pods.iter().filter(|pod| pod.phase == Phase::Ready).count();
+    let spec = Replicas::new(u32::try_from(pods.len()).unwrap());
     let scale = Scale { spec, current: spec, ready: Replicas::new(u32::try_from(serving).unwrap()) };
-    assess_coverage(source, &[&variant(replicas, scale)], Declared::default(), NOW)
+    assess_coverage(source, &[&variant(pods, scale)], Declared::default(), NOW)
 }
 
-fn variant(replicas: Vec<Pod>, scale: Scale) -> VariantState {
-    VariantState { scale: Some(scale), ..variant_state(replicas) }
+fn variant(pods: Vec<Pod>, scale: Scale) -> VariantState {
+    VariantState { scale: Some(scale), ..variant_state(pods) }
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn only_a_fresh_and_complete_sight_may_lower_a_number() {
 #[test]
 fn a_pod_that_sleeps_is_no_capacity_and_no_pod_that_comes() {
     let awake = (0..4).map(|_| ready([scraped(5, 15)]));
-    let replicas = awake.chain([in_phase(Phase::Asleep), in_phase(Phase::Asleep)]).collect();
+    let pods = awake.chain([in_phase(Phase::Asleep), in_phase(Phase::Asleep)]).collect();
     let (six, four) = (Replicas::new(6), Replicas::new(4));
-    let state = variant(replicas, Scale { spec: six, current: six, ready: four });
+    let state = variant(pods, Scale { spec: six, current: six, ready: four });
     let coverage = assess_variant(&state, Declared::default(), None, NOW);
     assert_eq!((coverage.ready, coverage.asleep, coverage.starting), (4, 2, 0));
     assert_eq!(coverage.expected_pending(&state, Seconds::whole(300), 0, NOW), Replicas::ZERO);

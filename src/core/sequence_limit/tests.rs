@@ -131,8 +131,8 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
     // Four pods of 64 sequences with 50 requests each; three have room for 172 in nine tenths of theirs.
     let refuses = |bend: fn(&mut Pod)| {
         let mut state = variant("H100", Some(engine(Engine::Vllm, Some(64))), &[50.0, 50.0]);
-        for replica in &mut state.pods {
-            let signals = replica.engines.get_mut("0").unwrap();
+        for pod in &mut state.pods {
+            let signals = pod.engines.get_mut("0").unwrap();
             signals.add(Signal::Waiting, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value: 0.0 }));
         }
         let pod = state.pods[0].clone();
@@ -142,18 +142,18 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
         crate::quality::RemainingCapacity::new([(&state, seen)], at(-59)).find_shortfall(&[3]).is_some()
     };
     assert!(refuses(|_| {}));
-    let twice = |replica: &mut Pod| {
+    let twice = |pod: &mut Pod| {
         let mut signals = Signals::default();
         for (signal, value) in [(Signal::Running, 100.0), (Signal::Waiting, 0.0)] {
             signals.add(signal, [0, 1].map(|scrape| Sample { at: at(scrape - 60), value }));
         }
-        *replica.engines.get_mut("0").unwrap() = signals;
+        *pod.engines.get_mut("0").unwrap() = signals;
     };
     assert!(refuses(twice), "it was taken for what each of them runs");
-    let engines = |replica: &mut Pod| {
-        let first = replica.engines.get("0").unwrap().clone();
+    let engines = |pod: &mut Pod| {
+        let first = pod.engines.get("0").unwrap().clone();
         (1..9).for_each(|index| {
-            replica.engines.insert(format!("{index}").into(), first.clone());
+            pod.engines.insert(format!("{index}").into(), first.clone());
         });
     };
     assert!(refuses(engines), "each of them was taken for one of nine engines");

@@ -16,9 +16,9 @@ use crate::units::Seconds;
 pub struct Signals {
     /// The signals that have samples, one bit each.
     known: u32,
-    /// Of these, counters with a sample below the one before.
+    /// The counters of these with a sample below the one before.
     falls: u32,
-    /// Of these, signals that some scrape may not have shown.
+    /// Those of these that some scrape may not have shown.
     sparse: u32,
     /// See [`Self::interval`].
     interval: Seconds,
@@ -28,11 +28,11 @@ pub struct Signals {
     values: Vec<f64>,
 }
 
-/// Signals by which the scrape interval is known; every decision reads them: two of an engine and one of a scheduler.
-const PACED: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
+/// Signals from which the scrape interval is computed, because every decision reads them: two of an engine and one of a scheduler.
+const INTERVAL_SIGNALS: [Signal; 3] = [Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize];
 
 impl Signals {
-    /// Adds samples of `signal`. Of two with the same time the first stays; NaN is dropped.
+    /// Adds samples of `signal`. Of two samples with the same time the first stays. NaN is dropped.
     pub fn add(&mut self, signal: Signal, samples: impl IntoIterator<Item = Sample>) {
         let samples = samples.into_iter().filter(|sample| !sample.value.is_nan());
         let mut series: Vec<Sample> = self.get(signal).iter().chain(samples).collect();
@@ -44,7 +44,7 @@ impl Signals {
         let falls = signal.is_counter() && !series.is_sorted_by(|sample, next| sample.value <= next.value);
         self.falls = if falls { self.falls | signal.bit() } else { self.falls & !signal.bit() };
         self.merge(signal, &series);
-        if PACED.contains(&signal) {
+        if INTERVAL_SIGNALS.contains(&signal) {
             self.interval = self.observed_interval();
         }
     }
@@ -57,31 +57,32 @@ impl Signals {
         let room = self.times.len().max(series.len());
         let mut times = Vec::with_capacity(room);
         let mut values = Vec::with_capacity(room * count_bits(known));
-        let (none, mut sparse) = ([f64::NAN; Signal::ALL.len()], self.sparse & !signal.bit());
+        let (empty_row, mut sparse) = ([f64::NAN; Signal::ALL.len()], self.sparse & !signal.bit());
         let mut rows = self.times.iter().zip(self.values.chunks_exact(width.max(1))).peekable();
         let mut series = series.iter().peekable();
         loop {
             let next = [rows.peek().map(|(at, _)| **at), series.peek().map(|sample| sample.at)];
             let Some(at) = next.into_iter().flatten().min() else { break };
-            let (row, own) = (rows.next_if(|(of, _)| **of == at), series.next_if(|sample| sample.at == at));
+            let row = rows.next_if(|(time, _)| **time == at);
+            let sample = series.next_if(|sample| sample.at == at);
             sparse |= if row.is_none() { self.known & !signal.bit() } else { 0 };
-            sparse |= if own.is_none() { signal.bit() } else { 0 };
-            let row = row.map_or(&none[..width], |(_, row)| row);
+            sparse |= if sample.is_none() { signal.bit() } else { 0 };
+            let row = row.map_or(&empty_row[..width], |(_, row)| row);
             times.push(at);
             values.extend_from_slice(&row[..place]);
-            values.push(own.map_or(f64::NAN, |sample| sample.value));
+            values.push(sample.map_or(f64::NAN, |sample| sample.value));
             values.extend_from_slice(&row[rest..]);
         }
         (self.known, self.sparse, self.times, self.values) = (known, sparse, times, values);
     }
 
-    /// A window that moves on: adds one sample at `at` of each signal of `row`, and forgets what was before `oldest`, and
-    /// all but the newest `most` scrapes.
+    /// Slides the window forward: adds the samples of `row` at the time `at`, and drops those before `oldest` and all but the newest
+    /// `max_scrapes` scrapes.
     pub fn slide(
         &mut self,
         at: Timestamp,
         oldest: Timestamp,
-        most: usize,
+        max_scrapes: usize,
         row: impl IntoIterator<Item = (Signal, f64)>,
     ) {
         let (mut known, mut values) = (0, [f64::NAN; Signal::ALL.len()]);
@@ -90,7 +91,7 @@ impl Signals {
             values[signal.index()] = value;
         }
         if known == self.known && self.times.last().is_some_and(|last| *last < at) {
-            for signal in of(known) {
+            for signal in signals_of(known) {
                 let value = values[signal.index()];
                 let fell = signal.is_counter() && self.newest(signal).is_some_and(|last| value < last.value);
                 self.falls |= if fell { signal.bit() } else { 0 };
@@ -98,10 +99,11 @@ impl Signals {
             }
             self.times.push(at);
         } else {
-            of(known).for_each(|signal| self.add(signal, [Sample { at, value: values[signal.index()] }]));
+            signals_of(known)
+                .for_each(|signal| self.add(signal, [Sample { at, value: values[signal.index()] }]));
         }
         let old = self.times.partition_point(|own| *own < oldest);
-        self.keep(old.max(self.times.len().saturating_sub(most))..self.times.len());
+        self.keep(old.max(self.times.len().saturating_sub(max_scrapes))..self.times.len());
     }
 
     /// Drops the samples later than `latest`.
@@ -115,17 +117,18 @@ impl Signals {
         self.times.drain(..rows.start);
         self.values.truncate(rows.end * width);
         self.values.drain(..rows.start * width);
-        let maybe_gone = if self.times.is_empty() { self.known } else { self.sparse };
-        let gone = bits(of(maybe_gone).filter(|signal| self.get(*signal).is_empty()));
+        let may_be_gone = if self.times.is_empty() { self.known } else { self.sparse };
+        let gone = bits(signals_of(may_be_gone).filter(|signal| self.get(*signal).is_empty()));
         if gone != 0 {
             let left = self.known & !gone;
-            let columns: Vec<usize> = of(left).filter_map(|signal| self.rows().column(signal)).collect();
+            let columns: Vec<usize> =
+                signals_of(left).filter_map(|signal| self.rows().column(signal)).collect();
             let rows = self.values.chunks_exact(width.max(1));
             self.values = rows.flat_map(|row| columns.iter().map(|column| row[*column])).collect();
             self.known = left;
             self.sparse &= left;
         }
-        let falls = of(self.falls & self.known).filter(|signal| {
+        let falls = signals_of(self.falls & self.known).filter(|signal| {
             let series = self.get(*signal);
             !series.iter().is_sorted_by(|sample, next| sample.value <= next.value)
         });
@@ -134,18 +137,18 @@ impl Signals {
     }
 
     fn observed_interval(&self) -> Seconds {
-        if PACED.iter().any(|signal| self.known & !self.sparse & signal.bit() != 0) {
+        if INTERVAL_SIGNALS.iter().any(|signal| self.known & !self.sparse & signal.bit() != 0) {
             return median_gap(&self.times);
         }
         let times = |signal| self.get(signal).iter().map(|sample| sample.at).collect::<Vec<_>>();
-        PACED
+        INTERVAL_SIGNALS
             .into_iter()
             .map(times)
             .max_by_key(Vec::len)
             .map_or(Seconds::ZERO, |longest| median_gap(&longest))
     }
 
-    /// All of it.
+    /// All rows.
     #[must_use]
     pub fn rows(&self) -> Rows<'_> {
         let Self { known, falls, times, values, .. } = self;
@@ -158,8 +161,7 @@ impl Signals {
         self.rows().get(signal)
     }
 
-    /// The scrape interval observed: the median gap between the sample times of the longest of the series that every
-    /// decision looks at. Zero while there are fewer than two samples.
+    /// The observed scrape interval: the median gap in the longest of the series that every decision reads. Zero with fewer than two samples.
     #[must_use]
     pub const fn interval(&self) -> Seconds {
         self.interval
@@ -171,13 +173,14 @@ impl Signals {
         self.get(signal).last()
     }
 
-    /// The newest scrape, if each scrape has shown all of `needed`; `None` where one has to look signal by signal.
+    /// The newest scrape, if every scrape has shown all of `needed`; `None` if each signal has to be looked up on its own.
     pub(crate) fn complete_until(&self, needed: SignalSet) -> Option<Timestamp> {
-        let whole = SignalSet::from_bits(self.known & !self.sparse).contains(needed);
-        self.times.last().copied().filter(|_| whole)
+        let is_complete = SignalSet::from_bits(self.known & !self.sparse).contains(needed);
+        self.times.last().copied().filter(|_| is_complete)
     }
 
-    pub(crate) fn ahead_of(&self, latest: Timestamp) -> bool {
+    /// Some sample is later than `latest`.
+    pub(crate) fn has_samples_after(&self, latest: Timestamp) -> bool {
         self.times.last().is_some_and(|own| *own > latest)
     }
 
@@ -187,15 +190,15 @@ impl Signals {
         self.known == 0
     }
 
-    /// Every signal that has samples, with these.
+    /// Every signal that has samples, with its series.
     pub fn iter(&self) -> impl Iterator<Item = (Signal, Series<'_>)> {
-        of(self.known).map(|signal| (signal, self.get(signal)))
+        signals_of(self.known).map(|signal| (signal, self.get(signal)))
     }
 }
 
-/// Signals in a bit set.
+/// How many signals are in a bit set.
 const fn count_bits(bits: u32) -> usize {
-    // At most 32.
+    // At most 32, so the cast is exact.
     bits.count_ones() as usize
 }
 
@@ -203,7 +206,8 @@ fn bits(signals: impl Iterator<Item = Signal>) -> u32 {
     signals.fold(0, |bits, signal| bits | signal.bit())
 }
 
-fn of(bits: u32) -> impl Iterator<Item = Signal> {
+/// The signals of a bit set, in their order.
+fn signals_of(bits: u32) -> impl Iterator<Item = Signal> {
     Signal::ALL.into_iter().filter(move |signal| bits & signal.bit() != 0)
 }
 
@@ -257,8 +261,8 @@ impl<'a> Rows<'a> {
 
     /// Index of `signal` in a row.
     pub(crate) fn column(&self, signal: Signal) -> Option<usize> {
-        let known = self.known & signal.bit() != 0;
-        known.then(|| count_bits(self.known & (signal.bit() - 1)))
+        let is_known = self.known & signal.bit() != 0;
+        is_known.then(|| count_bits(self.known & (signal.bit() - 1)))
     }
 
     /// Reads one value of each cache line, and returns a number that depends on all of them.
@@ -281,7 +285,9 @@ impl<'a> Rows<'a> {
         let mut moved = [f64::NAN; Signal::ALL.len()];
         if let Some(last) = self.values.len().checked_sub(self.width()) {
             let ends = self.values.iter().zip(&self.values[last..]);
-            of(self.known).zip(ends).for_each(|(signal, (first, last))| moved[signal.index()] = last - first);
+            signals_of(self.known)
+                .zip(ends)
+                .for_each(|(signal, (first, last))| moved[signal.index()] = last - first);
         }
         moved
     }
@@ -397,15 +403,15 @@ pub struct Sample {
 #[must_use]
 pub fn median_gap(times: &[Timestamp]) -> Seconds {
     let gaps = times.windows(2).map(|pair| pair[1].duration_since(pair[0]));
-    // What more than half of them are is the median, and scrapes are mostly that regular.
-    let Some(usual) = gaps.clone().next_back() else { return Seconds::ZERO };
-    let among = gaps.len();
-    let usual = if 2 * gaps.clone().filter(|gap| *gap == usual).count() > among {
-        usual
+    let Some(last) = gaps.clone().next_back() else { return Seconds::ZERO };
+    let count = gaps.len();
+    // A gap that more than half of them equal is the median. Scrapes are mostly that regular, and then nothing has to be sorted.
+    let median = if 2 * gaps.clone().filter(|gap| *gap == last).count() > count {
+        last
     } else {
-        *gaps.collect::<Vec<_>>().select_nth_unstable(among / 2).1
+        *gaps.collect::<Vec<_>>().select_nth_unstable(count / 2).1
     };
-    Seconds::from_duration(usual)
+    Seconds::from_duration(median)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What once went wrong, each under the name of what the product promises instead.
+//! Defects that were found once, each named by what the product promises instead.
 
 use crate::support::fixture::TestHpa;
 use crate::support::prelude::*;
@@ -54,7 +54,7 @@ fn the_surge_pods_of_a_rolling_update_are_no_replicas_to_step_from() {
     }
     world.load = (0.75, 4.0);
     assert_eq!(world.number(15), 5);
-    // The pod that the rollout takes away is no spare capacity: 0.5 × 5/3 is too much, 0.5 × 4/3 is not.
+    // The surge pod, which the rollout deletes, is no spare capacity: 0.5 × 5/3 is too much, 0.5 × 4/3 is not.
     let mut world = World { surge: 1, ..World::with_load(4, (0.5, 0.0)) };
     assert_eq!(world.number(0), 4);
     world.surge = 0;
@@ -90,7 +90,7 @@ fn a_model_without_wake_up_signal_is_not_scaled_to_zero() {
     assert!(unknown.explanation.to_string().contains("nothing can wake one"), "{}", unknown.explanation);
     world.queued = true;
     assert_eq!(world.number(15), 0);
-    // With a minimum the zero is a person's, and the number asks for the minimum as before.
+    // With a minimum, a person has set it to zero, and the number asks for the minimum as before.
     (world.queued, world.min) = (false, 1);
     assert_eq!(world.number(900), 1);
 }
@@ -107,7 +107,7 @@ fn a_clock_set_back_an_hour_does_not_stop_the_analyzer_for_an_hour() {
     let group = world.memory.groups.values_mut().next().unwrap();
     group.observed_at = Some(at(world.now + 3600));
     group.variants.or_default("llama").target_since = Some(at(world.now + 3600));
-    // The HPA never comes to 4: the patience runs from now, not from an hour ahead.
+    // The HPA never reaches 4: the time to wait for it starts now, not an hour ahead.
     assert_eq!(world.reason(15), Reason::Transition);
     world.load = (0.5, 1.0);
     assert_eq!(world.number(301), 3);
@@ -144,7 +144,7 @@ fn one_sample_after_a_start_shrinks_nothing_and_may_grow() {
     assert_eq!(World { samples: 1, ..World::with_load(3, (0.75, 4.0)) }.number(0), 4);
 }
 
-/// `world` with a second variant beside it, of which nothing serves; `change` says what else is so of the two.
+/// `world` with a second variant, none of whose pods serves. `change` adjusts both variants.
 fn with_second_variant(
     world: &World,
     name: &str,
@@ -176,7 +176,7 @@ fn remember_promise(snapshot: &Snapshot, memory: Memory, name: &str, target: u32
     memory
 }
 
-/// The outcome where so many of a variant were promised in that second.
+/// The outcome if `target` replicas of a variant were promised at second `since`.
 fn promised_of(world: &World, snapshot: &Snapshot, name: &str, target: u32, since: i64) -> Outcome {
     let memory = remember_promise(snapshot, Memory::default(), name, target, since);
     let outcome = decide(snapshot, &memory, &world.policy);
@@ -215,7 +215,7 @@ fn a_role_whose_pods_do_not_serve_yet_keeps_its_model_awake() {
 #[test]
 fn the_replica_kept_of_a_promise_nobody_followed_is_no_second_step() {
     let world = World::with_load(3, (0.1, 0.0));
-    // Twelve were promised long ago, and the scale object has not counted one of them so far.
+    // Twelve were promised long ago, and the scale object has counted none of them so far.
     let snapshot = with_second_variant(&world, "uncounted", 12, |first, second| {
         (second.scale, second.pods) = (uncounted(12, 0), first.pods[..1].to_vec());
     });
@@ -226,7 +226,7 @@ fn the_replica_kept_of_a_promise_nobody_followed_is_no_second_step() {
 #[test]
 fn what_is_held_of_a_promise_for_what_runs_is_no_step() {
     let world = World::with_load(9, (0.62, 0.0));
-    // The scale object counts none of the nine pods, and nobody has followed a promise of 21.
+    // The scale object counts none of the nine pods, and nothing has followed a promise of 21.
     let mut snapshot = world.snapshot();
     group_of(&mut snapshot).variants[0].scale = uncounted(1, 9);
     let outcome = promised_of(&world, &snapshot, "llama", 21, -1200);
@@ -237,10 +237,10 @@ fn what_is_held_of_a_promise_for_what_runs_is_no_step() {
 #[test]
 fn replicas_of_a_variant_without_a_number_replace_none_that_another_loses() {
     let world = World::by(Analyzer::Threshold, 2, (0.1, 1.0));
-    // Of the second nothing is known but that it runs, outside its bounds.
+    // The second runs outside its bounds, and nothing else is known about it.
     let snapshot = with_second_variant(&world, "unknown", 4, |first, second| {
         second.variant.bounds.max = Some(Replicas::ZERO);
-        // Each pod of the first runs the one request that it can, and another one waits.
+        // Each pod of the first runs one request, its maximum, and another one waits.
         let engine = EngineParameters { max_sequences: 1, ..EngineParameters::defaults(Engine::Vllm) };
         first.template.engine = Some(engine);
     });
@@ -255,7 +255,7 @@ fn replicas_of_a_variant_without_a_number_replace_none_that_another_loses() {
 fn the_replica_that_keeps_a_model_awake_is_not_given_to_another_variant() {
     let mut world = World { running: 2, load: (0.9, 6.0), ..World::that_may_sleep(60) };
     world.policy.limits.spend = Some(Cost::new(30.0).unwrap());
-    // Its zero has been published, yet somebody asks for a pod again, which does not exist so far.
+    // Its zero has been published, but its scale object asks for a pod again, which does not exist so far.
     let snapshot = with_second_variant(&world, "woken", 1, |_, woken| {
         (woken.variant.role, woken.scale) = (Role::Decode, uncounted(1, 0));
     });
@@ -269,10 +269,10 @@ fn an_order_for_a_sleeping_variant_is_kept_while_the_queue_is_not_empty() {
     let group = group_of(&mut snapshot);
     let mut serving = group.variants.remove(0);
     serving.variant.bounds = Bounds { min: Replicas::ZERO, max: Some(Replicas::ONE) };
-    // Nobody knows what the nine pods do, and the scheduler's queue does not become empty.
-    for replica in &mut serving.pods {
-        (replica.created, replica.ready_since) = (at(0), Some(at(0)));
-        replica.engines = [("0".into(), Signals::default())].into_iter().collect();
+    // The nine pods show nothing, and the scheduler's queue does not become empty.
+    for pod in &mut serving.pods {
+        (pod.created, pod.ready_since) = (at(0), Some(at(0)));
+        pod.engines = [("0".into(), Signals::default())].into_iter().collect();
     }
     let [mut asleep, mut prefill] = ["asleep", "prefill"].map(|name| variant_state(name, Vec::new()));
     (asleep.variant.bounds, prefill.variant.bounds.min) =

@@ -1,4 +1,4 @@
-//! What one replica of a variant carries within the targets.
+//! The capacity of a replica within the latency targets.
 
 use super::input::{LatencyObservation, VariantLoad};
 use super::model::{Limits, Model, RequestLengths, Service};
@@ -43,21 +43,21 @@ pub fn size(
     }
 }
 
-/// N: the first that an engine tells, else the default.
+/// N: the first that an engine shows, or else the default.
 pub(crate) fn batch(observations: &[LatencyObservation]) -> u32 {
     let batch = observations.iter().map(|observation| observation.batch).find(|batch| *batch > 0);
     batch.unwrap_or(Limits::DEFAULT_BATCH)
 }
 
-/// Means weighted by arrivals over the engines that have any and tell the length of their answers; without arrivals the plain means of
-/// those that tell one. `None` without either.
+/// Means weighted by arrivals, over the engines that show the length of their answers; without arrivals their plain means. `None` if no
+/// engine shows it.
 pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
-    let tells_lengths = |observation: &&LatencyObservation| {
+    let has_lengths = |observation: &&LatencyObservation| {
         observation.output.is_finite() && observation.output >= 1.0 && observation.input.is_finite()
     };
-    let telling = || observations.iter().filter(tells_lengths);
-    weighted_means(telling().map(|observation| (observation, observation.rate())))
-        .or_else(|| weighted_means(telling().map(|observation| (observation, 1.0))))
+    let engines = || observations.iter().filter(has_lengths);
+    weighted_means(engines().map(|observation| (observation, observation.rate())))
+        .or_else(|| weighted_means(engines().map(|observation| (observation, 1.0))))
 }
 
 /// `None` if no weight is above 0.

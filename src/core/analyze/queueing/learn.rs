@@ -1,4 +1,4 @@
-//! What a variant's parameters become in one cycle.
+//! Learns the parameters of a variant, one step each cycle.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use super::model::{Service, single};
 use super::tuner::{Environment, Filter, Start};
 use crate::units::truncated_i64;
 
-/// What has been learned of one variant. The caller keeps it from cycle to cycle; less than 2 kB as JSON.
+/// The learned parameters of one variant, less than 2 kB as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Parameters {
     /// α, β, γ.
@@ -32,17 +32,18 @@ pub struct Parameters {
     pub learned_at: Option<Timestamp>,
 }
 
-/// After this many cycles of rejections it is the parameters that are wrong, and not the observations.
+/// After this many cycles in which every observation is rejected, the parameters are wrong, and not the observations.
 pub const MAX_REJECTIONS: u32 = 3;
-/// Loads kept, each twice the one before it: from 1 request to 256.
+/// Loads that are kept, each twice the one before: from 1 request to 256.
 const MAX_LOADS: usize = 8;
-/// Earlier parameters kept. A signal that is wrong for some minutes causes two restarts, when it begins and when it ends.
+/// Earlier parameters that are kept. A signal that is wrong for some minutes causes two restarts: when it becomes wrong and when it is right
+/// again.
 const MAX_EARLIER: usize = 4;
 
-/// The parameters after the environments of one cycle. Without any, or if no filter can be built, they stay.
+/// The parameters after the observations of one cycle. Without any, or if no filter can be built, they stay.
 ///
-/// Starts from a fit over the loads that were seen, and tries to restart whenever everything has been rejected for
-/// [`MAX_REJECTIONS`] more cycles.
+/// Starts from a fit over the loads that were seen, and tries to restart after every [`MAX_REJECTIONS`] cycles in which everything was
+/// rejected.
 pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     if now.is_empty() {
         return stored.cloned();
@@ -59,7 +60,7 @@ fn follow(stored: &Parameters, now: &[Environment]) -> Option<Parameters> {
     let start = Start::stored(stored.service, covariance);
     let mut next =
         Parameters { nis: None, rejections: stored.rejections.saturating_add(1), ..stored.clone() };
-    // The noise is that of the first environment with which the filter can start.
+    // The noise is that of the first observation with which the filter can start.
     let filter = now.iter().find_map(|first| Filter::new(&start, first).ok());
     if let Some(mut filter) = filter {
         for observed in now {
@@ -67,7 +68,7 @@ fn follow(stored: &Parameters, now: &[Environment]) -> Option<Parameters> {
             next.nis = step.nis;
             if step.accepted {
                 next.rejections = 0;
-                file(&mut next.window, observed);
+                keep_newest(&mut next.window, observed);
             }
         }
         next.covariance = filter.covariance;
@@ -101,13 +102,13 @@ fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
     Service::new(single(alpha), single(beta), single(gamma)).ok()
 }
 
-/// New parameters, from the first of these that explains what is observed now: what held before an earlier restart, since a signal that
-/// was wrong for a while looks like an engine that changed and changed back; the fit over all loads of `window`; the fit over what is
-/// observed now alone, which forgets the rest. `None` if none does.
+/// New parameters: the first of these that explains what is observed now. The parameters before an earlier restart, because a signal that was
+/// wrong for a while looks like an engine that changed and changed back; the fit over all loads of `window`; the fit over the present
+/// observations alone, which forgets the rest. `None` if none does.
 fn restart(window: &[Environment], earlier: &[Service], now: &[Environment]) -> Option<Parameters> {
     let with_now = |window: &[Environment]| {
         let mut window = window.to_vec();
-        now.iter().for_each(|observed| file(&mut window, observed));
+        now.iter().for_each(|observed| keep_newest(&mut window, observed));
         window
     };
     let fitted = |window: Vec<Environment>| start_at(service(fit(&window)?)?, window, now);
@@ -116,7 +117,7 @@ fn restart(window: &[Environment], earlier: &[Service], now: &[Environment]) -> 
     from_earlier.or_else(|| fitted(with_now(window))).or_else(|| fitted(with_now(&[])))
 }
 
-/// A filter at `service`, which was learned over `window`; `None` unless it makes at least half of what is observed `now` likely.
+/// Starts a filter at `service`, which was learned over `window`; `None` unless it accepts at least half of the observations of `now`.
 fn start_at(service: Service, window: Vec<Environment>, now: &[Environment]) -> Option<Parameters> {
     let start = Start::stored(service, None);
     let filter = now.iter().find_map(|first| Filter::new(&start, first).ok())?;
@@ -128,7 +129,7 @@ fn start_at(service: Service, window: Vec<Environment>, now: &[Environment]) -> 
 }
 
 /// Keeps `observed` as the newest of its load: one observation for each doubling of the requests in a replica.
-fn file(window: &mut Vec<Environment>, observed: &Environment) {
+fn keep_newest(window: &mut Vec<Environment>, observed: &Environment) {
     // Rounded down and well within i32: a replica holds between 2⁻¹⁰⁷⁴ and 2²⁰ requests.
     let octave =
         |environment: &Environment| concurrency(environment).map(|n| truncated_i64(n.log2().floor()));
@@ -158,15 +159,17 @@ mod tests {
     #[test]
     fn the_newest_of_each_doubling_of_requests_is_kept_and_eight_at_most() {
         let mut window = Vec::new();
-        [2.0, 3.9, 4.1, 7.5, 8.5].iter().for_each(|requests| file(&mut window, &holding(*requests)));
+        [2.0, 3.9, 4.1, 7.5, 8.5].iter().for_each(|requests| keep_newest(&mut window, &holding(*requests)));
         assert_eq!(loads(&window), [4.0, 8.0, 9.0]);
-        file(&mut window, &holding(5.0));
+        keep_newest(&mut window, &holding(5.0));
         assert_eq!(loads(&window), [4.0, 9.0, 5.0], "the newest is last");
-        [1.5, 20.0, 40.0, 70.0, 130.0].iter().for_each(|requests| file(&mut window, &holding(*requests)));
+        [1.5, 20.0, 40.0, 70.0, 130.0]
+            .iter()
+            .for_each(|requests| keep_newest(&mut window, &holding(*requests)));
         assert_eq!(loads(&window).len(), 8);
-        file(&mut window, &holding(300.0));
+        keep_newest(&mut window, &holding(300.0));
         assert_eq!(loads(&window), [9.0, 5.0, 2.0, 20.0, 40.0, 70.0, 130.0, 300.0]);
-        file(&mut window, &holding(1000.0));
+        keep_newest(&mut window, &holding(1000.0));
         assert_eq!(loads(&window).len(), 8, "a full batch says nothing");
     }
 

@@ -1,4 +1,4 @@
-//! What is learned of a model from one analysis to the next: plain data, below 2 KiB a variant.
+//! What the analyzer learns about a model: plain data, less than 2 KiB for each variant.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,41 @@ use smol_str::SmolStr;
 
 use super::input::{RequestShape, ThroughputObservation};
 use super::latency_line::{FULL, LatencyLine};
+use crate::analyze::finding::LIVE_CYCLES;
 use crate::moment::may_lower;
 use crate::units::{Seconds, to_f64};
 
 /// Seconds between two tokens of an empty engine, before a line was fitted (upstream's constant, as those below).
 pub const DEFAULT_INTERCEPT: f64 = 0.006;
-/// Usages outside of this range say nothing of the line: below it an engine is idle, above it it preempts.
+/// Only usages in this range are used for the line: below it an engine is idle, and above it it preempts requests.
 const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
 const MAX_POINTS: usize = 20;
 const MAX_POINT_AGE: Seconds = Seconds::whole(30 * 60);
 const MIN_POINTS: usize = 10;
 const MIN_KV_SPREAD: f64 = 0.30;
 const MAX_VARIANT_AGE: Seconds = Seconds::whole(60 * 60);
-/// A rate of generation is compared with the line from this usage on.
+/// From this usage on, the generation rate is compared with the line.
 const MIN_VERIFIED_KV: f64 = 0.30;
-/// Percent that a measured rate may differ from the line's.
+/// A measured rate may differ from the line's by this many percent.
 const MAX_MISMATCH_PERCENT: f64 = 15.0;
 const MAX_MISMATCHES: u8 = 3;
-const LIVE_PERIODS: f64 = 3.0;
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ThroughputMemory {
     /// By variant name.
     pub variants: BTreeMap<SmolStr, Calibration>,
-    /// When the analyzer last had something to say.
+    /// When the analyzer last had an informative result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub informative: Option<Timestamp>,
 }
 
 impl ThroughputMemory {
-    /// Drops the variants that have shown nothing for an hour.
+    /// Drops variants without observations for an hour.
     pub(crate) fn forget(&mut self, now: Timestamp) {
         self.variants.retain(|_, calibration| Seconds::between(calibration.seen, now) <= MAX_VARIANT_AGE);
     }
 
-    /// Replaces the moments after `now` from which ages are counted by `now`.
+    /// Replaces times after `now` by `now` where ages are counted from them.
     pub(crate) fn not_after(&mut self, now: Timestamp) {
         self.informative = self.informative.map(|at| at.min(now));
         for calibration in self.variants.values_mut() {
@@ -56,7 +56,7 @@ impl ThroughputMemory {
 
     /// The last informative result is at most three periods old.
     pub fn is_live(&self, now: Timestamp, period: Seconds) -> bool {
-        self.informative.is_some_and(|at| Seconds::between(at, now).get() <= LIVE_PERIODS * period.get())
+        self.informative.is_some_and(|at| Seconds::between(at, now).get() <= LIVE_CYCLES * period.get())
     }
 }
 
@@ -121,12 +121,11 @@ impl Calibration {
         self.shape
     }
 
-    /// Takes in what the healthy engines show now.
+    /// Adds what the healthy engines show now.
     pub(super) fn observe(&mut self, now: Timestamp, healthy: &[&ThroughputObservation]) {
-        // Also if nothing healthy is shown, and so nothing added: without points or a healthy engine there is no line, so that the
-        // shape, which only they bring, does not count any longer either.
+        // Also if no engine is healthy and nothing is added: without points and without a healthy engine there is no line.
         self.prune(now);
-        // The reference stays for as long as there are points, so that a slow change is noticed too.
+        // The reference stays while there are points, so that a slow change is noticed too.
         let keeps_reference = !self.window.is_empty();
         self.take_in(now, healthy, keeps_reference);
     }
@@ -149,8 +148,8 @@ impl Calibration {
         }
         self.shape = Some(shape);
         let at = now.as_millisecond();
-        let usable = healthy.iter().filter(|replica| KV_RANGE.contains(&replica.kv));
-        self.window.extend(usable.map(|replica| Point { at, kv: replica.kv, latency: replica.latency }));
+        let usable = healthy.iter().filter(|engine| KV_RANGE.contains(&engine.kv));
+        self.window.extend(usable.map(|engine| Point { at, kv: engine.kv, latency: engine.latency }));
         self.window.drain(..self.window.len().saturating_sub(MAX_POINTS));
         self.prune(now);
     }
@@ -172,18 +171,18 @@ impl Calibration {
         }
         let default = || line_through(DEFAULT_INTERCEPT, healthy);
         let Some(line) = self.intercept.and_then(|intercept| line_through(intercept, healthy)) else {
-            // An intercept above all that is measured now was never one.
+            // An intercept above all measured latencies is wrong.
             self.intercept = None;
             return default().map(|line| (line, Tier::Default));
         };
-        // An old intercept may raise a number and not lower it: the default replaces it where replicas carry less with that.
+        // An old intercept may raise a number and not lower it: the default intercept replaces it if replicas carry less with that.
         let is_slower = |default: &LatencyLine| default.at(FULL) > line.at(FULL);
         let is_old = !may_lower(self.intercept_at, now);
         let slower = if is_old { default().filter(is_slower) } else { None };
         Some(slower.map_or((line, Tier::Pinned), |line| (line, Tier::Default)))
     }
 
-    /// The line of the window, whose intercept is remembered; `None` if the window has too few points, or too similar ones.
+    /// The line of the window, whose intercept is remembered; `None` if its points are too few or too alike.
     pub(crate) fn fit_window(&mut self, now: Timestamp) -> Option<LatencyLine> {
         if !self.is_ready() {
             return None;
@@ -205,19 +204,19 @@ impl Calibration {
         self.window.len() >= MIN_POINTS && high - low >= MIN_KV_SPREAD
     }
 
-    /// Compares the rates that `line` predicts with the measured ones. A window that is wrong three times in a row is cleared; the
-    /// result at hand stays as it is.
+    /// Compares the rates that `line` predicts with the measured ones. After three mismatches in a row the window is cleared; the present
+    /// result stays.
     pub(crate) fn verify(
         &mut self,
         line: LatencyLine,
         shape: RequestShape,
         healthy: &[&ThroughputObservation],
     ) {
-        let is_wrong = |replica: &&ThroughputObservation| {
-            let predicted = replica.predicted_rate(line, shape);
-            let error = (predicted - replica.generating).abs() / replica.generating * 100.0;
-            replica.generating > 0.0
-                && replica.kv >= MIN_VERIFIED_KV
+        let is_wrong = |engine: &&ThroughputObservation| {
+            let predicted = engine.predicted_rate(line, shape);
+            let error = (predicted - engine.generating).abs() / engine.generating * 100.0;
+            engine.generating > 0.0
+                && engine.kv >= MIN_VERIFIED_KV
                 && predicted > 0.0
                 && error > MAX_MISMATCH_PERCENT
         };
@@ -237,9 +236,9 @@ impl Calibration {
     }
 }
 
-/// The line from `intercept` through what the healthy engines show.
+/// The line from `intercept` that fits what the healthy engines show.
 pub(crate) fn line_through(intercept: f64, healthy: &[&ThroughputObservation]) -> Option<LatencyLine> {
-    LatencyLine::fit_from(intercept, healthy.iter().map(|replica| (replica.kv, replica.latency)))
+    LatencyLine::fit_from(intercept, healthy.iter().map(|engine| (engine.kv, engine.latency)))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

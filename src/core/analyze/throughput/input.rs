@@ -1,4 +1,4 @@
-//! What the analyzer knows of a model: its variants, what their engines show, and the mean request.
+//! The input of the analyzer: the variants of a model, what their engines show, and the mean request.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -8,14 +8,14 @@ use super::latency_line::LatencyLine;
 use crate::model::Role;
 use crate::units::{Cost, Replicas, Requests, Seconds, to_f64};
 
-/// Lengths up to this, in tokens, are no lengths (upstream's bound).
+/// A length of at most this many tokens is not measured (upstream's bound).
 const MIN_LENGTH: f64 = 1.0;
-/// Lengths above this, in tokens, are no lengths either: far beyond every context, and sums of them stay finite.
+/// Neither is a longer one, in tokens: no context is as long, and sums of valid lengths stay finite.
 const MAX_LENGTH: f64 = 1e12;
-/// A request shape that differs by more than this share is another one (upstream's bound).
+/// Requests whose mean length differs by more than this share are of another kind (upstream's bound).
 const SHAPE_TOLERANCE: f64 = 0.20;
 
-/// What one engine shows. What was not measured is 0.
+/// The measurements of one engine; 0 if not measured.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ThroughputObservation {
     pub stale: bool,
@@ -48,7 +48,7 @@ impl ThroughputObservation {
         !self.stale && is_measured && (0.0..=1.0).contains(&self.kv) && self.has_lengths()
     }
 
-    /// Tokens a second that `line` predicts: the running requests, by the tokens they hold, over the time each of their tokens takes.
+    /// Tokens/s that `line` predicts: the number of running requests, from the tokens they hold, divided by the time that each token takes.
     pub(crate) fn predicted_rate(&self, line: LatencyLine, shape: RequestShape) -> f64 {
         let latency = line.at(self.kv);
         if latency > 0.0 { self.kv * to_f64(self.capacity) / shape.resident() / latency } else { 0.0 }
@@ -66,16 +66,16 @@ pub struct ThroughputVariant {
     pub accelerator: Option<SmolStr>,
     pub cost: Cost,
     pub pending: Replicas,
-    /// Replicas that are ready, whether they show anything or not.
+    /// Ready replicas, measured or not.
     pub ready: Replicas,
-    pub replicas: Vec<ThroughputObservation>,
+    pub engines: Vec<ThroughputObservation>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputInput {
     pub now: Timestamp,
     pub variants: Vec<ThroughputVariant>,
-    /// Requests a second that arrive for the model; `None` if that was not measured.
+    /// Requests/s that arrive for the model; `None` if not measured.
     pub arrival: Option<f64>,
     pub queue: Requests,
     pub settings: ThroughputSettings,
@@ -102,21 +102,21 @@ pub struct RequestShape {
 }
 
 impl RequestShape {
-    /// The mean over `replicas`, weighted by the requests they finish; unweighted if none finishes any. `None` if no replica has
+    /// The mean over `engines`, weighted by the requests they finish; unweighted if none finishes any. `None` if no engine has
     /// lengths.
-    pub fn mean<'o>(replicas: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
+    pub fn mean<'o>(engines: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
         let mut weighted = Sums::default();
         let mut unweighted = Sums::default();
-        for replica in replicas.into_iter().filter(|replica| replica.has_lengths()) {
-            unweighted.add(replica, 1.0);
-            if replica.finished > 0.0 {
-                weighted.add(replica, replica.finished);
+        for engine in engines.into_iter().filter(|engine| engine.has_lengths()) {
+            unweighted.add(engine, 1.0);
+            if engine.finished > 0.0 {
+                weighted.add(engine, engine.finished);
             }
         }
         if weighted.weight > 0.0 { weighted.mean() } else { unweighted.mean() }
     }
 
-    /// Tokens that a running request holds in the KV cache on average: its own prompt, and half of what it generates.
+    /// Tokens that a running request holds in the KV cache on average: the part of its prompt that it does not share, and half of its answer.
     pub fn resident(self) -> f64 {
         self.prompt * (1.0 - self.hits) + self.generated / 2.0
     }
@@ -137,11 +137,11 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, replica: &ThroughputObservation, weight: f64) {
+    fn add(&mut self, engine: &ThroughputObservation, weight: f64) {
         self.weight += weight;
-        self.prompt += weight * replica.prompt;
-        self.generated += weight * replica.generated;
-        self.hits += weight * replica.hits;
+        self.prompt += weight * engine.prompt;
+        self.generated += weight * engine.generated;
+        self.hits += weight * engine.hits;
     }
 
     fn mean(&self) -> Option<RequestShape> {
@@ -150,7 +150,7 @@ impl Sums {
             generated: self.generated / self.weight,
             hits: (self.hits / self.weight).clamp(0.0, 1.0),
         };
-        // Neither 0 by 0 nor a sum beyond every float is a shape.
+        // A division of 0 by 0 is NaN, and a sum may overflow.
         (shape.prompt.is_finite() && shape.resident().is_finite()).then_some(shape)
     }
 }

@@ -1,9 +1,9 @@
-//! The throughput analyzer: generated tokens a second that are asked for, against those the replicas can generate. Derived from WVA
-//! v0.9, `internal/engines/analyzers/throughput`. The arithmetic in one page, and what differs from upstream:
-//! `docs/decisions/throughput.md`.
+//! The throughput analyzer: the demand in generated tokens/s against what the replicas can generate. Derived from WVA v0.9,
+//! `internal/engines/analyzers/throughput`. `docs/decisions/throughput.md` explains the arithmetic on one page, and what differs from
+//! upstream.
 //!
-//! What a full replica can generate follows from a line of latency over KV-cache usage that is learned by watching: each call of
-//! [`analyze`] adds to what is learned, so one call a control cycle is expected.
+//! What a full replica can generate follows from a line of latency over KV-cache usage, which is learned: each call of [`analyze`] adds
+//! samples, so it is called once a cycle.
 
 pub(crate) mod calibration;
 mod input;
@@ -27,9 +27,9 @@ use super::finding::{Finding, Totals, VariantCapacity};
 use crate::model::{Analyzer, Role};
 use crate::units::{Replicas, Requests, count, to_f64};
 
-/// The queue is to be worked off in this many times the generation of one request (upstream's constant).
+/// The queue should drain within the time in which a request generates this many answers (upstream's constant).
 const DRAIN_GENERATIONS: f64 = 2.0;
-/// Shorter generations, in tokens, say nothing of a replica's own demand (upstream's constant).
+/// With shorter answers, in tokens, the demand of a variant is not estimated from its running requests (upstream's constant).
 const MIN_LOCAL_GENERATION: f64 = 20.0;
 
 /// What was found of one model, in generated tokens a second.
@@ -47,7 +47,7 @@ pub(crate) struct Resolved {
     generated: f64,
 }
 
-/// Analyzes one model: learns from what its engines show, then weighs supply against demand.
+/// Analyzes one model: learns from what its engines show, then compares supply and demand.
 #[must_use]
 pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
     memory.forget(input.now);
@@ -59,13 +59,13 @@ pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> Throug
         is_supply_known &= variant.role == Role::Prefill || serving >= variant.ready;
         resolved.extend(found);
     }
-    // No arrivals at replicas that work are a missing measurement, and not a demand of zero.
+    // If replicas work although nothing arrives, arrivals are not measured; the demand is not zero.
     let is_demand_known = arrival(input).is_some_and(|rate| rate > 0.0 || !is_busy(input));
     if !resolved.is_empty() && is_demand_known {
         memory.informative = Some(input.now);
     }
-    // Without every ready replica's supply the sum is a lower bound, which only tells what is spare. Without the arrivals the demand
-    // is one, which only tells what is missing.
+    // If the supply of some ready replica is unknown, the sum is a lower bound: what seems missing may be there. If arrivals are unknown, the
+    // demand is a lower bound: what seems spare may be needed.
     ThroughputAnalysis::new(input, resolved, memory, |totals| Totals {
         required: if is_supply_known { totals.required } else { 0.0 },
         spare: if is_demand_known { totals.spare } else { 0.0 },
@@ -74,8 +74,8 @@ pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> Throug
 }
 
 fn is_busy(input: &ThroughputInput) -> bool {
-    let mut replicas = input.variants.iter().flat_map(|variant| &variant.replicas);
-    input.queue > Requests::ZERO || replicas.any(ThroughputObservation::is_busy)
+    let mut engines = input.variants.iter().flat_map(|variant| &variant.engines);
+    input.queue > Requests::ZERO || engines.any(ThroughputObservation::is_busy)
 }
 
 /// Requests a second; `None` if they were not measured.
@@ -87,7 +87,7 @@ fn arrival(input: &ThroughputInput) -> Option<f64> {
 pub(crate) type ChooseLine =
     fn(&mut Calibration, Timestamp, &[&ThroughputObservation]) -> Option<(LatencyLine, Tier)>;
 
-/// The capacity of one variant; `None` if it cannot be told. `observe` takes in what the healthy engines show, `line` chooses a line.
+/// The capacity of one variant; `None` if it is not known. `observe` adds what the healthy engines show, and `line` chooses a line.
 pub(crate) fn resolve(
     now: Timestamp,
     variant: &ThroughputVariant,
@@ -95,12 +95,12 @@ pub(crate) fn resolve(
     observe: fn(&mut Calibration, Timestamp, &[&ThroughputObservation]),
     line: ChooseLine,
 ) -> Option<Resolved> {
-    if variant.replicas.is_empty() {
+    if variant.engines.is_empty() {
         return None;
     }
     let calibration = memory.calibration(&variant.name, now);
     let healthy: Vec<&ThroughputObservation> =
-        variant.replicas.iter().filter(|replica| replica.is_healthy()).collect();
+        variant.engines.iter().filter(|engine| engine.is_healthy()).collect();
     observe(calibration, now, &healthy);
     let shape = calibration.shape()?;
     let (line, tier) = line(calibration, now, &healthy)?;
@@ -112,10 +112,10 @@ pub(crate) fn resolve(
 impl Resolved {
     /// `None` if no engine shows the size of its KV cache.
     fn new(variant: &ThroughputVariant, line: LatencyLine, tier: Tier, shape: RequestShape) -> Option<Self> {
-        let full_rate = |replica: &ThroughputObservation| {
-            FULL * to_f64(replica.capacity) / shape.resident() / line.at(FULL)
+        let full_rate = |engine: &ThroughputObservation| {
+            FULL * to_f64(engine.capacity) / shape.resident() / line.at(FULL)
         };
-        let sized = variant.replicas.iter().filter(|replica| replica.capacity > 0);
+        let sized = variant.engines.iter().filter(|engine| engine.capacity > 0);
         let rates: Vec<f64> = sized.map(full_rate).collect();
         let serving = count(rates.len());
         let per_replica = rates.iter().sum::<f64>() / f64::from(serving);
@@ -137,17 +137,17 @@ impl Resolved {
     }
 }
 
-/// What is asked of one variant, for the report only: by what arrives, else by what it finishes, else by what runs on it.
+/// The demand of one variant, for the report only: by its arrivals, or else by the requests it finishes, or else by those that run.
 fn variant_demand(variant: &ThroughputVariant, line: LatencyLine, shape: RequestShape) -> f64 {
     let tokens = |rate: fn(&ThroughputObservation) -> f64| -> f64 {
-        let replicas = variant.replicas.iter();
-        replicas.map(|replica| rate(replica).max(0.0) * replica.generated.max(0.0)).sum()
+        let engines = variant.engines.iter();
+        engines.map(|engine| rate(engine).max(0.0) * engine.generated.max(0.0)).sum()
     };
-    let arriving = tokens(|replica| replica.arriving);
+    let arriving = tokens(|engine| engine.arriving);
     if arriving > 0.0 {
         return arriving;
     }
-    let finished = tokens(|replica| replica.finished);
+    let finished = tokens(|engine| engine.finished);
     if finished > 0.0 {
         return finished;
     }
@@ -155,13 +155,13 @@ fn variant_demand(variant: &ThroughputVariant, line: LatencyLine, shape: Request
         return 0.0;
     }
     let is_running =
-        |replica: &&ThroughputObservation| replica.kv > 0.0 && replica.kv <= 1.0 && replica.capacity > 0;
-    let running = variant.replicas.iter().filter(is_running);
-    running.map(|replica| replica.predicted_rate(line, shape)).sum()
+        |engine: &&ThroughputObservation| engine.kv > 0.0 && engine.kv <= 1.0 && engine.capacity > 0;
+    let running = variant.engines.iter().filter(is_running);
+    running.map(|engine| engine.predicted_rate(line, shape)).sum()
 }
 
 impl ThroughputAnalysis {
-    /// Supply against demand; `limit` keeps what can be told of missing and spare capacity.
+    /// Compares supply and demand. `limit` keeps the part of missing and spare capacity that is certain.
     pub(crate) fn new(
         input: &ThroughputInput,
         resolved: Vec<Resolved>,
@@ -176,7 +176,7 @@ impl ThroughputAnalysis {
         let generating: BTreeSet<Role> =
             variants.iter().map(|variant| variant.role).filter(|role| *role != Role::Prefill).collect();
         let (total, roles) = Totals::by_role(&variants, |role| {
-            // Each role that generates has an equal share, prefill none.
+            // Each role that generates has an equal share of the demand, and prefill has none.
             let demand = match role {
                 None => demand,
                 Some(Role::Prefill) => 0.0,
@@ -192,7 +192,7 @@ impl ThroughputAnalysis {
     }
 }
 
-/// Tokens a second: what arrives, and what works off the queue. Prefill replicas generate nothing.
+/// The demand in tokens/s: of the arrivals, and to drain the queue. Prefill replicas generate nothing.
 fn demand(resolved: &[Resolved], arrival: f64, queue: Requests) -> f64 {
     let mut variants = 0.0;
     let mut replicas = 0.0;

@@ -18,7 +18,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
 }
 
-fn replica(kv: f64) -> ThroughputObservation {
+fn engine(kv: f64) -> ThroughputObservation {
     ThroughputObservation {
         kv,
         capacity: 1_024_000,
@@ -30,15 +30,15 @@ fn replica(kv: f64) -> ThroughputObservation {
     }
 }
 
-fn variant(name: &str, replicas: Vec<ThroughputObservation>) -> ThroughputVariant {
+fn variant(name: &str, engines: Vec<ThroughputObservation>) -> ThroughputVariant {
     ThroughputVariant {
         name: name.into(),
         role: Role::Both,
         accelerator: None,
         cost: Cost::ZERO,
         pending: Replicas::ZERO,
-        ready: Replicas::new(count(replicas.len())),
-        replicas,
+        ready: Replicas::new(count(engines.len())),
+        engines,
     }
 }
 
@@ -62,7 +62,7 @@ impl Model {
     fn warmed(compat: Compat) -> Self {
         let mut model = Self::new(compat);
         for step in 0..10 {
-            model.tier(15 * i64::from(step), replica(0.2 + 0.05 * f64::from(step)));
+            model.tier(15 * i64::from(step), engine(0.2 + 0.05 * f64::from(step)));
         }
         model
     }
@@ -89,7 +89,7 @@ fn near(a: f64, b: f64) -> bool {
 
 #[test]
 fn the_page_says_what_the_code_computes() {
-    let variants = vec![variant("v", vec![replica(0.5)])];
+    let variants = vec![variant("v", vec![engine(0.5)])];
     let found = Model::warmed(Compat::Corrected).analyze(150, Some(15.0), variants);
     let (capacity, total) = (&found.finding.variants[0], found.finding.total);
     let line = found.lines["v"];
@@ -108,7 +108,7 @@ fn the_page_says_what_the_code_computes() {
 #[test]
 fn nothing_arriving_is_no_signal_at_working_replicas_and_a_demand_of_zero_at_idle_ones() {
     let found = |compat, arrival, kv| {
-        Model::warmed(compat).analyze(150, arrival, vec![variant("v", vec![replica(kv)])]).finding
+        Model::warmed(compat).analyze(150, arrival, vec![variant("v", vec![engine(kv)])]).finding
     };
     for arrival in [Some(0.0), None, Some(f64::NAN)] {
         let total = found(Compat::Corrected, arrival, 0.5).total;
@@ -123,16 +123,16 @@ fn nothing_arriving_is_no_signal_at_working_replicas_and_a_demand_of_zero_at_idl
 #[test]
 fn it_is_live_for_three_periods_after_it_had_something_to_say() {
     let mut model = Model::warmed(Compat::Corrected);
-    let live = |seconds| model.analyze(seconds, None, vec![variant("v", vec![replica(0.5)])]).finding.live;
+    let live = |seconds| model.analyze(seconds, None, vec![variant("v", vec![engine(0.5)])]).finding.live;
     assert_eq!([150, 180, 181].map(live), [true, true, false]);
 }
 
 #[test]
 fn while_the_supply_of_a_ready_replica_is_unknown_nothing_is_missing() {
-    let not_understood = variant("w", vec![ThroughputObservation { latency: 0.001, ..replica(0.5) }]);
+    let not_understood = variant("w", vec![ThroughputObservation { latency: 0.001, ..engine(0.5) }]);
     let not_shown = ThroughputVariant { ready: Replicas::ONE, ..variant("w", Vec::new()) };
     for unknown in [not_understood, not_shown] {
-        let variants = vec![variant("v", vec![replica(0.5)]), unknown];
+        let variants = vec![variant("v", vec![engine(0.5)]), unknown];
         let required =
             |compat| Model::warmed(compat).analyze(150, Some(50.0), variants.clone()).finding.total.required;
         assert!(required(Compat::Corrected) <= 0.0);
@@ -145,7 +145,7 @@ fn a_slow_drift_of_the_requests_restarts_the_window_only_without_upstreams_defec
     let tier = |compat| {
         let mut model = Model::warmed(compat);
         let drift = [(150, 110.0), (165, 121.0), (180, 133.0)].map(|(seconds, percent)| {
-            model.tier(seconds, ThroughputObservation { prompt: 50.0 * percent, ..replica(0.5) })
+            model.tier(seconds, ThroughputObservation { prompt: 50.0 * percent, ..engine(0.5) })
         });
         drift[2].clone()
     };
@@ -155,7 +155,7 @@ fn a_slow_drift_of_the_requests_restarts_the_window_only_without_upstreams_defec
 #[test]
 fn a_jump_of_the_requests_restarts_the_window_and_keeps_the_intercept() {
     let mut model = Model::warmed(Compat::Upstream);
-    let longer = ThroughputObservation { generated: 300.0, ..replica(0.5) };
+    let longer = ThroughputObservation { generated: 300.0, ..engine(0.5) };
     let found = model.analyze(150, Some(1.0), vec![variant("v", vec![longer])]);
     assert_eq!(found.finding.variants[0].reason, "T2-pinned");
     assert!((found.lines["v"].intercept - TRUE.intercept).abs() < 1e-12);
@@ -167,7 +167,7 @@ fn three_wrong_rates_in_a_row_clear_the_window_for_the_next_analysis() {
     let right = TRUE.at(0.5).recip() * 0.5 * 1_024_000.0 / 4600.0;
     let tiers = [(150, 2.0), (165, 2.0), (180, 1.1), (195, 2.0), (210, 2.0), (225, 2.0), (240, 1.0)].map(
         |(seconds, part)| {
-            model.tier(seconds, ThroughputObservation { generating: part * right, ..replica(0.5) })
+            model.tier(seconds, ThroughputObservation { generating: part * right, ..engine(0.5) })
         },
     );
     assert_eq!(tiers[..6], ["T1-ols"; 6]);
@@ -176,7 +176,7 @@ fn three_wrong_rates_in_a_row_clear_the_window_for_the_next_analysis() {
 
 #[test]
 fn points_count_for_half_an_hour_and_a_variant_for_an_hour() {
-    let tier = |seconds| Model::warmed(Compat::Corrected).tier(seconds, replica(0.5));
+    let tier = |seconds| Model::warmed(Compat::Corrected).tier(seconds, engine(0.5));
     let ages = [1800, 1801, 135 + 3600, 135 + 3601];
     assert_eq!(ages.map(tier), ["T1-ols", "T1-ols", "T2-pinned", "T2-default"]);
     assert_eq!(tier(1830), "T2-pinned", "two of the eleven points are too old, nine are too few");
@@ -186,7 +186,7 @@ fn points_count_for_half_an_hour_and_a_variant_for_an_hour() {
 fn points_were_once_kept_for_ever_where_nothing_healthy_was_seen() {
     let mut model = Model::warmed(Compat::Corrected);
     // No latency is read for three quarters of an hour, in which the variant is seen all the same.
-    let tier = |seconds| model.tier(seconds, ThroughputObservation { latency: 0.0, ..replica(0.5) });
+    let tier = |seconds| model.tier(seconds, ThroughputObservation { latency: 0.0, ..engine(0.5) });
     assert_eq!([1000, 1935, 2900].map(tier), ["T1-ols", "none", "none"]);
 }
 
@@ -204,7 +204,7 @@ fn an_intercept_of_last_month_once_made_a_replica_carry_more_than_none() {
             None => drop(written.as_object_mut().unwrap().remove("intercept_at")),
         }
         *calibration = serde_json::from_value(written).unwrap();
-        let variants = vec![variant("v", vec![replica(0.5)])];
+        let variants = vec![variant("v", vec![engine(0.5)])];
         model.analyze(150, Some(1.0), variants).finding.variants[0].per_replica
     };
     let month = at(0) - SignedDuration::from_hours(30 * 24);
@@ -217,7 +217,7 @@ fn an_intercept_of_last_month_once_made_a_replica_carry_more_than_none() {
 
 #[test]
 fn replicas_whose_values_say_nothing_teach_nothing() {
-    let slow = ThroughputObservation { latency: 9.0, ..replica(0.7) };
+    let slow = ThroughputObservation { latency: 9.0, ..engine(0.7) };
     let cases = [
         ("stale", ThroughputObservation { stale: true, ..slow.clone() }),
         ("starting", ThroughputObservation { capacity: 0, ..slow.clone() }),
@@ -231,7 +231,7 @@ fn replicas_whose_values_say_nothing_teach_nothing() {
     ];
     for (name, silent) in cases {
         let serving = Replicas::new(if silent.capacity > 0 { 2 } else { 1 });
-        let variants = vec![variant("v", vec![replica(0.5), silent])];
+        let variants = vec![variant("v", vec![engine(0.5), silent])];
         let found = Model::new(Compat::Corrected).analyze(0, Some(5.0), variants);
         assert!((found.lines["v"].slope - TRUE.slope).abs() < 1e-12, "{name}");
         assert_eq!(found.finding.variants[0].replicas, serving, "{name}: only what has a cache serves");
@@ -262,7 +262,7 @@ fn a_line_is_fitted_from_ten_points_on_that_differ_enough() {
     for (points, from, to, expected) in cases {
         let mut model = Model::new(Compat::Corrected);
         let usage = |step: u32| from + (to - from) * f64::from(step) / f64::from(points - 1);
-        let tiers = (0..points).map(|step| model.tier(15 * i64::from(step), replica(usage(step))));
+        let tiers = (0..points).map(|step| model.tier(15 * i64::from(step), engine(usage(step))));
         assert_eq!(tiers.last().unwrap(), expected, "{points} from {from} to {to}");
     }
 }
@@ -272,7 +272,7 @@ fn a_rate_is_wrong_beyond_fifteen_per_cent_and_from_a_usage_of_thirty_on() {
     let tier = |kv: f64, part: f64| {
         let mut model = Model::warmed(Compat::Corrected);
         let generating = part * kv * 1_024_000.0 / 4600.0 / TRUE.at(kv);
-        let step = |step| model.tier(150 + 15 * step, ThroughputObservation { generating, ..replica(kv) });
+        let step = |step| model.tier(150 + 15 * step, ThroughputObservation { generating, ..engine(kv) });
         (0_i64..4).map(step).last().unwrap()
     };
     // A measured rate of 1/1.15 is 15 % below what is predicted.
@@ -285,7 +285,7 @@ fn a_rate_is_wrong_beyond_fifteen_per_cent_and_from_a_usage_of_thirty_on() {
 #[test]
 fn the_demand_of_a_variant_is_what_it_is_sent_else_what_it_finishes_else_what_runs() {
     let demand = |arriving, finished, generated, kv| {
-        let observation = ThroughputObservation { arriving, finished, generated, ..replica(kv) };
+        let observation = ThroughputObservation { arriving, finished, generated, ..engine(kv) };
         let shape = RequestShape { prompt: 5000.0, generated, hits: 0.1 };
         variant_demand(&variant("v", vec![observation.clone(), observation]), TRUE, shape)
     };
@@ -301,7 +301,7 @@ fn the_demand_of_a_variant_is_what_it_is_sent_else_what_it_finishes_else_what_ru
 
 #[test]
 fn starting_replicas_are_anticipated_and_supply_nothing() {
-    let pending = ThroughputVariant { pending: Replicas::new(2), ..variant("v", vec![replica(0.5)]) };
+    let pending = ThroughputVariant { pending: Replicas::new(2), ..variant("v", vec![engine(0.5)]) };
     let found = Model::warmed(Compat::Corrected).analyze(150, Some(1.0), vec![pending]).finding;
     let Totals { supply, anticipated, .. } = found.total;
     let per_replica = found.variants[0].per_replica;
@@ -318,7 +318,7 @@ fn requests_are_others_when_a_length_moved_by_more_than_a_fifth() {
 
 #[test]
 fn an_idle_variant_nobody_learned_of_is_left_out() {
-    let idle = vec![variant("v", vec![replica(0.0)])];
+    let idle = vec![variant("v", vec![engine(0.0)])];
     let found = Model::new(Compat::Upstream).analyze(0, Some(5.0), idle).finding;
     assert_eq!((found.variants.len(), found.total, found.live), (0, Totals::default(), false));
 }
@@ -329,7 +329,7 @@ fn what_is_remembered_of_a_variant_is_below_2_kib_and_survives_storage() {
     for step in 0..40 {
         let odd = 1.0 / 3.0 + f64::from(step) / 97.0;
         let (prompt, latency, hits) = (1e5 * odd.sqrt(), odd * 1e-101, odd / 3.0);
-        model.tier(step.into(), ThroughputObservation { prompt, latency, hits, ..replica(odd) });
+        model.tier(step.into(), ThroughputObservation { prompt, latency, hits, ..engine(odd) });
     }
     let stored = serde_json::to_string(&model.memory).unwrap();
     assert!(stored.len() < 2048, "{} bytes: {stored}", stored.len());

@@ -5,7 +5,7 @@ use smol_str::{SmolStr, format_smolstr};
 use super::input::{analysis, queue_lost};
 use super::observation::{AnalyzerInput, Estimate, VariantObservation, observe, queued};
 use super::{fallback, latency, sequences};
-use crate::analyze::finding::{Finding, Totals};
+use crate::analyze::finding::{Finding, LIVE_CYCLES, Totals};
 use crate::analyze::saturation_token::{
     SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant,
 };
@@ -26,11 +26,8 @@ use crate::report::{
 use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Seconds, Tokens, figure, truncated_u32};
 
-/// Cycles in which an analyzer that says nothing may still speak against a removal. As upstream (WVA v0.9).
-const LIVE_CYCLES: f64 = 3.0;
-
-/// Asks every analyzer of the model's policy about `variants`, of which those of the roles in `states` are measured.
-pub(crate) fn ask(
+/// Runs every capacity analyzer of the model's policy over `variants`, of which those of the roles in `states` are measured.
+pub(crate) fn analyze(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     states: Vec<(Role, CoverageState)>,
@@ -40,8 +37,8 @@ pub(crate) fn ask(
     let observe_all = |estimate| -> Vec<VariantObservation<'_, '_>> {
         variants.iter().map(|variant| observe(context, variant, estimate)).collect()
     };
-    let observations = observe_all(Estimate::Alike);
-    // For a removal, pods that are not measured are as loaded as the busiest that is.
+    let observations = observe_all(Estimate::Mean);
+    // For a removal, pods that are not measured count as loaded like the busiest measured one.
     let is_estimated = states.iter().any(|(_, state)| *state == CoverageState::Estimated);
     let busiest = is_estimated.then(|| observe_all(Estimate::Busiest));
     let optimizer_input = |candidates, findings, finding, settled| OptimizerInput {
@@ -76,11 +73,11 @@ pub(crate) fn ask(
     if findings.is_empty() {
         return None;
     }
-    let candidates = variants.iter().map(|variant| able(context, variant)).collect();
+    let candidates = variants.iter().map(|variant| growing_candidate(context, variant)).collect();
     Some(optimizer_input(candidates, findings, report::Finding::Capacity { analyzers: explained }, None))
 }
 
-/// The finding of `analyzer`, counted in pods. Spare capacity counts only if the `busiest` estimate has it too.
+/// Returns the finding of `analyzer`, counted in pods. Spare capacity counts only if the `busiest` estimate has it too.
 fn find(
     input: AnalyzerInput<'_, '_, '_>,
     busiest: Option<&[VariantObservation<'_, '_>]>,
@@ -103,7 +100,7 @@ fn find(
         None => finding,
     };
     let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, observations) };
-    Some(if context.is_fallback() { fallback::beyond(finding, utilisation, learned) } else { finding })
+    Some(if context.is_fallback() { fallback::scale_demand(finding, utilisation, learned) } else { finding })
 }
 
 /// A finding as explanations keep it.
@@ -121,8 +118,8 @@ fn capacity_finding(finding: &Finding) -> CapacityFinding {
     CapacityFinding { analyzer: finding.analyzer, totals }
 }
 
-/// A candidate of the optimizers. One whose new pods would not become Ready either gets no more.
-fn able(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
+/// A candidate of the optimizers. If further pods of `variant` would not become Ready either, it keeps its number.
+fn growing_candidate(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
     let candidate = candidate(variant.state, variant.scale.base());
     if context.compat.is_upstream() || !variant.is_growth_futile(context.now) {
         return candidate;
@@ -177,14 +174,14 @@ fn tokens(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Fin
         scale_up_threshold: utilisation.up,
         scale_down_boundary: utilisation.down,
     };
-    let inputs = TokenInput { variants: &variants, replicas: &replicas, queue: held(context) };
+    let inputs = TokenInput { variants: &variants, replicas: &replicas, queue: queue_in_tokens(context) };
     let analysis =
         arithmetic::analyze_tokens(&inputs, &mut learned.tokens, &policy, context.compat, context.now);
     if analysis.is_informative() {
         learned.informative = Some(context.now);
     }
-    let silent = learned.informative.map(|at| Seconds::between(at, context.now).get());
-    let live = silent.is_some_and(|silent| silent <= LIVE_CYCLES * context.cycle.get());
+    let age = learned.informative.map(|at| Seconds::between(at, context.now).get());
+    let live = age.is_some_and(|age| age <= LIVE_CYCLES * context.cycle.get());
     Some(analysis.into_finding(score, live))
 }
 
@@ -205,7 +202,7 @@ fn variant_input<'v>(
     }
 }
 
-/// What one engine shows; `None` where its cache or its queue is not known. Of sizes 0 is none: nothing has finished.
+/// What one engine shows; `None` if its KV usage or its queue is not known. A size of 0 means that no request has finished.
 fn token_observation<'a>(
     variant: &TokenVariant<'a>,
     load: &EngineLoad<'_, reads::Tokens>,
@@ -226,8 +223,8 @@ fn token_observation<'a>(
     })
 }
 
-/// The requests that the scheduler holds for the model, if known.
-fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
+/// The requests that the scheduler holds for the model and the bytes of their prompts, if known.
+fn queue_in_tokens(context: ModelContext<'_>) -> Option<SchedulerQueue> {
     let scheduler = &context.group.scheduler;
     let requests = u64::from(truncated_u32(scheduler_queue(context.now, scheduler)?.value));
     let bytes = scheduler.newest(Signal::SchedulerQueueBytes);
@@ -238,7 +235,7 @@ fn held(context: ModelContext<'_>) -> Option<SchedulerQueue> {
 
 fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
-    // An engine of unknown KV usage is left out; other values of 0 mean none, and nothing is learned from them.
+    // An engine whose KV usage is not known is left out. Any other unknown value is 0, from which the analyzer learns nothing.
     let observed = |load: EngineLoad<'_, reads::Throughput>| {
         Some(throughput::ThroughputObservation {
             stale: false,
@@ -255,12 +252,12 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option
     };
     let variant = |observation: &VariantObservation<'_, '_>| throughput::ThroughputVariant {
         name: observation.variant.name().clone(),
-        role: observation.variant.state.variant.role,
+        role: observation.variant.role(),
         accelerator: observation.variant.state.variant.accelerator.clone(),
         cost: observation.variant.state.variant.cost,
         pending: observation.engines(context, observation.pending),
         ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
-        replicas: observation.loads().filter_map(observed).collect(),
+        engines: observation.loads().filter_map(observed).collect(),
     };
     let input = throughput::ThroughputInput {
         now: context.now,
@@ -277,24 +274,23 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option
     Some(arithmetic::analyze_throughput(&input, &mut learned.throughput, context.compat).finding)
 }
 
-/// Requests a second that arrive for the model: what the scheduler gives out, else (ours) the first tokens of all
-/// engines, which differ from it by what waits. What most engines contradict of it is not believed of their sum either.
+/// Requests/s that arrive for the model: those that the scheduler dispatches, or else (not in upstream) the first tokens of all engines,
+/// which lag behind arrivals while requests wait. If most engines contradict the scheduler's counter, its sum is not trusted either.
 fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>]) -> Option<f64> {
-    let doubted = || {
+    let is_distrusted = || {
         is_distrusted_on_most_engines(
             observations.iter().map(|variant| &variant.variant.coverage),
             Signal::SchedulerAttempts,
             context.now,
         )
     };
-    let given = EngineLoad::<reads::Scheduler>::read(&context.group.scheduler, context.now).arriving();
-    let given = given.filter(|_| context.compat.is_upstream() || !doubted());
-    let own = || {
+    let dispatched = EngineLoad::<reads::Scheduler>::read(&context.group.scheduler, context.now).arriving();
+    let dispatched = dispatched.filter(|_| context.compat.is_upstream() || !is_distrusted());
+    let started = || {
         let loads = observations.iter().flat_map(VariantObservation::loads::<reads::Throughput>);
-        let started = loads.filter_map(|load| load.starting());
-        started.reduce(|sum, rate| sum + rate)
+        loads.filter_map(|load| load.starting()).reduce(|sum, rate| sum + rate)
     };
-    given.or_else(|| if context.compat.is_upstream() { None } else { own() })
+    dispatched.or_else(|| if context.compat.is_upstream() { None } else { started() })
 }
 
 fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: CapacityFinding) -> Step {
@@ -311,11 +307,10 @@ fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: Capac
         Value::new("spare", total.spare),
     ];
     let of_roles = finding.roles.iter().flat_map(|(role, totals)| {
-        let named =
-            |what: &str, value| Value { name: smol_str::format_smolstr!("{what} in role {role:?}"), value };
+        let named = |what: &str, value| Value { name: format_smolstr!("{what} in role {role:?}"), value };
         [named("missing", totals.required), named("spare", totals.spare)]
     });
-    // Where roles are told apart, each is decided by its own sums.
+    // If the variants have roles, each role is decided by its own sums.
     let thresholds = if finding.roles.is_empty() {
         thresholds(utilisation, finding, None)
     } else {
@@ -328,7 +323,7 @@ fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: Capac
     }))
 }
 
-/// At which demand of `role`, or of the model, the finding would be another observation.
+/// The demand of `role`, or of the model, at which the finding would call for more or fewer replicas.
 fn thresholds(utilisation: Utilisation, finding: &Finding, role: Option<Role>) -> Vec<Threshold> {
     let now = role.and_then(|role| finding.roles.get(&role)).unwrap_or(&finding.total).demand;
     let turning = finding.turning_points(role, utilisation.up, utilisation.down);

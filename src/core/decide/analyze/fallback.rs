@@ -1,9 +1,9 @@
-//! The fallback: the analyzer that decides where the model's own cannot, and the report of what is missing.
+//! The fallback: the analyzer that decides about additions while the model's own analyzer cannot, and the report of what is missing.
 
 use smol_str::SmolStr;
 
 use crate::analyze::finding::{Finding, Totals};
-use crate::decide::context::{ModelContext, VariantContext};
+use crate::decide::context::{ModelContext, VariantContext, by_role, by_role_mut};
 use crate::decide::model::ModelDecision;
 use crate::decision::{GapCause, SignalGap};
 use crate::memory::{Learned, Unlearned};
@@ -15,60 +15,62 @@ use crate::units::Seconds;
 #[cfg(test)]
 mod tests;
 
-/// An analyzer that is shown all it needs and has found nothing for this long, while requests run, will not by waiting. Two scrapes
-/// under load are enough for each of them, and slow ones come once a minute: three of these.
-const LEARNING: Seconds = Seconds::whole(180);
+/// An analyzer that gets all the signals it needs and has still found nothing after this time, while requests run, is not expected to.
+/// Two scrapes under load are enough for each analyzer, and slow scrapes come once a minute: three of these.
+const LEARNING_TIMEOUT: Seconds = Seconds::whole(180);
 
 /// Characters of a source's warning that are reported.
-const WARNING: usize = 160;
+const MAX_WARNING_CHARS: usize = 160;
 
-fn role(variant: &VariantContext<'_>) -> Role {
-    variant.state.variant.role
-}
-
-fn is_of_one_role(first: &VariantContext<'_>, next: &VariantContext<'_>) -> bool {
-    role(first) == role(next)
+/// A role about which the model's own analyzer was asked in this evaluation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AskedRole {
+    pub(crate) role: Role,
+    /// The analyzer found nothing: it does not know the capacity of a replica, or the demand.
+    pub(crate) is_silent: bool,
 }
 
 /// Capacity analyzers run for all roles of a model together, and so are replaced in all of them.
-const fn looks_at_all_roles(analyzer: Analyzer) -> bool {
+const fn covers_all_roles(analyzer: Analyzer) -> bool {
     matches!(
         analyzer,
         Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno
     )
 }
 
-/// The roles of which the model's analyzer can measure no pod although something is seen of them, or lacks an indispensable signal
-/// of every pod, each with the best analyzer that can. Their variants are looked at anew, for that one.
-pub(crate) fn choose<'a>(
+/// Chooses a fallback for each role whose pods show something that the model's analyzer cannot use: it can measure no pod, or no pod shows
+/// an indispensable signal. Assesses the variants of these roles again, for the fallback.
+pub(crate) fn choose_for_unmeasured<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],
 ) -> Vec<(Role, Analyzer)> {
     let (indispensable, measures_caches) =
         (context.analyzer.indispensable(), context.analyzer.measures_caches());
-    let unmeasured = |variants: &[VariantContext<'a>]| {
+    let is_unmeasured = |variants: &[VariantContext<'a>]| {
         let active = || variants.iter().filter(|variant| variant.is_active());
         let mut loads = active().flat_map(|variant| &variant.coverage.loads);
         active().any(|variant| !variant.coverage.observations.is_empty())
             && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.has_usage()))
     };
-    let together = looks_at_all_roles(context.analyzer);
-    let any = variants.chunk_by(is_of_one_role).any(unmeasured);
-    let mut chosen = Vec::new();
-    if !any {
-        return chosen;
+    if !by_role(variants).any(|(_, variants)| is_unmeasured(variants)) {
+        return Vec::new();
     }
-    for variants in variants.chunk_by_mut(is_of_one_role) {
-        let Some(role) = variants.first().map(role).filter(|_| together || unmeasured(variants)) else {
-            continue;
-        };
-        chosen.extend(measure(context, role, variants).map(|analyzer| (role, analyzer)));
-    }
-    chosen
+    let is_for_all = covers_all_roles(context.analyzer);
+    choose_where(context, variants, |_, variants| is_for_all || is_unmeasured(variants))
+}
+
+/// Chooses a fallback for each role of `variants` that `needs_fallback`.
+fn choose_where<'a>(
+    context: ModelContext<'a>,
+    variants: &mut [VariantContext<'a>],
+    needs_fallback: impl Fn(Role, &[VariantContext<'a>]) -> bool,
+) -> Vec<(Role, Analyzer)> {
+    let roles = by_role_mut(variants).filter(|(role, variants)| needs_fallback(*role, variants));
+    roles.filter_map(|(role, variants)| Some((role, assess_for_fallback(context, role, variants)?))).collect()
 }
 
 /// Returns the best other analyzer whose signals the pods of `role` show, and assesses `variants`, which are all of that role, for it.
-fn measure<'a>(
+fn assess_for_fallback<'a>(
     context: ModelContext<'a>,
     role: Role,
     variants: &mut [VariantContext<'a>],
@@ -80,9 +82,9 @@ fn measure<'a>(
             .iter()
             .map(|variant| assess_variant(variant.state, declared, context.signal_history, context.now))
             .collect();
-        let last = fallbacks.last() == Some(analyzer);
+        let is_last = fallbacks.last() == Some(analyzer);
         let mut loads = coverages.iter().flat_map(|coverage| &coverage.loads);
-        if last || loads.any(|load| load.suffices(declared.needed)) {
+        if is_last || loads.any(|load| load.suffices(declared.needed)) {
             variants
                 .iter_mut()
                 .zip(coverages)
@@ -93,61 +95,62 @@ fn measure<'a>(
     None
 }
 
-/// The roles about which the model's analyzer has been asked and finds nothing, each with who decides meanwhile: at once where no pod
-/// shows all that it needs, so that nothing can be learned, and after [`LEARNING`] where they do. `looks` are the roles of this look,
-/// each with whether nothing was found; of the others what was so at the last look still is.
-pub(crate) fn choose_unlearned<'a>(
+/// Chooses a fallback for each role of `asked` about which the model's analyzer found nothing: at once if no pod shows all the signals it
+/// needs, so that it cannot learn, and otherwise after [`LEARNING_TIMEOUT`]. A role that was not asked about keeps the state of the last
+/// time it was.
+pub(crate) fn choose_for_silent<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],
-    looks: &[(Role, bool)],
+    asked: &[AskedRole],
     learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
-    // Hours at zero teach nothing: the time begins when pods serve.
+    // Nothing can be learned at zero replicas, so the time begins when pods serve.
     let serves =
         |variant: &VariantContext<'_>| variant.state.pods.iter().any(|pod| pod.phase == Phase::Ready);
-    learned.unlearned.retain(|of, _| variants.iter().any(|variant| role(variant) == *of && serves(variant)));
-    let mut chosen = Vec::new();
-    if looks.iter().all(|(_, silent)| !silent) && learned.unlearned.is_empty() {
-        return chosen;
+    learned
+        .unlearned
+        .retain(|role, _| variants.iter().any(|variant| variant.role() == *role && serves(variant)));
+    if asked.iter().all(|asked| !asked.is_silent) && learned.unlearned.is_empty() {
+        return Vec::new();
     }
-    for variants in variants.chunk_by_mut(is_of_one_role) {
-        let Some(role) = variants.first().map(role) else { continue };
-        match looks.iter().find(|(of, _)| *of == role) {
-            Some((_, false)) => {
-                learned.unlearned.remove(&role);
-            }
-            Some((_, true)) => {
-                let fallback = unlearned(context, role, variants, learned);
+    let mut chosen = Vec::new();
+    for (role, variants) in by_role_mut(variants) {
+        match asked.iter().find(|asked| asked.role == role) {
+            Some(asked) if asked.is_silent => {
+                let fallback = fallback_for_silent(context, role, variants, learned);
                 chosen.extend(fallback.map(|analyzer| (role, analyzer)));
+            }
+            Some(_) => {
+                learned.unlearned.remove(&role);
             }
             None => {}
         }
     }
-    if !chosen.is_empty() && looks_at_all_roles(context.analyzer) {
-        for variants in variants.chunk_by_mut(is_of_one_role) {
-            let others = variants.first().map(role).filter(|role| chosen.iter().all(|(of, _)| of != role));
-            let Some(role) = others else { continue };
-            chosen.extend(measure(context, role, variants).map(|analyzer| (role, analyzer)));
-        }
+    if !chosen.is_empty() && covers_all_roles(context.analyzer) {
+        let is_chosen = |role: Role| chosen.iter().any(|(own, _)| *own == role);
+        let others = choose_where(context, variants, |role, _| !is_chosen(role));
+        chosen.extend(others);
     }
     chosen
 }
 
-/// The analyzer that decides about `role`, for which the model's own finds nothing.
-fn unlearned<'a>(
+/// The fallback for `role`, about which the model's analyzer found nothing, if one is due.
+fn fallback_for_silent<'a>(
     context: ModelContext<'a>,
     role: Role,
     variants: &mut [VariantContext<'a>],
     learned: &mut Learned,
 ) -> Option<Analyzer> {
-    let lacks = lacks_signals(context.analyzer.needed(role), variants);
+    let lacks_signals = lacks_signals(context.analyzer.needed(role), variants);
     let known = learned.unlearned.get(&role).copied();
-    if known.is_none() && !lacks && !is_busy(variants) {
+    if known.is_none() && !lacks_signals && !is_busy(variants) {
         return None;
     }
     let since = known.map_or(context.now, |known| known.since);
-    let waited = !context.compat.is_upstream() && Seconds::between(since, context.now) >= LEARNING;
-    let fallback = if lacks || waited { measure(context, role, variants) } else { None };
+    let has_waited =
+        !context.compat.is_upstream() && Seconds::between(since, context.now) >= LEARNING_TIMEOUT;
+    let fallback =
+        if lacks_signals || has_waited { assess_for_fallback(context, role, variants) } else { None };
     learned.unlearned.insert(role, Unlearned { since, fallback });
     if fallback.is_some() {
         count_all_demand(context, learned);
@@ -155,15 +158,15 @@ fn unlearned<'a>(
     fallback
 }
 
-/// Where the model's analyzer never knew what a replica carries, nobody had another opinion of what there is: all that a fallback
-/// finds missing is asked.
+/// Makes a fallback count all the demand that it finds, if the model's own analyzer never knew the capacity of a replica: then nothing
+/// says that the replicas of when the fallback began were enough. See [`scale_demand`].
 pub(crate) fn count_all_demand(context: ModelContext<'_>, learned: &mut Learned) {
     if !has_learned(context.analyzer, learned) {
         learned.fallback_share.get_or_insert(1.0);
     }
 }
 
-/// No Ready pod of `variants` shows all that is `needed`, and some have served for long enough to be scraped.
+/// No Ready pod of `variants` shows all `needed` signals, although some have served for long enough to be scraped.
 fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
     let active = || variants.iter().filter(|variant| variant.is_active());
     active().any(|variant| variant.coverage.incomplete > 0)
@@ -173,14 +176,14 @@ fn lacks_signals(needed: SignalSet, variants: &[VariantContext<'_>]) -> bool {
 /// A request runs or waits in a pod of `variants`.
 fn is_busy(variants: &[VariantContext<'_>]) -> bool {
     let pods = variants.iter().flat_map(|variant| &variant.state.pods);
-    let engines = pods.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
+    let engines = pods.filter(|pod| pod.phase == Phase::Ready).flat_map(judged_engines);
     let mut gauges = engines.flat_map(|(_, signals)| {
         [Signal::Running, Signal::Waiting].map(|gauge| signals.newest(gauge)).into_iter().flatten()
     });
     gauges.any(|newest| newest.value > 0.0)
 }
 
-/// `analyzer` has known the capacity of a replica before.
+/// `analyzer` knows the capacity of a replica, or has known it.
 fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
     match analyzer {
         Analyzer::Rate => learned.rate.as_ref().is_some_and(|rate| {
@@ -192,35 +195,35 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
     }
 }
 
-/// The analyzers that stand in between two cycles, as chosen in the last one.
-pub(crate) fn between_cycles<'l>(
+/// The fallbacks of the roles that were not asked about in this evaluation, as they were chosen in the last cycle.
+pub(crate) fn of_last_cycle<'l>(
     context: ModelContext<'_>,
-    looks: &[(Role, bool)],
+    asked: &[AskedRole],
     learned: &'l Learned,
 ) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
     let fallbacks = context.analyzer.fallbacks();
-    let looked: Vec<Role> = looks.iter().map(|(role, _)| *role).collect();
-    let of_last_look = learned.unlearned.iter().filter(move |(role, _)| !looked.contains(role));
-    of_last_look
+    let asked: Vec<Role> = asked.iter().map(|asked| asked.role).collect();
+    let not_asked = learned.unlearned.iter().filter(move |(role, _)| !asked.contains(role));
+    not_asked
         .filter_map(|(role, unlearned)| Some((*role, unlearned.fallback?)))
         .filter(move |(_, analyzer)| fallbacks.contains(analyzer))
 }
 
-/// The analyzer has had its time and has not learned the capacity of a replica of `role`.
-fn has_not_learned(context: ModelContext<'_>, role: Role, learned: Option<&Learned>) -> bool {
+/// The analyzer has not learned the capacity of a replica of `role` within [`LEARNING_TIMEOUT`].
+fn has_timed_out(context: ModelContext<'_>, role: Role, learned: Option<&Learned>) -> bool {
     let known = learned.and_then(|learned| learned.unlearned.get(&role));
-    known.is_some_and(|known| Seconds::between(known.since, context.now) >= LEARNING)
+    known.is_some_and(|known| Seconds::between(known.since, context.now) >= LEARNING_TIMEOUT)
 }
 
-/// What is unknown about the pods of `variant`, one of those of `model`, and the likely cause.
-pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
+/// What is not known about the pods of `variant`, which is one of `model`, and the likely cause.
+pub(crate) fn find_gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
     let (context, learned) = (model.context, model.memory.learned.as_deref());
-    let fallback = model.fallback(role(variant));
+    let fallback = model.fallback(variant.role());
     let coverage = &variant.coverage;
     let warning = match &context.group.source {
         SourceHealth::Down { .. } => return None,
         SourceHealth::Partial { warnings } => {
-            Some(SmolStr::from_iter(warnings.join("; ").chars().take(WARNING)))
+            Some(SmolStr::from_iter(warnings.join("; ").chars().take(MAX_WARNING_CHARS)))
         }
         SourceHealth::Complete => None,
     };
@@ -235,7 +238,7 @@ pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Op
         (cause_of_missing(context, &model.variants, variant), coverage.incomplete)
     } else if unlisted > 0 {
         (GapCause::PodsNotListed, unlisted)
-    } else if coverage.ready > 0 && has_not_learned(context, role(variant), learned) {
+    } else if coverage.ready > 0 && has_timed_out(context, variant.role(), learned) {
         (GapCause::NotLearned, coverage.ready)
     } else if coverage.asleep > 0 {
         (GapCause::Asleep, coverage.asleep)
@@ -253,16 +256,16 @@ pub(crate) fn gap(model: &ModelDecision<'_>, variant: &VariantContext<'_>) -> Op
     })
 }
 
-/// Why pods of `variant`, one of `variants`, do not show everything.
+/// Why some pods of `variant`, which is one of `variants`, do not show all required signals.
 fn cause_of_missing(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
     variant: &VariantContext<'_>,
 ) -> GapCause {
     let coverage = &variant.coverage;
-    let all = variants.iter().flat_map(|variant| &variant.state.pods);
-    let engines = all.filter(|replica| replica.phase == Phase::Ready).flat_map(judged_engines);
-    let needed = context.declared(role(variant)).required();
+    let pods = variants.iter().flat_map(|variant| &variant.state.pods);
+    let engines = pods.filter(|pod| pod.phase == Phase::Ready).flat_map(judged_engines);
+    let needed = context.declared(variant.role()).required();
     let known = shown_signals(engines.map(|(_, signals)| signals), needed, context.now);
     if coverage.missing.is_empty() {
         GapCause::Contradicted
@@ -277,16 +280,16 @@ fn cause_of_missing(
     }
 }
 
-/// The finding of a fallback, which has another opinion of the same load than the analyzer it stands in for: what there was when it
-/// began was enough, so only what is asked beyond that adds replicas.
-pub(crate) fn beyond(
+/// Scales the demand of a fallback's `finding` by the share of it that the replicas of when the fallback began covered. Analyzers measure
+/// the same load differently, and a change of analyzer alone must not add replicas: only growth beyond that demand does.
+pub(crate) fn scale_demand(
     mut finding: Finding,
     Utilisation { up, down }: Utilisation,
     learned: &mut Learned,
 ) -> Finding {
     let Totals { demand, anticipated, .. } = finding.total;
-    let enough = || if demand > 0.0 { (up * anticipated / demand).min(1.0) } else { 1.0 };
-    let share = *learned.fallback_share.get_or_insert_with(enough);
+    let covered = || if demand > 0.0 { (up * anticipated / demand).min(1.0) } else { 1.0 };
+    let share = *learned.fallback_share.get_or_insert_with(covered);
     finding.total = finding.total.with_share(share, up, down);
     finding.roles.values_mut().for_each(|totals| *totals = totals.with_share(share, up, down));
     finding

@@ -16,20 +16,20 @@ pub(crate) struct RoleInput<'i, 'a> {
     pub(crate) variants: &'i [VariantContext<'a>],
 }
 
-/// The scheduler has shown its queue, and does not any more.
+/// The scheduler's queue was measured, and no longer is.
 pub(crate) fn queue_lost(context: ModelContext<'_>) -> bool {
     let has_shown = !context.group.scheduler.get(Signal::SchedulerQueueSize).is_empty();
     has_shown && scheduler_queue(context.now, &context.group.scheduler).is_none()
 }
 
-/// `finding`, and which analyzer it is of where that is not the model's own.
+/// An analysis of `finding` that names the analyzer, if that is a fallback.
 pub(crate) fn analysis(context: ModelContext<'_>, finding: Finding) -> Analysis {
     let fallback = Fallback { own: context.policy.analyzer, analyzer: context.analyzer };
     Analysis { fallback: context.is_fallback().then_some(fallback), ..Analysis::from(finding) }
 }
 
-/// Why nothing is removed where some Ready pods are not measured.
-pub(crate) fn removes_nothing(source: &SourceHealth) -> Caveat {
+/// Says why nothing is removed while some Ready pods are not measured.
+pub(crate) fn no_removal_caveat(source: &SourceHealth) -> Caveat {
     match source {
         SourceHealth::Partial { warnings } => {
             Caveat::IncompleteAnswer { warnings: warnings.join("; ").into() }
@@ -38,13 +38,14 @@ pub(crate) fn removes_nothing(source: &SourceHealth) -> Caveat {
     }
 }
 
+/// What keeps `variant` from growing.
 pub(crate) fn blocker(variant: &VariantContext<'_>) -> Blocker {
     let (base, coverage) = (variant.scale.base(), &variant.coverage);
     let number = variant.committed().unwrap_or(base).max(base);
     if coverage.unschedulable > 0 {
         return Blocker::NoNode { pods: coverage.unschedulable };
     }
-    match variant.state.variant.bounds.max.filter(|max| number >= *max) {
+    match variant.bounds().max.filter(|max| number >= *max) {
         Some(max) => Blocker::Maximum { max },
         None if coverage.starting > 0 => Blocker::NotReady { pods: coverage.starting },
         None => Blocker::Unknown,

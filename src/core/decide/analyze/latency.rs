@@ -6,7 +6,7 @@ use super::observation::{AnalyzerInput, VariantObservation, queued};
 use super::sequences::max_sequences;
 use crate::analyze::finding::Finding;
 use crate::analyze::inferno::{ServerProposal, System, data};
-use crate::analyze::queueing::model::Service;
+use crate::analyze::queueing::model::{Limits, Service};
 use crate::analyze::queueing::sizing::{Means, Targets};
 use crate::analyze::queueing::{
     LatencyObservation, LearnedParameters, QueueingAnalysis, QueueingSettings, VariantLoad,
@@ -20,7 +20,7 @@ use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
 use crate::units::{Replicas, Requests, count, to_f32, truncated_u32};
 
-/// The finding of the queueing model; `None` while the latencies to keep are unknown.
+/// The finding of the queueing model; `None` while its latency targets are not known.
 pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option<Finding> {
     let AnalyzerInput { context, score, utilisation, observations } = input;
     let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
@@ -40,7 +40,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
         arithmetic::analyze_queueing(&loads, queued(context), &learned.queueing, &settings, context.compat);
     let finding = analysis.finding.clone().ok();
     learned.queueing = stamped(context, analysis);
-    // With learning switched off, what was learned before counts, however old it is.
+    // With learning switched off, learned parameters count however old they are.
     if context.compat.is_upstream() || !policy.tuning {
         return finding;
     }
@@ -54,7 +54,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
     Some(finding.without_spare_of(|name| runs(name) && !is_recent(context, learned, name)))
 }
 
-/// The learned parameters, with their time.
+/// The learned parameters; those that this cycle confirmed get the time.
 fn stamped(context: ModelContext<'_>, analysis: QueueingAnalysis) -> LearnedParameters {
     let QueueingAnalysis { mut learned, confirmed, .. } = analysis;
     for (name, parameters) in &mut learned {
@@ -73,7 +73,7 @@ fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) ->
 fn load(context: ModelContext<'_>, observation: &VariantObservation<'_, '_>) -> VariantLoad {
     let variant = &observation.variant.state.variant;
     let batch = max_sequences(context, observation.variant);
-    // Without a scheduler (ours) first tokens stand for arrivals: they differ from them by what waits.
+    // Without a scheduler, first tokens count as arrivals (not in upstream). They lag behind while requests wait.
     let arrival = |load: &quality::EngineLoad<'_, Latencies>| {
         load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
     };
@@ -96,8 +96,8 @@ fn load(context: ModelContext<'_>, observation: &VariantObservation<'_, '_>) -> 
     }
 }
 
-/// What the legacy solver wants of each variant, in their order; `None` of one it has no answer for. Fewer replicas only
-/// where that would do with what `busiest` sees, too: pods that are not measured as loaded as the busiest that is.
+/// The legacy solver's number for each variant, in their order; `None` for a variant without an answer. A number falls only as far as it
+/// would with the `busiest` estimate, in which unmeasured pods are as loaded as the busiest measured one.
 pub(crate) fn inferno(
     context: ModelContext<'_>,
     observations: &[VariantObservation<'_, '_>],
@@ -106,90 +106,96 @@ pub(crate) fn inferno(
 ) -> Option<Vec<Option<Replicas>>> {
     let Some(busiest) = busiest else { return solve(context, observations, learned) };
     let cautious = solve(context, busiest, &mut learned.clone())?;
-    let wanted = solve(context, observations, learned)?;
-    let numbers = observations.iter().zip(wanted).zip(cautious).map(|((observation, wanted), cautious)| {
+    let proposed = solve(context, observations, learned)?;
+    let numbers = observations.iter().zip(proposed).zip(cautious);
+    let numbers = numbers.map(|((observation, proposed), cautious)| {
         let base = observation.variant.scale.base();
-        wanted.map(|wanted| wanted.max(cautious.unwrap_or(base).min(base)))
+        proposed.map(|proposed| proposed.max(cautious.unwrap_or(base).min(base)))
     });
     Some(numbers.collect())
 }
 
-/// The solver's answer to what is observed. Service times are those the queueing model learns; a variant stays on its accelerator.
+/// The solver's answer to what is observed. Its service times are those that the queueing model learns, and a variant keeps its accelerator.
 fn solve(
     context: ModelContext<'_>,
     observations: &[VariantObservation<'_, '_>],
     learned: &mut Learned,
 ) -> Option<Vec<Option<Replicas>>> {
-    let targets = |class: &ServiceClass| {
-        class.targets.iter().find(|targets| targets.model == context.id.model).cloned()
-    };
-    // Of several classes with this model the most demanding user decides: the one of the highest priority.
-    let promised = context.classes.iter().filter(|class| targets(class).is_some());
-    let class = promised.min_by_key(|class| class.priority)?;
-    let LatencyTargets { ttft_ms, itl_ms } = targets(class)?.latency;
-    let latency = Targets::latency(to_f32(ttft_ms), to_f32(itl_ms)).ok()?;
-    let promise = vec![(context.id.model.clone(), latency)];
+    let (class, latency) = service_class(context)?;
     let loads: Vec<VariantLoad> = observations.iter().map(|observation| load(context, observation)).collect();
     let settings = QueueingSettings { targets: Some(latency), ..QueueingSettings::default() };
     let known = std::mem::take(&mut learned.queueing);
     let analysis = arithmetic::analyze_queueing(&loads, Requests::ZERO, &known, &settings, context.compat);
     learned.queueing = stamped(context, analysis);
-    let answers =
-        |load: &&VariantLoad| learned.queueing.contains_key(&load.name) && has_known_load(context, load);
-    let share = queued(context).get()
-        / settings.drain.get()
-        / f64::from(count(loads.iter().filter(answers).count().max(1)));
-    let class = data::ServiceLevel::new(&class.name, i64::from(class.priority), promise).ok()?;
+    // Without learned service times or a known load there is nothing to solve for.
+    let service = |load: &VariantLoad| {
+        let parameters = learned.queueing.get(&load.name).filter(|_| has_known_load(context, load));
+        parameters.map(|parameters| parameters.service)
+    };
+    // The scheduler's queue is the model's: each solvable variant drains an equal part of it.
+    let solvable = count(loads.iter().filter(|load| service(load).is_some()).count().max(1));
+    let queue_rate = queued(context).get() / settings.drain.get() / f64::from(solvable);
     let mut system = System { classes: vec![class], ..System::default() };
     for (observation, load) in observations.iter().zip(&loads) {
-        if let Some(parameters) = learned.queueing.get(&load.name).filter(|_| has_known_load(context, load)) {
-            add(context, &mut system, observation, load, parameters.service, share);
+        if let Some(service) = service(load) {
+            add_server(context, &mut system, observation, load, service, queue_rate);
         }
     }
     let allocations = system.solve();
-    let wanted = arithmetic::server_proposals(&system, &allocations, context.compat);
-    let number =
-        |(observation, load): (&VariantObservation<'_, '_>, &VariantLoad)| match wanted.get(&load.name) {
-            Some(ServerProposal::Replicas(number)) if context.compat.is_upstream() => Some(*number),
-            Some(ServerProposal::Replicas(number)) => {
-                Some(Replicas::new(number.get().div_ceil(observation.engines_per_pod())))
-            }
-            Some(ServerProposal::Hold) | None => None,
-        };
-    let asked =
-        |load: &VariantLoad| load.observations.iter().any(|load| load.arrival.is_some_and(|rate| rate > 0.0));
+    let proposals = arithmetic::server_proposals(&system, &allocations, context.compat);
     let number = |(observation, load): (&VariantObservation<'_, '_>, &VariantLoad)| {
-        let wanted = number((observation, load))?;
-        let old = !context.compat.is_upstream() && asked(load) && !is_recent(context, learned, &load.name);
-        Some(if old { wanted.max(observation.variant.scale.base()) } else { wanted })
+        let Some(ServerProposal::Replicas(engines)) = proposals.get(&load.name) else { return None };
+        if context.compat.is_upstream() {
+            return Some(*engines);
+        }
+        let pods = Replicas::new(engines.get().div_ceil(observation.engines_per_pod()));
+        let has_arrivals =
+            load.observations.iter().any(|engine| engine.arrival.is_some_and(|rate| rate > 0.0));
+        // An outdated capacity may raise a number and not lower it. Without arrivals any capacity is enough.
+        let is_outdated = has_arrivals && !is_recent(context, learned, &load.name);
+        Some(if is_outdated { pods.max(observation.variant.scale.base()) } else { pods })
     };
     Some(observations.iter().zip(&loads).map(number).collect())
 }
 
-/// Its load is known; an unknown load is not taken for none (ours).
-fn has_known_load(context: ModelContext<'_>, load: &VariantLoad) -> bool {
-    let arriving = load.observations.iter().map(|load| load.arrival);
-    let known = !load.observations.is_empty() && arriving.clone().all(|rate| rate.is_some());
-    let busy = arriving.flatten().any(|rate| rate > 0.0);
-    let sized = load.observations.iter().any(|load| load.output >= 1.0);
-    context.compat.is_upstream() || (known && (sized || !busy))
+/// The service class that decides for the model, and its latencies. Of several classes it is the one of the highest priority, because its
+/// users are the most demanding.
+fn service_class(context: ModelContext<'_>) -> Option<(data::ServiceLevel, Targets)> {
+    let model = &context.id.model;
+    let target = |class: &ServiceClass| class.targets.iter().find(|target| target.model == *model).cloned();
+    let class =
+        context.classes.iter().filter(|class| target(class).is_some()).min_by_key(|class| class.priority)?;
+    let LatencyTargets { ttft_ms, itl_ms } = target(class)?.latency;
+    let latency = Targets::latency(to_f32(ttft_ms), to_f32(itl_ms)).ok()?;
+    let targets = vec![(model.clone(), latency)];
+    let level = data::ServiceLevel::new(&class.name, i64::from(class.priority), targets).ok()?;
+    Some((level, latency))
 }
 
-/// Adds one variant as a server on an accelerator of its own, which is named as the variant is: two variants on one type
-/// may be served differently fast.
-fn add(
+/// The arrivals and request sizes of `load` are known. Upstream takes unknown arrivals for none.
+fn has_known_load(context: ModelContext<'_>, load: &VariantLoad) -> bool {
+    let arrivals = load.observations.iter().map(|engine| engine.arrival);
+    let is_measured = !load.observations.is_empty() && arrivals.clone().all(|rate| rate.is_some());
+    let is_busy = arrivals.flatten().any(|rate| rate > 0.0);
+    let has_sizes = load.observations.iter().any(|engine| engine.output >= 1.0);
+    context.compat.is_upstream() || (is_measured && (has_sizes || !is_busy))
+}
+
+/// Adds a variant as a server on an accelerator of its own, named after the variant, because two variants on the same type of accelerator
+/// may have different service times. `queue_rate` is its part of the scheduler's queue, requests/s.
+fn add_server(
     context: ModelContext<'_>,
     system: &mut System,
     observation: &VariantObservation<'_, '_>,
     load: &VariantLoad,
     service: Service,
-    queued: f64,
+    queue_rate: f64,
 ) {
     let (state, running) = (observation.variant.state, observation.variant.scale.base());
     let unit = load.accelerator.as_ref().and_then(|name| context.unit_costs.get(name));
     let cost = to_f32(unit.map_or(load.cost, |unit| unit.cost).get());
     let max_batch = match max_sequences(context, observation.variant) {
-        0 => DEFAULT_BATCH,
+        0 => Limits::DEFAULT_BATCH,
         known => known,
     };
     let arrival: f64 = load.observations.iter().filter_map(|load| load.arrival).sum();
@@ -216,13 +222,10 @@ fn add(
         name: name.clone(),
         class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),
         model: context.id.model.clone(),
-        load: data::ServerLoad { arrival: to_f32((arrival + queued) * 60.0), input, output },
+        load: data::ServerLoad { arrival: to_f32((arrival + queue_rate) * 60.0), input, output },
         min: state.variant.bounds.min,
         max_batch,
         keep_accelerator: true,
         current: Some(data::Current { accelerator: name, replicas: running, cost: replicas_cost }),
     });
 }
-
-/// Requests that an engine runs at once when its arguments do not say: vLLM's own default.
-const DEFAULT_BATCH: u32 = 256;

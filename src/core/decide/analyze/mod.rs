@@ -1,4 +1,4 @@
-//! Runs the analyzers of a decision, and turns their answers into proposals.
+//! Runs the analyzers of a decision, and turns their findings into proposals.
 
 mod capacity;
 pub(super) mod fallback;
@@ -13,61 +13,64 @@ mod sequences;
 
 pub(super) use self::capacity::candidate;
 
+use self::fallback::AskedRole;
 use self::input::RoleInput;
-use super::context::{ModelContext, VariantContext, newest_sample};
+use super::context::{ModelContext, VariantContext, by_role, newest_sample};
 use super::model::{ModelDecision, OptimizerInput};
 use super::proposal::Proposal;
 use super::{holds, zero};
 use crate::memory::Learned;
-use crate::model::Analyzer;
-use crate::model::Role;
+use crate::model::{Analyzer, Role};
 use crate::quality::{AssessedVariant, CoverageState, VariantCoverage, coverage_state};
 use crate::report::{CoverageStep, Detail, Step};
 
+/// The results of one run of the analyzers over all roles of a model.
 #[derive(Default)]
-struct Pass {
+struct Analyses {
     proposals: Vec<Proposal>,
     steps: Vec<Step>,
-    /// One has decided for this cycle.
-    has_analyzed: bool,
-    /// The roles about which the model's own analyzer was asked, each with whether it found nothing.
-    asked: Vec<(Role, bool)>,
+    /// An analyzer has decided, so the next cycle starts now.
+    is_cycle: bool,
+    /// The roles about which the model's own analyzer was asked.
+    asked: Vec<AskedRole>,
     optimizer_input: Option<OptimizerInput>,
 }
 
-struct RolePass {
+/// The result for one role.
+struct RoleAnalysis {
     proposals: Vec<Proposal>,
-    has_analyzed: bool,
-    /// It was, and found nothing: it does not know what a replica carries, or what arrives.
+    /// An analyzer has decided.
+    has_decided: bool,
+    /// It found nothing: it does not know the capacity of a replica, or the demand.
     is_silent: bool,
-    /// What the observations are worth to analyzers of capacity, which are asked about all roles together.
-    open: Option<CoverageState>,
+    /// How completely the role is measured, if a capacity analyzer decides, which runs later for all roles together.
+    capacity_state: Option<CoverageState>,
 }
 
 /// Proposes a number for every variant of `model`.
 pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     let context = model.context;
     let mut learned = model.memory.learned.take().unwrap_or_default();
-    let mut pass = run(model, &mut learned);
-    let unlearned = fallback::choose_unlearned(context, &mut model.variants, &pass.asked, &mut learned);
-    if unlearned.is_empty() {
-        model.fallbacks.extend(fallback::between_cycles(context, &pass.asked, &learned));
+    let mut analyses = run(model, &mut learned);
+    let fallbacks = fallback::choose_for_silent(context, &mut model.variants, &analyses.asked, &mut learned);
+    if fallbacks.is_empty() {
+        model.fallbacks.extend(fallback::of_last_cycle(context, &analyses.asked, &learned));
     } else {
         // The model's own analyzer runs first in every cycle although it finds nothing, so that it goes on learning.
-        model.fallbacks.extend(unlearned);
+        model.fallbacks.extend(fallbacks);
         // The other analyzers have learned already; of the fallbacks only the token analyzer learns.
         let mut again = learned.clone();
-        pass = run(model, &mut again);
+        analyses = run(model, &mut again);
         if context.analyzer != Analyzer::Saturation {
             learned.tokens = again.tokens;
         }
         learned.fallback_share = again.fallback_share;
     }
-    if pass.has_analyzed {
+    if analyses.is_cycle {
         model.memory.cycle_at = Some(context.now);
     }
     if context.policy.analyzer != Analyzer::Rate {
-        // A model that is decided by another analyzer need not go on learning for the rate policy.
+        // Only the rate policy reads what it learns.
         learned.rate = None;
     }
     if model.fallbacks.is_empty() {
@@ -75,61 +78,60 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     }
     learned.checkpoint(context.now);
     model.memory.learned = Some(learned).filter(|learned| **learned != Learned::default());
-    model.proposals = pass.proposals;
-    model.optimizer_input = pass.optimizer_input;
+    model.proposals = analyses.proposals;
+    model.optimizer_input = analyses.optimizer_input;
     if model.steps.is_empty() {
-        model.steps = pass.steps;
+        model.steps = analyses.steps;
     } else {
-        model.steps.extend(pass.steps);
+        model.steps.extend(analyses.steps);
     }
 }
 
 /// Runs the analyzer of each role of `model`; a capacity analyzer runs once for all its roles.
-fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Pass {
-    let role = |variant: &VariantContext<'_>| variant.state.variant.role;
-    let mut pass = Pass::default();
-    let (mut open, mut open_analyzer) = (Vec::new(), model.context.analyzer);
-    for variants in model.variants.chunk_by(|variant, next| role(variant) == role(next)) {
-        let Some(role) = variants.first().map(role) else { continue };
+fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
+    let mut analyses = Analyses::default();
+    let (mut capacity_states, mut capacity_analyzer) = (Vec::new(), model.context.analyzer);
+    for (role, variants) in by_role(&model.variants) {
         let analyzer = model.fallback(role).unwrap_or(model.context.analyzer);
         let context = ModelContext { saturated: model.is_saturated(role), analyzer, ..model.context };
-        let of_role = analyze_role(context, role, variants, learned, &mut pass.steps);
-        // The rate policy decides at every evaluation, and one that stands in for it in another role once a cycle.
-        pass.has_analyzed |=
-            of_role.has_analyzed && (analyzer != Analyzer::Rate || model.fallbacks.is_empty());
-        if analyzer == Analyzer::Rate && of_role.has_analyzed {
-            pass.asked.push((role, of_role.is_silent));
+        let of_role = analyze_role(context, role, variants, learned, &mut analyses.steps);
+        // The rate policy decides at every evaluation, but a fallback for it in another role only once a cycle.
+        analyses.is_cycle |=
+            of_role.has_decided && (analyzer != Analyzer::Rate || model.fallbacks.is_empty());
+        if analyzer == Analyzer::Rate && of_role.has_decided {
+            analyses.asked.push(AskedRole { role, is_silent: of_role.is_silent });
         }
-        if let Some(state) = of_role.open {
-            open.push((role, state));
-            open_analyzer = analyzer;
+        if let Some(state) = of_role.capacity_state {
+            capacity_states.push((role, state));
+            capacity_analyzer = analyzer;
         }
-        if pass.proposals.is_empty() {
-            pass.proposals = of_role.proposals;
+        if analyses.proposals.is_empty() {
+            analyses.proposals = of_role.proposals;
         } else {
-            pass.proposals.extend(of_role.proposals);
+            analyses.proposals.extend(of_role.proposals);
         }
     }
-    if !open.is_empty() {
-        let context = model.context.by(open_analyzer);
-        let roles: Vec<Role> = open.iter().map(|(role, _)| *role).collect();
-        pass.optimizer_input = capacity::ask(context, &model.variants, open, learned, &mut pass.steps);
+    if !capacity_states.is_empty() {
+        let context = model.context.by(capacity_analyzer);
+        let roles: Vec<Role> = capacity_states.iter().map(|(role, _)| *role).collect();
+        analyses.optimizer_input =
+            capacity::analyze(context, &model.variants, capacity_states, learned, &mut analyses.steps);
         if !context.is_fallback() {
-            let is_silent = pass.optimizer_input.as_ref().is_none_or(OptimizerInput::is_silent);
-            pass.asked.extend(roles.into_iter().map(|role| (role, is_silent)));
+            let is_silent = analyses.optimizer_input.as_ref().is_none_or(OptimizerInput::is_silent);
+            analyses.asked.extend(roles.into_iter().map(|role| AskedRole { role, is_silent }));
         }
     }
-    pass
+    analyses
 }
 
-/// The row of the observation table that the variants of one role are in, and what follows. The only dispatch over analyzers.
+/// Proposes numbers for `variants`, which are all of `role`, by how completely they are measured. The only dispatch over analyzers.
 fn analyze_role(
     context: ModelContext<'_>,
     role: Role,
     variants: &[VariantContext<'_>],
     learned: &mut Learned,
     steps: &mut Vec<Step>,
-) -> RolePass {
+) -> RoleAnalysis {
     let active = variants.iter().filter(|variant| variant.is_active());
     let observed: Vec<AssessedVariant<'_>> =
         active.map(|variant| (variant.state, &variant.coverage)).collect();
@@ -141,9 +143,10 @@ fn analyze_role(
     steps.push(coverage_step(role, state, &observed));
     let input = RoleInput { context, role, state, variants };
     let is_rate = context.analyzer == Analyzer::Rate;
-    let mut of_role = RolePass { proposals: Vec::new(), has_analyzed: false, is_silent: false, open: None };
+    let mut analysis =
+        RoleAnalysis { proposals: Vec::new(), has_decided: false, is_silent: false, capacity_state: None };
     let all = |proposal: &dyn Fn(&VariantContext<'_>) -> Proposal| variants.iter().map(proposal).collect();
-    of_role.proposals = match state {
+    analysis.proposals = match state {
         CoverageState::Down => all(&|variant| holds::source_down(context, variant)),
         CoverageState::Zero => zero::wake_up(context, variants, learned, steps),
         CoverageState::Starting => holds::starting(context, variants),
@@ -153,18 +156,18 @@ fn analyze_role(
         CoverageState::Partial | CoverageState::Aging | CoverageState::Estimated | CoverageState::Fresh
             if context.due || is_rate =>
         {
-            of_role.has_analyzed = true;
+            analysis.has_decided = true;
             match context.analyzer {
                 Analyzer::Rate => {
                     let proposals = rate::propose(&input, learned, steps);
-                    of_role.is_silent = proposals.is_none();
+                    analysis.is_silent = proposals.is_none();
                     proposals.unwrap_or_else(|| all(&|variant| rate::unknown(&input, variant)))
                 }
                 Analyzer::SaturationPercent => saturation_percent::propose(&input, steps),
                 Analyzer::Threshold => score::propose(&input, None, steps),
                 Analyzer::Weighted => score::propose(&input, Some(&mut learned.bests), steps),
                 Analyzer::Saturation | Analyzer::Throughput | Analyzer::QueueingModel | Analyzer::Inferno => {
-                    of_role.open = Some(state);
+                    analysis.capacity_state = Some(state);
                     between_cycles(context, variants)
                 }
             }
@@ -174,11 +177,12 @@ fn analyze_role(
         }
     };
     if is_rate && matches!(state, CoverageState::Zero | CoverageState::Starting) {
-        rate::raise(&input, learned, &mut of_role.proposals, steps);
+        rate::raise(&input, learned, &mut analysis.proposals, steps);
     }
-    of_role
+    analysis
 }
 
+/// The proposals that stand until the next cycle, or until the optimizer replaces them.
 fn between_cycles(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Vec<Proposal> {
     let evidence = newest_sample(variants, context.now);
     variants.iter().map(|variant| holds::between_cycles(context, evidence, variant)).collect()

@@ -1,29 +1,29 @@
-//! Whether a variant's last change has happened yet.
+//! Whether a variant's last change has been carried out.
 
 use jiff::Timestamp;
 
 use crate::decide::context::VariantContext;
 use crate::units::Replicas;
 
-/// The open part of a variant's last change.
+/// What is still missing of a variant's last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Movement {
     Settled,
-    /// Replicas are on their way.
+    /// Replicas are starting.
     Growing,
-    /// Replicas are about to go.
+    /// Replicas are being removed.
     Shrinking,
-    /// Replicas should have come by now and have not.
+    /// Replicas should be Ready by now and are not.
     Overdue,
-    /// Replicas wait for a node, or two orders never became ready: more of them would wait too.
+    /// Pods wait for a node, or two orders never became Ready: further pods would not serve either.
     Unschedulable,
 }
 
 pub(crate) fn movement(variant: &VariantContext<'_>, now: Timestamp) -> Movement {
     let base = variant.scale.base();
-    // A committed 0 that still runs was taken back or never meant: like upstream's, it is no number to wait for.
-    // What the bounds have taken from a published number will not come.
-    let bounds = variant.state.variant.bounds;
+    // A committed 0 whose replicas still run was taken back or never meant, so nothing waits for it (as upstream). Neither does anything wait
+    // for what the bounds took from a published number.
+    let bounds = variant.bounds();
     let target =
         variant.committed().map(|target| bounds.clamp(target)).filter(|target| *target > Replicas::ZERO);
     let target = target.unwrap_or(base);

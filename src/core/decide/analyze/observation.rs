@@ -1,4 +1,4 @@
-//! The input of capacity analyzers about each variant; unmeasured pods are estimated from measured ones.
+//! The input of capacity analyzers about each variant. Unmeasured pods are estimated from measured ones.
 
 use crate::decide::context::{ModelContext, VariantContext};
 use crate::model::Utilisation;
@@ -9,11 +9,11 @@ use crate::units::{Replicas, Requests};
 
 pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) variant: &'m VariantContext<'a>,
-    /// The loads of its engines; those of unmeasured pods are estimated from measured ones.
+    /// The loads of its engines. Those of unmeasured pods are estimated from measured ones.
     loads: Vec<EngineLoad<'a, ()>>,
-    /// Replicas that do not serve yet, or serve and were not observed yet.
+    /// Replicas that start, or serve and have not been scraped yet.
     pub(crate) pending: Replicas,
-    /// Replicas that serve or will: those asked for, without those that will not come.
+    /// Replicas that serve or will serve: the requested ones without those that are not expected to start.
     pub(crate) counted: Replicas,
 }
 
@@ -28,22 +28,22 @@ pub(crate) struct AnalyzerInput<'q, 'm, 'a> {
 /// Which measured pod stands for one that is not measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Estimate {
-    /// All of its variant in turn: their mean.
-    Alike,
+    /// All of its variant in turn, which leaves their mean as it is.
+    Mean,
     /// The busiest of its variant.
     Busiest,
 }
 
-/// The loads of a variant's engines, with estimates for pods without evidence.
+/// The loads of a variant's engines, and an estimate for each engine of `unmeasured` pods.
 fn loads<'a>(variant: &VariantContext<'a>, unmeasured: u32, estimate: Estimate) -> Vec<EngineLoad<'a, ()>> {
     let all = &variant.coverage.loads;
     let engines = unmeasured.saturating_mul(variant.coverage.engines_per_pod.max(1));
     let engines = usize::try_from(engines).unwrap_or(usize::MAX);
     let measured = || all.iter().filter(|load| !load.is_estimated());
     match estimate {
-        Estimate::Alike => all.iter().chain(all.iter().cycle().take(engines)).copied().collect(),
+        Estimate::Mean => all.iter().chain(all.iter().cycle().take(engines)).copied().collect(),
         Estimate::Busiest => {
-            let busiest = measured().max_by(|a, b| a.busyness().total_cmp(&b.busyness()));
+            let busiest = measured().max_by(|left, right| left.busyness().total_cmp(&right.busyness()));
             let engines = engines + all.len() - measured().count();
             measured().chain(busiest.into_iter().cycle().take(engines)).copied().collect()
         }
@@ -55,17 +55,21 @@ pub(crate) fn observe<'m, 'a>(
     variant: &'m VariantContext<'a>,
     estimate: Estimate,
 ) -> VariantObservation<'m, 'a> {
-    // A new pod without series may not have been scraped yet; an older one does serve.
-    let silent = variant.coverage.absent.min(variant.coverage.incomplete);
-    let unmeasured = variant.coverage.unmeasured().saturating_sub(variant.coverage.estimated);
-    let hidden = unmeasured.saturating_sub(variant.coverage.absent).saturating_add(silent);
-    let hidden = if context.compat.is_upstream() || variant.coverage.loads.is_empty() { 0 } else { hidden };
-    let loads = loads(variant, hidden, estimate);
-    let unseen = Replicas::new(variant.coverage.absent.saturating_sub(if hidden > 0 { silent } else { 0 }));
+    let coverage = &variant.coverage;
+    // A pod without series that became Ready just now may not have been scraped yet. An older one serves and is not seen.
+    let unseen = coverage.absent.min(coverage.incomplete);
+    let partly_measured =
+        coverage.unmeasured().saturating_sub(coverage.estimated).saturating_sub(coverage.absent);
+    // Without any measured engine there is nothing to estimate from.
+    let is_estimable = !context.compat.is_upstream() && !coverage.loads.is_empty();
+    let estimated = if is_estimable { partly_measured.saturating_add(unseen) } else { 0 };
+    let loads = loads(variant, estimated, estimate);
+    let not_scraped = if estimated > 0 { coverage.absent.saturating_sub(unseen) } else { coverage.absent };
     let starting =
         if context.compat.is_upstream() { variant.scale.pending() } else { variant.credited(context.now) };
-    let pending = Replicas::new(starting.get().saturating_add(unseen.get())).min(variant.scale.base());
-    // Pods that neither start nor serve have no capacity.
+    let pending = starting.get().saturating_add(not_scraped);
+    let pending = Replicas::new(pending).min(variant.scale.base());
+    // Pods that neither serve nor are expected to start have no capacity.
     let lost = variant.scale.pending().saturating_sub(starting);
     VariantObservation { variant, loads, pending, counted: variant.scale.base().saturating_sub(lost) }
 }
@@ -80,14 +84,14 @@ impl<'a> VariantObservation<'_, 'a> {
         self.variant.coverage.engines_per_pod.max(1)
     }
 
-    /// `pods` counted as engines, where an analyzer counts these (ours).
+    /// The engines of `pods`. Upstream counts a pod as one engine.
     pub(crate) fn engines(&self, context: ModelContext<'_>, pods: Replicas) -> Replicas {
-        let each = if context.compat.is_upstream() { 1 } else { self.engines_per_pod() };
-        Replicas::new(pods.get().saturating_mul(each))
+        let per_pod = if context.compat.is_upstream() { 1 } else { self.engines_per_pod() };
+        Replicas::new(pods.get().saturating_mul(per_pod))
     }
 }
 
-/// Requests that the scheduler holds for the model; none when that is not known.
+/// Requests that the scheduler holds for the model; 0 if that is not known.
 pub(crate) fn queued(context: ModelContext<'_>) -> Requests {
     let held = scheduler_queue(context.now, &context.group.scheduler);
     held.and_then(|sample| Requests::new(sample.value).ok()).unwrap_or_default()

@@ -2,19 +2,20 @@
 
 use std::cmp::Ordering;
 
+use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::input::{RoleInput, blocker, queue_lost, removes_nothing};
+use super::input::{RoleInput, blocker, no_removal_caveat, queue_lost};
 use crate::analyze::rate::{
     Constraint, EngineModel, RateFinding, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity,
     RequestSize, analyze, turns, values,
 };
-use crate::decide::context::{ModelContext, VariantContext, newest_sample};
+use crate::decide::context::{DENIED_WINDOW, ModelContext, VariantContext, expected_start, newest_sample};
 use crate::decide::holds;
 use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decide::removal_guard::RemovalGuard;
 use crate::decision::Reason;
-use crate::learn::{ModelKnowledge, RoleKnowledge, VariantKnowledge, start_up_times};
+use crate::learn::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
 use crate::memory::Learned;
 use crate::model::Role;
 use crate::moment::Moment;
@@ -27,17 +28,14 @@ use crate::report::{
     Analysis, AnalysisStep, Basis, Caveat, Detail, Finding, Forecast, RateConstraint, RateExplanation, Step,
 };
 use crate::sequence_limit::default_for_device;
-use crate::snapshot::{Phase, Signal, newest_confirmed};
+use crate::snapshot::{Phase, Pod, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count, figure};
 
-/// Arrivals older than this, seconds, say nothing of what may be removed: two scrapes of the slowest usual interval, a minute.
-const ARRIVALS_MAX_AGE: f64 = 120.0;
+/// Nothing is removed while the newest arrivals are older than this, seconds: two scrapes of the slowest usual interval, a minute.
+const MAX_ARRIVALS_AGE: f64 = 120.0;
 
-/// A variant that a limit has denied replicas is chosen again after this time, seconds.
-const DENIED_WINDOW: f64 = 60.0;
-
-/// What the policy decides about `variants`, all of one role of which at least one is measured; `None` while demand or the capacity
-/// of a replica is not known.
+/// Proposes numbers for the variants of one role, of which at least one is measured; `None` while the demand or the capacity of a replica
+/// is not known.
 pub(crate) fn propose(
     input: &RoleInput<'_, '_>,
     learned: &mut Learned,
@@ -45,11 +43,11 @@ pub(crate) fn propose(
 ) -> Option<Vec<Proposal>> {
     let RoleInput { context, variants, .. } = *input;
     let removal = RemovalGuard::new(context, variants);
-    let (answer, analysis) = analyze_role(input, &removal, learned, steps)?;
+    let (plan, analysis) = analyze_role(input, &removal, learned, steps)?;
     let analysis = Analysis { removal_limit: removal.refused(), ..analysis };
-    let decided = variants.iter().zip(&answer.targets);
+    let decided = variants.iter().zip(&plan.targets);
     let proposals: Vec<Proposal> =
-        decided.map(|(variant, target)| proposal(input, &answer, &analysis, variant, *target)).collect();
+        decided.map(|(variant, target)| proposal(input, &plan, &analysis, variant, *target)).collect();
     let of_variants = variants.iter().zip(&proposals);
     steps.extend(
         of_variants.map(|(variant, proposal)| Step::target(variant.name(), proposal.explanation.clone())),
@@ -57,7 +55,7 @@ pub(crate) fn propose(
     Some(proposals)
 }
 
-/// While nothing serves, the requests that the gateway holds may need more than `proposals` have.
+/// Raises `proposals` to what the requests in the scheduler's queue need, while no pod serves.
 pub(crate) fn raise(
     input: &RoleInput<'_, '_>,
     learned: &mut Learned,
@@ -68,8 +66,8 @@ pub(crate) fn raise(
     let held = scheduler_queue(context.now, &context.group.scheduler);
     let Some(queue) = held.filter(|queue| queue.value > 0.0) else { return };
     let removal = RemovalGuard::new(context, variants);
-    let Some((answer, analysis)) = analyze_role(input, &removal, learned, steps) else { return };
-    for ((variant, proposal), target) in variants.iter().zip(proposals).zip(answer.targets) {
+    let Some((plan, analysis)) = analyze_role(input, &removal, learned, steps) else { return };
+    for ((variant, proposal), target) in variants.iter().zip(proposals).zip(plan.targets) {
         if proposal.number.is_some_and(|number| target > number) {
             let reason = if state == CoverageState::Zero { Reason::ScaleFromZero } else { Reason::ScaleUp };
             let allowed_moves = CoverageState::Aging.allowed_moves();
@@ -98,12 +96,12 @@ fn analyze_role(
     let known = knowledge.roles.entry(role).or_default();
     let inputs = variants.iter().map(|variant| {
         let own = knowledge.variants.or_default(variant.name());
-        rate_variant(context, role, variant, (known, own))
+        rate_variant(context, role, variant, known, own)
     });
     let mut inputs: Vec<RateVariant> = inputs.collect();
-    pass_on(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
+    avoid_denied(context, &mut inputs, |name| knowledge.variants.get(name).and_then(|own| own.denied));
     let held = scheduler_queue(context.now, &context.group.scheduler).map_or(0.0, |queue| queue.value);
-    let in_pods = |signal| variants.iter().map(|variant| in_pods(variant, signal)).sum::<f64>();
+    let in_pods = |signal| variants.iter().map(|variant| sum_gauge(variant, signal)).sum::<f64>();
     let rate_input = RateInput {
         now: Moment::from(context.now),
         role,
@@ -111,23 +109,23 @@ fn analyze_role(
         waiting: held + in_pods(Signal::Waiting),
         running: in_pods(Signal::Running),
         can_remove: state.allowed_moves().down && !queue_lost(context) && !context.saturated && recent,
-        unmeasured_factor: hidden_load(variants),
+        unmeasured_factor: unmeasured_factor(variants),
         tolerance: context.policy.stability.tolerance,
         policy: &context.policy.rate,
     };
     let cooldown = cooldowns.entry(role).or_default();
-    let answer = analyze(&rate_input, known, cooldown, &|targets| removal.fits(targets))?;
-    let analysis = Analysis::from(Finding::Rate(finding(role, &answer.found)));
+    let plan = analyze(&rate_input, known, cooldown, &|targets| removal.fits(targets))?;
+    let analysis = Analysis::from(Finding::Rate(explanation(role, &plan.found)));
     steps.push(Step::of_group(Detail::Analysis(AnalysisStep {
         analysis: analysis.clone(),
-        values: values(&rate_input, &answer.found),
-        thresholds: turns(&answer.found),
+        values: values(&rate_input, &plan.found),
+        thresholds: turns(&plan.found),
     })));
-    Some((answer, analysis))
+    Some((plan, analysis))
 }
 
 /// The finding of the policy, as explanations keep it.
-fn finding(role: Role, found: &RateFinding) -> RateExplanation {
+fn explanation(role: Role, found: &RateFinding) -> RateExplanation {
     let demand = &found.demand;
     let forecast = Forecast { rate: figure(demand.forecast), seconds: figure(demand.horizon) };
     let is_enough = found.removable_below.is_some_and(|below| demand.forecast <= below);
@@ -152,25 +150,24 @@ fn finding(role: Role, found: &RateFinding) -> RateExplanation {
     }
 }
 
-/// Arrivals are known until lately, and what replicas carry was learned not too long ago: what is older may raise a number
-/// and not lower it.
+/// Arrivals were counted recently, and capacities were learned recently enough: older knowledge may raise a number and not lower it.
 fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &ModelKnowledge, role: Role) -> bool {
     let Some(known) = knowledge.roles.get(&role) else { return false };
     let bins = known.arrivals.bins();
-    if bins.last().is_none_or(|newest| newest.end.until(now) > ARRIVALS_MAX_AGE) {
+    if bins.last().is_none_or(|newest| newest.end.until(now) > MAX_ARRIVALS_AGE) {
         return false;
     }
     let learned = |variant: &VariantContext<'_>| {
         knowledge.variants.get(variant.name()).is_none_or(|own| own.may_lower(role, now))
     };
-    // Where nothing arrives, any replica carries it.
+    // Without arrivals any capacity is enough.
     let idle = bins.iter().all(|bin| bin.count().arrivals <= 0.0);
     idle || (known.shape.may_lower(now) && variants.iter().filter(|variant| variant.is_active()).all(learned))
 }
 
-/// How much more than is estimated may arrive, as a factor of at least 1: each pod that is not measured may be as loaded as the
-/// busiest that is, where the estimate takes it for the mean.
-fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
+/// The factor, at least 1, by which arrivals may exceed the estimate. The estimate takes an unmeasured pod to be as loaded as the mean of
+/// the measured ones, and it may be as loaded as the busiest.
+fn unmeasured_factor(variants: &[VariantContext<'_>]) -> f64 {
     let active = || variants.iter().filter(|variant| variant.is_active());
     let unmeasured = f64::from(active().map(|variant| variant.coverage.unmeasured()).sum::<u32>());
     if unmeasured <= 0.0 {
@@ -178,106 +175,136 @@ fn hidden_load(variants: &[VariantContext<'_>]) -> f64 {
     }
     let loads =
         active().flat_map(|variant| &variant.coverage.loads).map(|load| load.for_analyzer::<reads::Rate>());
-    // Of whose requests nothing is known, nothing is compared.
     let requests = |load: EngineLoad<'_, reads::Rate>| Some(load.running()? + load.queue()?);
     let requests: Vec<f64> = loads.filter_map(requests).collect();
     let (sum, count) = (requests.iter().sum::<f64>(), f64::from(count(requests.len())));
     let busiest = requests.iter().copied().fold(0.0, f64::max);
+    // Without requests no engine is busier than another.
     if sum <= 0.0 {
         return 1.0;
     }
-    let ratio = busiest * count / sum;
-    (count + unmeasured * ratio) / (count + unmeasured)
+    let busiest_by_mean = busiest * count / sum;
+    (count + unmeasured * busiest_by_mean) / (count + unmeasured)
 }
 
-/// Replicas that a limit has lately denied one variant are ordered of another, if there is one that can grow.
-fn pass_on(
+/// Marks variants to which a limit has recently denied replicas as full, if another variant can grow: then that one gets the replicas.
+fn avoid_denied(
     context: ModelContext<'_>,
     variants: &mut [RateVariant],
-    denied: impl Fn(&SmolStr) -> Option<Moment>,
+    denied_at: impl Fn(&SmolStr) -> Option<Moment>,
 ) {
-    let lately = |variant: &RateVariant| {
-        denied(&variant.name).is_some_and(|at| at.until(context.now.into()) < DENIED_WINDOW)
+    let is_denied = |variant: &RateVariant| {
+        denied_at(&variant.name).is_some_and(|at| at.until(context.now.into()) < DENIED_WINDOW.get())
     };
-    let able = |variant: &RateVariant| {
+    let can_grow = |variant: &RateVariant| {
         !variant.is_full && variant.bounds.max.is_none_or(|max| variant.committed < max)
     };
-    if variants.iter().any(|variant| able(variant) && !lately(variant)) {
-        variants.iter_mut().for_each(|variant| variant.is_full |= lately(variant));
+    if variants.iter().any(|variant| can_grow(variant) && !is_denied(variant)) {
+        variants.iter_mut().for_each(|variant| variant.is_full |= is_denied(variant));
     }
 }
 
-/// The newest values of a gauge of requests, of all processes that serve.
-fn in_pods(variant: &VariantContext<'_>, signal: Signal) -> f64 {
-    let serving = variant.state.pods.iter().filter(|replica| replica.phase == Phase::Ready);
+/// The sum of the newest values of a gauge of requests over all serving engines.
+fn sum_gauge(variant: &VariantContext<'_>, signal: Signal) -> f64 {
+    let serving = variant.state.pods.iter().filter(|pod| pod.phase == Phase::Ready);
     let newest =
         serving.flat_map(judged_engines).filter_map(|(_, engine)| newest_confirmed(engine.get(signal)));
     newest.map(|sample| sample.value).sum()
 }
 
+/// The pods of one variant, as far as they count for its capacity.
+#[derive(Default)]
+struct PodForecast {
+    /// For each pod that serves or is expected to: in how many seconds it does.
+    ready_in: Vec<Seconds>,
+    /// Pods that were Ready and are not.
+    failing: u32,
+    /// Pods that will not serve.
+    lost: u32,
+}
+
+impl PodForecast {
+    /// With starts that take `start` seconds, and `start_limit` at most.
+    fn new(pods: &[Pod], start: f64, start_limit: Seconds, now: Timestamp) -> Self {
+        let mut forecast = Self::default();
+        for pod in pods {
+            match PodOutlook::assess(pod, start_limit, now) {
+                PodOutlook::Ready => forecast.ready_in.push(Seconds::ZERO),
+                PodOutlook::Starting => {
+                    let left = start - Seconds::between(pod.created, now).get();
+                    forecast.ready_in.push(Seconds::new(left.max(0.0)).unwrap_or_default());
+                }
+                PodOutlook::Failing => forecast.failing += 1,
+                PodOutlook::Broken | PodOutlook::Unschedulable | PodOutlook::Asleep => forecast.lost += 1,
+                PodOutlook::Terminating => {}
+            }
+        }
+        forecast
+    }
+}
+
+/// The input of the policy about one variant, with what is `known` of its role and of the variant (`own`).
 fn rate_variant(
     context: ModelContext<'_>,
     role: Role,
     variant: &VariantContext<'_>,
-    (known, own): (&RoleKnowledge, &mut VariantKnowledge),
+    known: &RoleKnowledge,
+    own: &mut VariantKnowledge,
 ) -> RateVariant {
     let (state, scale) = (variant.state, variant.scale);
-    let policy = &context.policy.rate;
-    // Starts that were seen while another analyzer decided count until the policy has seen one itself.
-    let learned = own.starts.longest().or_else(|| variant.memory.starts.longest());
-    let start = learned.unwrap_or_else(|| own.starts.expected(policy.start_up.get(), &start_up_times(state)));
-    let by_argument = state.template.sequences().map(f64::from);
-    let request = known.shape.prompt().map(|prompt| RequestSize { prompt, output: known.shape.output() });
-    // It learns what limits an engine, of whatever kind, and begins with what vLLM would run.
-    let default = f64::from(default_for_device(state.variant.accelerator.as_deref()));
-    let process = EngineModel::from_knowledge(role, own, by_argument, default, context.now.into());
-    let replica = process
-        .zip(request)
-        .and_then(|(process, request)| ReplicaCapacity::new(role, &process, request, policy));
-    let processes = own.engines_per_pod.unwrap_or(1.0);
-    let overdue = |since| Seconds::between(since, context.now).get() > OVERDUE_FACTOR * start;
-    let [whole_start, patience] =
+    let start = expected_start(Some(&own.starts), variant, context.policy.rate.start_up);
+    let [start_up, start_limit] =
         [start, OVERDUE_FACTOR * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
-    let (mut pods, mut failing, mut never) = (Vec::new(), 0, 0);
-    for replica in &state.pods {
-        match PodOutlook::assess(replica, patience, context.now) {
-            PodOutlook::Ready => pods.push(Seconds::ZERO),
-            PodOutlook::Starting => {
-                let left = start - Seconds::between(replica.created, context.now).get();
-                pods.push(Seconds::new(left.max(0.0)).unwrap_or_default());
-            }
-            PodOutlook::Failing => failing += 1,
-            PodOutlook::Broken | PodOutlook::Unschedulable | PodOutlook::Asleep => never += 1,
-            PodOutlook::Terminating => {}
-        }
-    }
-    let first = || variant.state.last_status.unwrap_or_default().max(scale.spec);
-    let target = variant.memory.target.unwrap_or_else(first);
-    // An HPA with a lower maximum, or a quota on pods: the ordered replicas never existed.
-    let ordered = variant.memory.target_since.is_some_and(overdue);
-    let unmade = if ordered { target.saturating_sub(scale.base()) } else { Replicas::ZERO };
+    let PodForecast { ready_in, failing, lost } =
+        PodForecast::new(&state.pods, start, start_limit, context.now);
+    let first = || state.last_status.unwrap_or_default().max(scale.spec);
+    let committed = variant.memory.target.unwrap_or_else(first);
+    // Replicas that were ordered long ago and do not exist: an HPA has a lower maximum, or a quota on pods denies them.
+    let is_overdue = variant
+        .memory
+        .target_since
+        .is_some_and(|since| Seconds::between(since, context.now).get() > OVERDUE_FACTOR * start);
+    let never_made = if is_overdue { committed.saturating_sub(scale.base()) } else { Replicas::ZERO };
     let replaced = own.replaced.update(failing, start, context.now.into());
-    let lost = Replicas::new(unmade.get().saturating_add(never).saturating_add(replaced));
-    // A rolling update has pods beside the requested ones, so a missing pod of it is not a missing replica.
-    let served = Replicas::new(count(pods.len()).saturating_add(failing - replaced));
+    let unavailable = Replicas::new(never_made.get().saturating_add(lost).saturating_add(replaced));
+    // A rolling update has pods beside the requested ones, so that a missing pod is not always a missing replica.
+    let served = Replicas::new(count(ready_in.len()).saturating_add(failing - replaced));
     RateVariant {
         name: variant.name().clone(),
         cost: state.variant.cost,
-        bounds: state.variant.bounds,
-        committed: target,
+        bounds: variant.bounds(),
+        committed,
         requested: scale.base(),
-        unavailable: lost.min(target.saturating_sub(served)),
-        is_full: unmade > Replicas::ZERO || is_growth_futile(state, whole_start, patience, context.now),
-        ready_in: pods,
-        start_up: whole_start,
-        capacity: replica.map(|replica| replica.times(processes)),
+        unavailable: unavailable.min(committed.saturating_sub(served)),
+        is_full: never_made > Replicas::ZERO || is_growth_futile(state, start_up, start_limit, context.now),
+        ready_in,
+        start_up,
+        capacity: replica_capacity(context, role, variant, known, own),
     }
+}
+
+/// The capacity of a replica of `variant`; `None` before an engine was seen working.
+fn replica_capacity(
+    context: ModelContext<'_>,
+    role: Role,
+    variant: &VariantContext<'_>,
+    known: &RoleKnowledge,
+    own: &VariantKnowledge,
+) -> Option<ReplicaCapacity> {
+    let state = variant.state;
+    let by_argument = state.template.sequences().map(f64::from);
+    // Until an engine of whatever kind has shown its limit, it is taken to be that of vLLM.
+    let default = f64::from(default_for_device(state.variant.accelerator.as_deref()));
+    let engine = EngineModel::from_knowledge(role, own, by_argument, default, context.now.into())?;
+    let request = RequestSize { prompt: known.shape.prompt()?, output: known.shape.output() };
+    let capacity = ReplicaCapacity::new(role, &engine, request, &context.policy.rate)?;
+    Some(capacity.times(own.engines_per_pod.unwrap_or(1.0)))
 }
 
 /// The proposal for one variant.
 fn proposal(
     input: &RoleInput<'_, '_>,
-    answer: &RatePlan,
+    plan: &RatePlan,
     analysis: &Analysis,
     variant: &VariantContext<'_>,
     target: Replicas,
@@ -290,11 +317,11 @@ fn proposal(
     let (reason, caveat) = match target.cmp(&held) {
         Ordering::Greater if state.is_incomplete() => (Reason::Partial, None),
         _ if state == CoverageState::Partial => {
-            (Reason::Partial, Some(removes_nothing(&context.group.source)))
+            (Reason::Partial, Some(no_removal_caveat(&context.group.source)))
         }
         Ordering::Greater => (Reason::ScaleUp, None),
         Ordering::Less => (Reason::ScaleDown, None),
-        Ordering::Equal if answer.found.is_short => {
+        Ordering::Equal if plan.found.is_short => {
             (Reason::Bounded, Some(Caveat::Blocked { by: blocker(variant) }))
         }
         Ordering::Equal if target != variant.scale.base() => {
@@ -310,7 +337,7 @@ fn proposal(
     Proposal::analyzed(variant, analyzed)
 }
 
-/// Demand or the capacity of a replica is not known yet: the published number stands.
+/// The published number, which stands while the demand or the capacity of a replica is not known.
 pub(crate) fn unknown(input: &RoleInput<'_, '_>, variant: &VariantContext<'_>) -> Proposal {
     let RoleInput { context, state, .. } = *input;
     if !variant.is_active() {

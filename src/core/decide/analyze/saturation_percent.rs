@@ -1,12 +1,12 @@
-//! The analyzer's look at a role, and its one step. Starts from upstream's August rules
-//! (`upstream::saturation_percent::targets`) and mends four things: a shrink on its way does not forbid growth, a
-//! change has 5 min and not for ever, a step that meets a bound goes to the next variant, and
-//! a step goes past an HPA's tolerance, which would swallow one replica of ten or more.
+//! Runs V1 for one role, and turns its finding into a step of one variant. Follows upstream's rules of v0.9
+//! (`upstream::saturation_percent::targets`) with four corrections: a removal in progress does not forbid an addition; a change may take
+//! 5 min, and not any time; a variant that is at its bound passes the step on to the next one; and a step is large enough to exceed an
+//! HPA's tolerance, which ignores a change of one replica in ten or more.
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::input::{RoleInput, analysis, blocker, removes_nothing};
+use super::input::{RoleInput, analysis, blocker, no_removal_caveat};
 use super::movement::{Movement, movement};
 use crate::analyze::saturation_percent::{PercentAnalysis, analyze};
 use crate::decide::context::{ModelContext, VariantContext, newest_sample};
@@ -21,7 +21,7 @@ use crate::report::{
 };
 use crate::units::{Replicas, count, figure};
 
-/// A variant as the step sees it.
+/// A variant that may take the step.
 struct StepCandidate<'m, 'a> {
     index: usize,
     variant: &'m VariantContext<'a>,
@@ -34,9 +34,20 @@ struct StepCandidate<'m, 'a> {
 enum StepDirection {
     Up,
     Down,
-    /// Fewer would do, but not everything is known.
+    /// Fewer replicas would suffice, but the coverage allows no removal.
     DownDenied,
     Steady,
+}
+
+/// What becomes of the step, with the index of the variant that it is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StepChoice {
+    /// The variant takes the step.
+    Taken(usize),
+    /// The variant would lose replicas, but the smallest step is too large to be safe.
+    Unsafe(usize),
+    /// No variant can take a step, or none is needed.
+    None,
 }
 
 pub(crate) fn propose(input: &RoleInput<'_, '_>, steps: &mut Vec<Step>) -> Vec<Proposal> {
@@ -59,14 +70,14 @@ pub(crate) fn propose(input: &RoleInput<'_, '_>, steps: &mut Vec<Step>) -> Vec<P
         steps.push(Step::target(blocking.variant.name(), explanation));
         return proposals;
     }
-    let (chosen, unsafe_step) = match direction {
-        StepDirection::Up => (grow(&candidates), None),
-        StepDirection::Down => safely(shrink(&candidates), variants, &removal, context),
-        StepDirection::DownDenied | StepDirection::Steady => (None, None),
+    let choice = match direction {
+        StepDirection::Up => choose_to_grow(&candidates).map_or(StepChoice::None, StepChoice::Taken),
+        StepDirection::Down => choose_to_shrink(&candidates)
+            .map_or(StepChoice::None, |index| check_step(index, &variants[index], &removal, context)),
+        StepDirection::DownDenied | StepDirection::Steady => StepChoice::None,
     };
     let analysis = &analysis;
-    let decision =
-        StepDecision { context, state, allowed_moves, direction, chosen, unsafe_step, analysis, evidence };
+    let decision = StepDecision { context, state, allowed_moves, direction, choice, analysis, evidence };
     let proposals: Vec<Proposal> = candidates.iter().map(|candidate| decision.proposal(candidate)).collect();
     for (variant, proposal) in variants.iter().zip(&proposals) {
         steps.push(Step::target(variant.name(), proposal.explanation.clone()));
@@ -110,7 +121,7 @@ fn cautious(
     let load = |peaks: &EnginePeaks<'_>| {
         (peaks.kv / policy.kv_cache_threshold).max(f64::from(peaks.queue) / policy.queue_length_threshold)
     };
-    let busiest = observations().max_by(|a, b| load(a).total_cmp(&load(b)));
+    let busiest = observations().max_by(|left, right| load(left).total_cmp(&load(right)));
     let engines = variants.iter().map(|variant| variant.coverage.engines_per_pod.max(1)).max().unwrap_or(1);
     let copies = usize::try_from(unmeasured.saturating_mul(engines)).unwrap_or(usize::MAX);
     analyze(observations().chain(busiest.into_iter().cycle().take(copies)), policy)
@@ -163,7 +174,7 @@ fn candidates<'m, 'a>(
     variants.iter().enumerate().map(candidate).collect()
 }
 
-/// The variant everybody waits for. A shrink on its way is no reason not to grow: it may be the mistake.
+/// The variant whose last change all others wait for. A removal in progress does not delay an addition: it may have been a mistake.
 fn blocking<'r, 'm, 'a>(
     candidates: &'r [StepCandidate<'m, 'a>],
     direction: StepDirection,
@@ -175,70 +186,68 @@ fn blocking<'r, 'm, 'a>(
     })
 }
 
-/// The variant that gets one more: the cheapest that runs and can grow, else the cheapest that sleeps, else one whose last change
-/// is overdue. One whose replicas fit on no node gets none.
-fn grow(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
-    let able = |candidate: &&StepCandidate<'_, '_>| {
+/// The variant to add replicas to: the cheapest measured one that can grow; or else the cheapest at zero; or else the cheapest whose last
+/// change is overdue. A variant whose pods fit on no node gets none.
+fn choose_to_grow(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
+    let can_grow = |candidate: &&StepCandidate<'_, '_>| {
         candidate.variant.allows(candidate.variant.scale.base().plus_one())
     };
-    let settled = |candidate: &&StepCandidate<'_, '_>| {
+    let is_on_time = |candidate: &&StepCandidate<'_, '_>| {
         !matches!(candidate.movement, Movement::Overdue | Movement::Unschedulable)
     };
-    let running = || candidates.iter().filter(|candidate| candidate.is_measured).filter(able);
-    let asleep = || candidates.iter().filter(|candidate| !candidate.variant.is_active()).filter(able);
+    let running = || candidates.iter().filter(|candidate| candidate.is_measured).filter(can_grow);
+    let at_zero = || candidates.iter().filter(|candidate| !candidate.variant.is_active()).filter(can_grow);
     let overdue = || running().filter(|candidate| candidate.movement == Movement::Overdue);
-    cheapest(running().filter(settled)).or_else(|| cheapest(asleep())).or_else(|| cheapest(overdue()))
+    cheapest(running().filter(is_on_time)).or_else(|| cheapest(at_zero())).or_else(|| cheapest(overdue()))
 }
 
 fn cheapest<'r>(candidates: impl Iterator<Item = &'r StepCandidate<'r, 'r>>) -> Option<usize> {
-    candidates.min_by(|a, b| a.variant.by_cost(b.variant)).map(|candidate| candidate.index)
+    candidates.min_by(|left, right| left.variant.by_cost(right.variant)).map(|candidate| candidate.index)
 }
 
-/// The variant that loses one: the dearest that has more than one and more than its minimum; of equals the name that sorts last.
-fn shrink(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
-    let able = |candidate: &&StepCandidate<'_, '_>| {
+/// The variant to remove replicas from: the most expensive that has more than one and more than its minimum; of equals the one whose name
+/// sorts last.
+fn choose_to_shrink(candidates: &[StepCandidate<'_, '_>]) -> Option<usize> {
+    let can_shrink = |candidate: &&StepCandidate<'_, '_>| {
         let base = candidate.variant.scale.base();
-        candidate.is_measured && base > Replicas::ONE && base > candidate.variant.state.variant.bounds.min
+        candidate.is_measured && base > Replicas::ONE && base > candidate.variant.bounds().min
     };
-    let dearest = candidates.iter().filter(able).max_by(|a, b| a.variant.by_cost(b.variant));
-    dearest.map(|candidate| candidate.index)
+    let removable = candidates.iter().filter(can_shrink);
+    removable.max_by(|left, right| left.variant.by_cost(right.variant)).map(|candidate| candidate.index)
 }
 
-/// The variant to shrink if the others can carry what its whole step takes away; else `(None, that variant)`. The
-/// analyzer's own test is about one engine, and a step may be several pods of several engines.
-fn safely(
-    chosen: Option<usize>,
-    variants: &[VariantContext<'_>],
+/// Takes the step of `variant`, which is at `index`, if the remaining engines can carry the load. The analyzer's own test is about one engine
+/// fewer, and a step may be several pods of several engines.
+fn check_step(
+    index: usize,
+    variant: &VariantContext<'_>,
     analysis: &PercentAnalysis,
     context: ModelContext<'_>,
-) -> (Option<usize>, Option<usize>) {
-    let safe = |index: &usize| {
-        let variant = &variants[*index];
-        let (base, fewer) = (variant.scale.base(), fewer(variant));
-        let engines = |pods: Replicas| pods.get().saturating_mul(variant.coverage.engines_per_pod);
-        // Pods beyond the base (a rolling update's) are measured too and leave as well.
-        let observed = count(variant.coverage.observations.len());
-        let removed = observed.saturating_sub(engines(fewer)).max(engines(base.saturating_sub(fewer)));
-        analysis.safe_without(removed, &context.policy.saturation)
-    };
-    match chosen {
-        Some(index) if safe(&index) => (chosen, None),
-        _ => (None, chosen),
+) -> StepChoice {
+    let (base, fewer) = (variant.scale.base(), fewer(variant));
+    let engines = |pods: Replicas| pods.get().saturating_mul(variant.coverage.engines_per_pod);
+    // Surge pods of a rolling update are measured too, and go as well.
+    let observed = count(variant.coverage.observations.len());
+    let removed = observed.saturating_sub(engines(fewer)).max(engines(base.saturating_sub(fewer)));
+    if analysis.safe_without(removed, &context.policy.saturation) {
+        StepChoice::Taken(index)
+    } else {
+        StepChoice::Unsafe(index)
     }
 }
 
-/// The next number above that an HPA acts on. A maximum on the way is as far as it goes.
+/// The next higher number that an HPA acts on, or the maximum if that comes first.
 fn more(variant: &VariantContext<'_>) -> Replicas {
-    let wanted = next_above(variant.scale.base());
-    variant.state.variant.bounds.max.map_or(wanted, |max| wanted.min(max))
+    let next = next_above(variant.scale.base());
+    variant.bounds().max.map_or(next, |max| next.min(max))
 }
 
-/// The next number below that an HPA acts on. A minimum on the way is as far as it goes.
+/// The next lower number that an HPA acts on, or the minimum if that comes first.
 fn fewer(variant: &VariantContext<'_>) -> Replicas {
-    next_below(variant.scale.base()).max(variant.state.variant.bounds.min)
+    next_below(variant.scale.base()).max(variant.bounds().min)
 }
 
-/// In a transition everything stays as it was published; all variants of the role wait for the one that is `blocking`.
+/// The published number, which stands while the last change of the `blocking` variant is in progress.
 fn wait(
     context: ModelContext<'_>,
     evidence: Timestamp,
@@ -266,9 +275,7 @@ struct StepDecision<'l, 'a> {
     state: CoverageState,
     allowed_moves: AllowedMoves,
     direction: StepDirection,
-    chosen: Option<usize>,
-    /// Would have lost replicas, but its step is too large to be safe.
-    unsafe_step: Option<usize>,
+    choice: StepChoice,
     analysis: &'l Analysis,
     evidence: Timestamp,
 }
@@ -276,8 +283,8 @@ struct StepDecision<'l, 'a> {
 impl StepDecision<'_, '_> {
     fn proposal(&self, candidate: &StepCandidate<'_, '_>) -> Proposal {
         let variant = candidate.variant;
-        if self.chosen == Some(candidate.index) {
-            return self.stepped(variant);
+        if self.choice == StepChoice::Taken(candidate.index) {
+            return self.step(variant);
         }
         if !variant.is_active() {
             return holds::at_zero(self.context, variant);
@@ -285,19 +292,19 @@ impl StepDecision<'_, '_> {
         if !candidate.is_measured {
             return holds::unmeasured_among_measured(self.context, self.evidence, variant);
         }
-        let number = self.never_lower_unmeasured(variant, variant.scale.base());
+        let number = self.hold_if_unmeasured(variant, variant.scale.base());
         let (reason, caveat) = self.why_not(candidate);
         self.analyzed(variant, number, reason, caveat)
     }
 
-    fn stepped(&self, variant: &VariantContext<'_>) -> Proposal {
+    fn step(&self, variant: &VariantContext<'_>) -> Proposal {
         let is_incomplete = self.state.is_incomplete();
-        let (wanted, reason) = match self.direction {
+        let (number, reason) = match self.direction {
             StepDirection::Down => (fewer(variant), Reason::ScaleDown),
             _ if is_incomplete => (more(variant), Reason::Partial),
             _ => (more(variant), Reason::ScaleUp),
         };
-        let number = self.never_lower_unmeasured(variant, wanted);
+        let number = self.hold_if_unmeasured(variant, number);
         self.analyzed(variant, number, reason, is_incomplete.then_some(Caveat::PartiallyMeasured))
     }
 
@@ -312,31 +319,32 @@ impl StepDecision<'_, '_> {
         Proposal::analyzed(variant, Analyzed { number, reason, evidence, allowed_moves, analysis, caveat })
     }
 
-    /// An incompletely measured variant stays at or above its published number.
-    fn never_lower_unmeasured(&self, variant: &VariantContext<'_>, wanted: Replicas) -> Replicas {
-        let published = variant.committed().unwrap_or(wanted);
+    /// `number`, or the published number where that is higher and the coverage allows no removal. What remains of a withdrawn order does
+    /// not rise again to what runs.
+    fn hold_if_unmeasured(&self, variant: &VariantContext<'_>, number: Replicas) -> Replicas {
+        let published = variant.committed().unwrap_or(number);
         if self.allowed_moves.down {
-            wanted
-        } else if wanted == variant.scale.base() && variant.is_withdrawn() {
+            number
+        } else if number == variant.scale.base() && variant.is_withdrawn() {
             published
         } else {
-            wanted.max(published)
+            number.max(published)
         }
     }
 
-    /// Why a variant is not the one that takes the step.
+    /// Why the variant does not take the step.
     fn why_not(&self, candidate: &StepCandidate<'_, '_>) -> (Reason, Option<Caveat>) {
         let variant = candidate.variant;
         let is_partial = self.state == CoverageState::Partial;
         match self.direction {
-            StepDirection::Up if self.chosen.is_none() => {
+            StepDirection::Up if self.choice == StepChoice::None => {
                 (Reason::Bounded, Some(Caveat::Blocked { by: blocker(variant) }))
             }
-            StepDirection::Down if self.unsafe_step == Some(candidate.index) => {
+            StepDirection::Down if self.choice == StepChoice::Unsafe(candidate.index) => {
                 (Reason::Steady, Some(Caveat::StepTooLarge { to: fewer(variant) }))
             }
             StepDirection::DownDenied if !is_partial => (Reason::Stale, Some(Caveat::NotFresh)),
-            _ if is_partial => (Reason::Partial, Some(removes_nothing(&self.context.group.source))),
+            _ if is_partial => (Reason::Partial, Some(no_removal_caveat(&self.context.group.source))),
             _ if self.state == CoverageState::Estimated => (Reason::Partial, Some(Caveat::EstimatedPods)),
             _ => (Reason::Steady, None),
         }

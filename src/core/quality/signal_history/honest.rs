@@ -166,11 +166,11 @@ fn distrusted(
         let mut state = with_pod(Signals::default());
         let engine = state.template.engine.as_mut().expect("an engine's arguments");
         engine.max_sequences = i64::try_from(SEQUENCES).expect("few");
-        let replica = state.pods.remove(0);
-        for (pod, own) in signals.iter_mut().enumerate() {
-            own.slide(scraped, Seconds::whole(600).before(now), 200, all[pod][look].1.iter().copied());
+        let template = state.pods.remove(0);
+        for (index, own) in signals.iter_mut().enumerate() {
+            own.slide(scraped, Seconds::whole(600).before(now), 200, all[index][look].1.iter().copied());
             let engines = [("0".into(), own.clone())].into();
-            state.pods.push(Pod { name: format_smolstr!("p{pod}"), engines, ..replica.clone() });
+            state.pods.push(Pod { name: format_smolstr!("p{index}"), engines, ..template.clone() });
         }
         let (found, after) = assess_and_remember(analyzer, &state, &history, now);
         history = after;

@@ -50,7 +50,7 @@ fn variant(before: Shown, second: i64, then: Shown, lasts: i64) -> VariantState 
 /// A variant with one pod that has shown `signals`.
 pub(super) fn with_pod(signals: Signals) -> VariantState {
     let created = at(-900);
-    let replica = Pod {
+    let pod = Pod {
         name: "p".into(),
         phase: Phase::Ready,
         created,
@@ -60,7 +60,7 @@ pub(super) fn with_pod(signals: Signals) -> VariantState {
     let engine = EngineParameters { max_sequences: 32, ..EngineParameters::defaults(Engine::Vllm) };
     let scale = Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE };
     let template = Template { engine: Some(engine), ..Template::default() };
-    VariantState { scale: Some(scale), template, ..variant_state(vec![replica]) }
+    VariantState { scale: Some(scale), template, ..variant_state(vec![pod]) }
 }
 
 /// The history after `analyzer` has assessed a healthy engine for some minutes.

@@ -1,4 +1,4 @@
-//! One variant and everything that happens to it, for tests that play it through time; and the parts of every other fleet.
+//! One variant and all that may happen to it, for tests over time; and parts of which other tests build their fleets.
 
 use smol_str::ToSmolStr;
 use wva_core::hpa::{AtZero, Behavior, Counts, Hpa, Kind, MetricTarget, Settings, Tolerance, milli, propose};
@@ -9,7 +9,7 @@ pub(crate) fn at(seconds: i64) -> Timestamp {
     Timestamp::constant(1_800_000_000, 0) + SignedDuration::from_secs(seconds)
 }
 
-/// The model `m`, which nearly all tests are about.
+/// The model `m`, which nearly all tests use.
 pub(crate) fn group_id() -> GroupId {
     GroupId::new("default", "m")
 }
@@ -18,7 +18,7 @@ pub(crate) fn id(name: &str) -> VariantId {
     VariantId::new("default", name)
 }
 
-/// A Ready pod of one engine, which is not there if it shows nothing.
+/// A Ready pod with one engine; with none if there are no `signals`.
 pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Pod {
     let engine = Some(signals).filter(|signals| !signals.is_empty());
     Pod {
@@ -30,9 +30,9 @@ pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Pod {
     }
 }
 
-/// A variant of these pods, whose scale object counts all of them.
-pub(crate) fn variant_state(name: &str, replicas: Vec<Pod>) -> VariantState {
-    let all = Replicas::new(count(replicas.len()));
+/// A variant with these pods, all of which its scale object counts.
+pub(crate) fn variant_state(name: &str, pods: Vec<Pod>) -> VariantState {
+    let all = Replicas::new(count(pods.len()));
     VariantState {
         variant: Variant {
             id: id(name),
@@ -43,24 +43,24 @@ pub(crate) fn variant_state(name: &str, replicas: Vec<Pod>) -> VariantState {
             accelerator: None,
             role: Role::Both,
         },
-        scale: Some(Scale { spec: all, current: all, ready: ready(&replicas) }),
-        pods: replicas,
+        scale: Some(Scale { spec: all, current: all, ready: ready(&pods) }),
+        pods,
         last_status: None,
         template: Template::default(),
     }
 }
 
-fn ready(replicas: &[Pod]) -> Replicas {
-    Replicas::new(count(replicas.iter().filter(|pod| pod.phase == Phase::Ready).count()))
+fn ready(pods: &[Pod]) -> Replicas {
+    Replicas::new(count(pods.iter().filter(|pod| pod.phase == Phase::Ready).count()))
 }
 
-/// The scale object of a variant counts its Ready pods.
+/// Makes the scale object of a variant count its Ready pods.
 pub(crate) fn count_ready(state: &mut VariantState) {
     let ready = ready(&state.pods);
     state.scale = state.scale.map(|scale| Scale { ready, ..scale });
 }
 
-/// A model of which everything is known, and whose scheduler shows nothing.
+/// A model whose source is complete, and whose scheduler shows nothing.
 pub(crate) fn model_group(variants: Vec<VariantState>) -> ModelGroup {
     ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() }
 }
@@ -87,7 +87,7 @@ pub(crate) fn engines_mut(snapshot: &mut Snapshot) -> impl Iterator<Item = &mut 
     states_mut(snapshot).flat_map(|state| &mut state.pods).flat_map(|pod| pod.engines.values_mut())
 }
 
-/// Takes away the series of signals that are not to be kept.
+/// Removes the series of signals that are not to be kept.
 pub(crate) fn retain(signals: &mut Signals, is_kept: impl Fn(Signal) -> bool) {
     let whole = std::mem::take(signals);
     for (signal, series) in whole.iter().filter(|(signal, _)| is_kept(*signal)) {
@@ -95,13 +95,13 @@ pub(crate) fn retain(signals: &mut Signals, is_kept: impl Fn(Signal) -> bool) {
     }
 }
 
-/// The class that promises latencies of the model `m`.
+/// A class that promises latencies for the model `m`.
 pub(crate) fn premium(latency: LatencyTargets) -> Vec<ServiceClass> {
     let targets = vec![ClassTarget { model: "m".into(), latency }];
     vec![ServiceClass { name: "Premium".into(), priority: 1, targets }]
 }
 
-/// Observes and decides. No rule is broken and no model breaks.
+/// Observes and decides, and asserts that no rule is broken and that no model panicked.
 pub(crate) fn evaluate(snapshot: &Snapshot, memory: Memory, policy: &Policy) -> Outcome {
     let outcome = decide(snapshot, &observe(snapshot, memory), policy);
     assert_eq!(outcome.report.violations, []);
@@ -116,7 +116,7 @@ pub(crate) fn number_of(verdict: &Verdict) -> Option<Replicas> {
     }
 }
 
-/// What was decided about a variant, which is a number.
+/// The number decided for a variant.
 pub(crate) fn target_of<'a>(outcome: &'a Outcome, name: &str) -> &'a Target {
     match &outcome.decisions[&id(name)].verdict {
         Verdict::Target(target) => target,
@@ -129,14 +129,14 @@ pub(crate) fn numbers_of(outcome: &Outcome) -> Vec<u32> {
     outcome.decisions.keys().map(|id| target_of(outcome, &id.name).desired.get()).collect()
 }
 
-/// What was published of a variant, or is remembered of it.
+/// The number promised for a variant: the remembered one, or else the published one.
 pub(crate) fn promised(state: &VariantState, memory: &Memory) -> Option<Replicas> {
     let remembered = memory.groups.values().find_map(|group| group.variants.get(&state.variant.id.name));
     let target = remembered.and_then(|remembered| remembered.target);
     target.or(state.last_status.filter(|last| *last > Replicas::ZERO))
 }
 
-/// An HPA with the default tolerance that wants as many replicas as the metric says.
+/// An HPA with the default tolerance, whose metric is the wanted number of replicas.
 #[derive(Debug, Clone)]
 pub(crate) struct TestHpa(Hpa);
 
@@ -146,7 +146,7 @@ impl TestHpa {
         Self(Hpa::new(Settings { min, max, behavior: Some(behavior), at_zero: AtZero::Reads }))
     }
 
-    /// The replicas that it asks for where so many run.
+    /// The replicas that it asks for while `running` run.
     pub(crate) fn sync(&mut self, now: i64, running: u32, desired: u32) -> u32 {
         let spec = Replicas::new(running);
         let counts = Counts { spec, status: spec, ready: spec };
@@ -156,7 +156,7 @@ impl TestHpa {
     }
 }
 
-/// One variant, `llama`, and everything that happens to it.
+/// One variant, `llama`, and all that may happen to it.
 pub(crate) struct World {
     pub(crate) now: i64,
     pub(crate) running: u32,
@@ -169,11 +169,11 @@ pub(crate) struct World {
     pub(crate) held: f64,
     pub(crate) policy: Policy,
     pub(crate) memory: Memory,
-    /// Pods of a rolling update beside the wanted ones.
+    /// Pods of a rolling update in addition to the wanted ones.
     pub(crate) surge: u32,
-    /// Serving processes of a pod.
+    /// Engines of each pod.
     pub(crate) engines: u32,
-    /// The scheduler's queue is measured.
+    /// Whether the scheduler's queue is measured.
     pub(crate) queued: bool,
     /// Samples of each series, 15 s apart.
     pub(crate) samples: i64,
@@ -200,17 +200,17 @@ impl World {
         }
     }
 
-    /// At this KV usage and queue of every pod.
+    /// The same with this KV usage and queue in every pod.
     pub(crate) fn with_load(running: u32, load: (f64, f64)) -> Self {
         Self { load, ..Self::new(running) }
     }
 
-    /// The same, by another analyzer.
+    /// The same with another analyzer.
     pub(crate) fn by(analyzer: Analyzer, running: u32, load: (f64, f64)) -> Self {
         Self { policy: policy_of(analyzer), ..Self::with_load(running, load) }
     }
 
-    /// A replica that may go when it had no request for so many seconds.
+    /// A single replica that may be removed after so many seconds without requests.
     pub(crate) fn that_may_sleep(retention: u32) -> Self {
         let mut world = Self { min: 0, ..Self::new(1) };
         let retention = Seconds::whole(retention);
@@ -256,12 +256,12 @@ impl World {
         snapshot_of(at(self.now), group)
     }
 
-    /// What would be decided about `snapshot`.
+    /// The outcome for `snapshot`, which is not remembered.
     pub(crate) fn outcome(&self, snapshot: &Snapshot) -> Outcome {
         evaluate(snapshot, self.memory.clone(), &self.policy)
     }
 
-    /// What is decided about `snapshot`, which is remembered.
+    /// The outcome for `snapshot`, which is remembered.
     pub(crate) fn decide(&mut self, snapshot: &Snapshot) -> Verdict {
         let mut outcome = evaluate(snapshot, std::mem::take(&mut self.memory), &self.policy);
         self.memory = outcome.memory;

@@ -1,4 +1,4 @@
-//! Snapshots, memories and policies, however odd: what properties of whole decisions are tried with.
+//! Arbitrary snapshots, memories and policies, with which properties of whole decisions are tested.
 
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -21,7 +21,7 @@ fn any_count() -> impl Strategy<Value = Replicas> {
     prop_oneof![3 => 0_u32..7, 1 => 8_u32..33].prop_map(Replicas::new)
 }
 
-/// Mostly the ages where something changes, and some after a clock was set back.
+/// Ages: mostly those at which something changes, and some after a clock was set back.
 fn age() -> impl Strategy<Value = i64> {
     prop_oneof![4 => 0_i64..20, 4 => 25_i64..65, 4 => 290_i64..310, 4 => 0_i64..5000, 1 => -4000_i64..0]
 }
@@ -43,7 +43,7 @@ fn series(values: impl Strategy<Value = f64> + 'static) -> BoxedStrategy<Vec<Sam
         .boxed()
 }
 
-/// KV usage, queue, running requests and answers.
+/// KV usage, queue, running requests, and answers.
 const GAUGES: [Signal; 4] =
     [Signal::KvUsage, Signal::Waiting, Signal::Running, Signal::TimeToFirstTokenCount];
 
@@ -73,12 +73,12 @@ fn signals() -> BoxedStrategy<Signals> {
     .boxed()
 }
 
-/// An engine that is scraped as it should be and shows these values.
+/// An engine that is scraped without gaps and shows these values.
 fn healthy(values: [f64; 4]) -> [Vec<Sample>; 4] {
     values.map(|value| (0..4).map(|back| Sample { at: ago(5 + 15 * back), value }).collect())
 }
 
-/// What analyzers of capacity read beside: the cache's size, and counters that grow at some rate each, or nothing.
+/// What the analyzers of capacity read besides: the cache's size, and counters that each grow at some rate; or nothing.
 fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
     let counters = [
         Signal::RequestPromptTokensSum,
@@ -109,7 +109,7 @@ fn work() -> BoxedStrategy<Vec<(Signal, Vec<Sample>)>> {
     prop_oneof![1 => Just(Vec::new()), 3 => some].boxed()
 }
 
-fn replica() -> BoxedStrategy<Pod> {
+fn pod() -> BoxedStrategy<Pod> {
     let phase = prop_oneof![
         12 => Just(Phase::Ready),
         1 => Just(Phase::Pending),
@@ -130,10 +130,10 @@ fn replica() -> BoxedStrategy<Pod> {
         .boxed()
 }
 
-/// Mostly the scale object that counts these pods.
-fn scale(replicas: &[Pod]) -> impl Strategy<Value = Option<Scale>> + use<> {
+/// Mostly a scale object that counts these pods.
+fn scale(pods: &[Pod]) -> impl Strategy<Value = Option<Scale>> + use<> {
     let pods = |is_counted: fn(Phase) -> bool| {
-        Replicas::new(count(replicas.iter().filter(|pod| is_counted(pod.phase)).count()))
+        Replicas::new(count(pods.iter().filter(|pod| is_counted(pod.phase)).count()))
     };
     let (all, ready) = (pods(|phase| phase != Phase::Terminating), pods(|phase| phase == Phase::Ready));
     let true_scale = Scale { spec: all, current: all, ready };
@@ -143,9 +143,9 @@ fn scale(replicas: &[Pod]) -> impl Strategy<Value = Option<Scale>> + use<> {
 }
 
 fn state(name: &'static str) -> BoxedStrategy<VariantState> {
-    let alike = (replica(), 9_usize..26).prop_map(|(pod, pods)| std::iter::repeat_n(pod, pods).collect());
-    let replicas = prop_oneof![5 => vec(replica(), 0..5), 1 => alike];
-    let rest = replicas.prop_flat_map(|replicas| (scale(&replicas), Just(replicas)));
+    let alike = (pod(), 9_usize..26).prop_map(|(pod, pods)| std::iter::repeat_n(pod, pods).collect());
+    let pods = prop_oneof![5 => vec(pod(), 0..5), 1 => alike];
+    let rest = pods.prop_flat_map(|pods| (scale(&pods), Just(pods)));
     let bounds = (
         prop_oneof![2 => Just(0_u32), 1 => 0_u32..4],
         prop_oneof![4 => Just(None), 2 => (0_u32..6).prop_map(Some), 1 => (9_u32..25).prop_map(Some)],
@@ -153,7 +153,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     let role = prop_oneof![4 => Just(Role::Both), 1 => Just(Role::Prefill), 1 => Just(Role::Decode)];
     let cost = prop_oneof![Just(0.0), Just(5.0), Just(20.0)];
     let accelerator = prop_oneof![4 => Just(Some("H100")), 1 => Just(Some("A100")), 1 => Just(None)];
-    // Of few sequences, so that what runs may not fit into fewer replicas; or without an argument that says it.
+    // With few sequences, so that the running requests may not fit into fewer replicas; or without that argument.
     let few = (1_i64..20).prop_map(|max_sequences| EngineParameters {
         max_sequences,
         has_max_sequences: true,
@@ -162,12 +162,12 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     let of_any = prop_oneof![Just(Engine::Vllm), Just(Engine::Sglang)].prop_map(EngineParameters::defaults);
     let engine = option::of(prop_oneof![3 => few, 1 => of_any]);
     (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), option::of(any_count()))
-        .prop_map(move |((scale, mut replicas), (min, max), role, of_pod, last_status)| {
+        .prop_map(move |((scale, mut pods), (min, max), role, of_pod, last_status)| {
             let (cost, accelerator, gpus, engine) = of_pod;
-            for (index, replica) in replicas.iter_mut().enumerate() {
-                replica.name = format_smolstr!("{name}-{index}");
+            for (index, pod) in pods.iter_mut().enumerate() {
+                pod.name = format_smolstr!("{name}-{index}");
             }
-            let mut state = variant_state(name, replicas);
+            let mut state = variant_state(name, pods);
             state.variant.cost = Cost::new(cost).unwrap();
             state.variant.bounds = Bounds { min: Replicas::new(min), max: max.map(Replicas::new) };
             state.variant.accelerator = accelerator.map(Into::into);
@@ -232,7 +232,7 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
     })
 }
 
-/// Any analyzer, with rules of stability and limits or without.
+/// Any analyzer, with or without stability rules and limits.
 pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
     let analyzer = prop_oneof![1 => Just(Analyzer::Rate), 8 => select(&Analyzer::ALL[..])];
     let secondary =
@@ -248,13 +248,13 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
             };
             model.queueing.targets = latency;
             let service_classes = latency.map(premium).unwrap_or_default();
-            // Several cycles at one moment would count a sample several times.
+            // With several cycles at one moment a sample would count several times.
             Policy { cycle: Seconds::whole(15), limits, service_classes, ..policy }
         },
     )
 }
 
-/// The same with anybody's arithmetic.
+/// The same, with upstream's arithmetic or the default.
 pub(crate) fn anyones_policy() -> impl Strategy<Value = Policy> {
     let compat = prop_oneof![Just(Compat::Corrected), Just(Compat::Upstream), Just(Compat::UpstreamJune)];
     (any_policy(), compat).prop_map(|(policy, compat)| Policy { compat, ..policy })
@@ -325,16 +325,16 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
         .boxed()
 }
 
-/// The same, and everything happens `by` later.
+/// The same snapshot, in which everything happens `by` later.
 pub(crate) fn later(snapshot: &Snapshot, by: SignedDuration) -> Snapshot {
     let mut later = snapshot.clone();
     later.now += by;
     for group in later.groups.values_mut() {
         postpone(&mut group.scheduler, by);
-        for replica in group.variants.iter_mut().flat_map(|state| &mut state.pods) {
-            replica.created += by;
-            replica.ready_since = replica.ready_since.map(|at| at + by);
-            replica.engines.values_mut().for_each(|engine| postpone(engine, by));
+        for pod in group.variants.iter_mut().flat_map(|state| &mut state.pods) {
+            pod.created += by;
+            pod.ready_since = pod.ready_since.map(|at| at + by);
+            pod.engines.values_mut().for_each(|engine| postpone(engine, by));
         }
     }
     later
@@ -348,7 +348,7 @@ fn postpone(signals: &mut Signals, by: SignedDuration) {
     *signals = later;
 }
 
-/// The same, and everything happened `by` later.
+/// The same memory, in which everything happened `by` later.
 pub(crate) fn remembered_later(memory: &Memory, by: SignedDuration) -> Memory {
     let mut later = memory.clone();
     let postpone = |at: &mut Option<Timestamp>| *at = at.map(|at| at + by);

@@ -25,22 +25,20 @@ fn odd_replica() -> impl Strategy<Value = ThroughputObservation> {
 }
 
 /// What real servers say: on a line, with some noise, of similar requests.
-fn real_replica() -> impl Strategy<Value = ThroughputObservation> {
+fn real_engine() -> impl Strategy<Value = ThroughputObservation> {
     (0.05..0.95_f64, 0.9..1.1_f64, 0.0..3.0_f64).prop_map(|(kv, noise, finished)| {
-        let exact = replica(kv);
+        let exact = engine(kv);
         let (latency, prompt) = (exact.latency * noise, exact.prompt * noise);
         ThroughputObservation { latency, prompt, finished, ..exact }
     })
 }
 
-fn with_roles(replicas: Vec<Vec<ThroughputObservation>>, roles: &[usize]) -> Vec<ThroughputVariant> {
+fn with_roles(engines: Vec<Vec<ThroughputObservation>>, roles: &[usize]) -> Vec<ThroughputVariant> {
     let role =
         |index: usize| [Role::Both, Role::Decode, Role::Prefill][roles.get(index).copied().unwrap_or(0) % 3];
-    let build = |(index, replicas)| ThroughputVariant {
-        role: role(index),
-        ..variant(&format!("v{index}"), replicas)
-    };
-    replicas.into_iter().enumerate().map(build).collect()
+    let build =
+        |(index, engines)| ThroughputVariant { role: role(index), ..variant(&format!("v{index}"), engines) };
+    engines.into_iter().enumerate().map(build).collect()
 }
 
 /// What is found of a model at first sight.
@@ -68,8 +66,8 @@ proptest! {
         roles in vec(0_usize..3, 3), upstream: bool,
     ) {
         let mut model = Model::new(if upstream { Compat::Upstream } else { Compat::Corrected });
-        for (step, (replicas, arrival, queue)) in (0_i64..).zip(cycles) {
-            let mut input = input(15 * step, Some(arrival), with_roles(replicas, &roles));
+        for (step, (engines, arrival, queue)) in (0_i64..).zip(cycles) {
+            let mut input = input(15 * step, Some(arrival), with_roles(engines, &roles));
             input.queue = Requests::new(queue).unwrap();
             let found = analyze(&input, &mut model.memory, model.compat).finding;
             for variant in &found.variants {
@@ -87,9 +85,9 @@ proptest! {
 
     #[test]
     fn the_roles_share_the_demand_of_the_model_and_prefill_gets_none(
-        replicas in vec(vec(real_replica(), 1..4), 1..4), roles in vec(0_usize..3, 3), arrival in 0.0..100.0_f64,
+        engines in vec(vec(real_engine(), 1..4), 1..4), roles in vec(0_usize..3, 3), arrival in 0.0..100.0_f64,
     ) {
-        let found = first(arrival, with_roles(replicas, &roles));
+        let found = first(arrival, with_roles(engines, &roles));
         let sum = |value: fn(&Totals) -> f64| found.roles.values().map(value).sum::<f64>();
         if !found.roles.is_empty() {
             prop_assert!(near(sum(|totals| totals.demand), found.total.demand));
@@ -100,11 +98,11 @@ proptest! {
 
     #[test]
     fn the_order_of_variants_and_replicas_does_not_matter(
-        replicas in vec(vec(real_replica(), 1..7), 1..4), arrival in 0.0..100.0_f64,
+        engines in vec(vec(real_engine(), 1..7), 1..4), arrival in 0.0..100.0_f64,
     ) {
-        let variants = with_roles(replicas, &[]);
+        let variants = with_roles(engines, &[]);
         let mut turned: Vec<ThroughputVariant> = variants.iter().rev().cloned().collect();
-        turned.iter_mut().for_each(|variant| variant.replicas.reverse());
+        turned.iter_mut().for_each(|variant| variant.engines.reverse());
         let (a, b) = (first(arrival, variants).total, first(arrival, turned).total);
         prop_assert!(near(a.supply, b.supply) && near(a.demand, b.demand), "{a:?} {b:?}");
         prop_assert!(near(a.required, b.required) && near(a.spare, b.spare), "{a:?} {b:?}");
@@ -113,14 +111,14 @@ proptest! {
     /// Below the ten replicas whose points at one moment make a line of their own.
     #[test]
     fn twice_the_fleet_with_twice_the_requests_misses_and_spares_twice_as_much(
-        replicas in vec(real_replica(), 1..5), arrival in 0.0..100.0_f64, queue in 0.0..50.0_f64,
+        engines in vec(real_engine(), 1..5), arrival in 0.0..100.0_f64, queue in 0.0..50.0_f64,
     ) {
-        let total = |replicas: Vec<ThroughputObservation>, times: f64| {
-            let mut input = input(0, Some(arrival * times), vec![variant("v", replicas)]);
+        let total = |engines: Vec<ThroughputObservation>, times: f64| {
+            let mut input = input(0, Some(arrival * times), vec![variant("v", engines)]);
             input.queue = Requests::new(queue * times).unwrap();
             analyze(&input, &mut ThroughputMemory::default(), Compat::Corrected).finding.total
         };
-        let (single, double) = (total(replicas.clone(), 1.0), total([replicas.clone(), replicas].concat(), 2.0));
+        let (single, double) = (total(engines.clone(), 1.0), total([engines.clone(), engines].concat(), 2.0));
         let is_double = |value: fn(&Totals) -> f64| near(2.0 * value(&single), value(&double));
         prop_assert!(is_double(|totals| totals.supply) && is_double(|totals| totals.demand), "{single:?} {double:?}");
         prop_assert!(is_double(|totals| totals.required) && is_double(|totals| totals.spare), "{single:?} {double:?}");
@@ -128,9 +126,9 @@ proptest! {
 
     #[test]
     fn more_requests_never_miss_less_or_spare_more(
-        replicas in vec(real_replica(), 1..7), arrival in 0.1..100.0_f64, more in 0.0..100.0_f64,
+        engines in vec(real_engine(), 1..7), arrival in 0.1..100.0_f64, more in 0.0..100.0_f64,
     ) {
-        let total = |arrival| first(arrival, vec![variant("v", replicas.clone())]).total;
+        let total = |arrival| first(arrival, vec![variant("v", engines.clone())]).total;
         let (fewer, more) = (total(arrival), total(arrival + more));
         prop_assert!(more.required >= fewer.required && more.spare <= fewer.spare);
     }

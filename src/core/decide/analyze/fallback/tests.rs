@@ -16,24 +16,24 @@ fn finding(demand: f64, anticipated: f64) -> Finding {
     }
 }
 
-/// What is missing by a fallback, in all and of a role, of these demands in turn on a supply of 100.
+/// What a fallback finds missing, in all and in the role, with these demands in turn and a supply of 100.
 fn missing(demands: &[f64], learned: &mut Learned) -> Vec<f64> {
-    let mut beyond = |demand: &f64| {
-        let found = beyond(finding(*demand, 100.0), Utilisation { up: 0.8, down: 0.5 }, learned);
+    let mut missing = |demand: &f64| {
+        let found = scale_demand(finding(*demand, 100.0), Utilisation { up: 0.8, down: 0.5 }, learned);
         let of_role = found.roles[&Role::Both].required;
         assert!((found.total.required - of_role).abs() < 1e-9);
         found.total.required
     };
-    demands.iter().map(&mut beyond).map(|missing| (missing * 1e6).round() / 1e6).collect()
+    demands.iter().map(&mut missing).map(|missing| (missing * 1e6).round() / 1e6).collect()
 }
 
 #[test]
 fn a_fallback_orders_only_what_exceeds_the_replicas_at_its_start() {
-    // By its own measure 160 asks for 200. That was enough before: half of the demand counts, now and later.
+    // By its own measure a demand of 160 needs 200. The supply was enough before, so half of the demand counts, now and later.
     let mut learned = Learned::default();
     assert_eq!(missing(&[160.0, 160.0, 176.0, 120.0], &mut learned), [0.0, 0.0, 10.0, 0.0]);
     assert_eq!(learned.fallback_share, Some(0.5));
-    // Where it has nothing to add, all of it counts.
+    // If it finds nothing missing at first, all demand counts.
     let mut learned = Learned::default();
     assert_eq!(missing(&[40.0, 160.0], &mut learned), [0.0, 100.0]);
     assert_eq!(missing(&[0.0], &mut Learned::default()), [0.0], "no demand at all");

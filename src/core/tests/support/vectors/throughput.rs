@@ -23,9 +23,9 @@ pub(super) fn fit(inputs: &Value) -> Value {
 }
 
 pub(super) fn mean_shape(inputs: &Value) -> Value {
-    let replicas: Vec<_> = all(&inputs["replicas"], observation);
+    let engines: Vec<_> = all(&inputs["replicas"], observation);
     let none = RequestShape { prompt: 0.0, generated: 0.0, hits: 0.0 };
-    let shape = RequestShape::mean(&replicas).unwrap_or(none);
+    let shape = RequestShape::mean(&engines).unwrap_or(none);
     json!([shape.prompt, shape.generated, shape.hits])
 }
 
@@ -62,19 +62,19 @@ pub(super) fn analyze(inputs: &Value) -> Value {
 fn run(inputs: &Value) -> ThroughputAnalysis {
     let mut memory = ThroughputMemory::default();
     let mut now = Timestamp::UNIX_EPOCH;
-    for replica in list_or_empty(&inputs["warmup"]) {
-        let _ = throughput::analyze(&input(inputs, now, std::slice::from_ref(replica)), &mut memory);
+    for engine in list_or_empty(&inputs["warmup"]) {
+        let _ = throughput::analyze(&input(inputs, now, std::slice::from_ref(engine)), &mut memory);
         now += SignedDuration::from_secs(15);
     }
     throughput::analyze(&input(inputs, now, list(&inputs["replicas"])), &mut memory)
 }
 
-fn input(inputs: &Value, now: Timestamp, replicas: &[Value]) -> ThroughputInput {
+fn input(inputs: &Value, now: Timestamp, engines: &[Value]) -> ThroughputInput {
     let mut variants: Vec<ThroughputVariant> = Vec::new();
-    for replica in replicas {
-        let (name, observation) = (text(&replica["variant"]), observation(replica));
+    for engine in engines {
+        let (name, observation) = (text(&engine["variant"]), observation(engine));
         if let Some(known) = variants.iter_mut().find(|known| known.name == name) {
-            known.replicas.push(observation);
+            known.engines.push(observation);
             continue;
         }
         let state = named(list_or_empty(&inputs["states"]), name);
@@ -85,7 +85,7 @@ fn input(inputs: &Value, now: Timestamp, replicas: &[Value]) -> ThroughputInput 
             cost: Cost::ZERO,
             pending,
             ready: replicas_or_zero(&state["current"]).saturating_sub(pending),
-            replicas: vec![observation],
+            engines: vec![observation],
             name: name.into(),
         });
     }
