@@ -1,5 +1,5 @@
 //! Access reviews: whether a caller may do something (SubjectAccessReview), and who it is (TokenReview). `serve` caches and
-//! applies the answers.
+//! applies the answers, and bounds the time of a review.
 
 use std::time::Duration;
 
@@ -10,13 +10,11 @@ use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInf
 use k8s_openapi::api::authorization::v1::{SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::client::Body;
 use kube::core::Status;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-/// Longest wait for an answer: the default of aggregated API servers.
-const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 /// The wait before a request that an overloaded API server rejected (429) is repeated: its own `Retry-After`.
 const OVERLOAD_BACKOFF: Duration = Duration::from_secs(1);
-/// Attempts in all: they fit into the 5 s that a caller waits.
+/// Attempts in all: they fit into the 5 s after which `serve` gives a review up.
 const MAX_ATTEMPTS: u32 = 3;
 
 /// Largest answer that is read: a user in ten thousand groups.
@@ -36,9 +34,6 @@ pub(crate) struct AccessDecision {
 /// A review without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReviewError {
-    /// No answer in time.
-    #[error("{review}: the API server did not answer within {} s", REVIEW_TIMEOUT.as_secs())]
-    Timeout { review: &'static str },
     /// The API server cannot be reached, or its answer cannot be parsed.
     #[error("{review} failed: {cause}")]
     Failed { review: &'static str, cause: String },
@@ -77,7 +72,7 @@ pub(crate) async fn check_access(
     spec: SubjectAccessReviewSpec,
 ) -> Result<AccessDecision, ReviewError> {
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-    let status = ask("SubjectAccessReview", client, &review).await?.status.unwrap_or_default();
+    let status = create("SubjectAccessReview", client, &review).await?.status.unwrap_or_default();
     let reason = status.reason.or(status.evaluation_error).filter(|reason| !reason.is_empty());
     Ok(AccessDecision { allowed: status.allowed && status.denied != Some(true), reason })
 }
@@ -92,40 +87,36 @@ pub(crate) async fn review_token(
 ) -> Result<Option<UserInfo>, ReviewError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: None };
     let review = TokenReview { spec, ..TokenReview::default() };
-    let answer = ask("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
+    let answer = create("TokenReview", client, &review).await.map_err(|error| error.without(token))?;
     let status = answer.status.unwrap_or_default();
     let user = status.user.filter(|_| status.authenticated == Some(true));
     Ok(user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty())))
 }
 
-/// Sends a review; `name` is its kind. An API server that is overloaded (429) gets [`MAX_ATTEMPTS`] requests in all.
-async fn ask<K>(name: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
+/// Creates a review; `kind` is for errors. An API server that is overloaded (429) gets [`MAX_ATTEMPTS`] requests in all.
+async fn create<K>(kind: &'static str, client: &kube::Client, review: &K) -> Result<K, ReviewError>
 where
     K: kube::Resource<DynamicType = ()> + serde::Serialize + serde::de::DeserializeOwned,
 {
-    let failed = |cause: String| ReviewError::Failed { review: name, cause };
-    let attempts = async {
-        for _ in 1..MAX_ATTEMPTS {
-            let answer = post(client, review).await?;
-            if answer.0 != StatusCode::TOO_MANY_REQUESTS {
-                return Ok(answer);
-            }
-            sleep(OVERLOAD_BACKOFF).await;
+    let failed = |cause: BoxError| ReviewError::Failed { review: kind, cause: cause.to_string() };
+    let mut attempt = 1;
+    let (code, body) = loop {
+        let answer = post(client, review).await.map_err(failed)?;
+        if answer.0 != StatusCode::TOO_MANY_REQUESTS || attempt == MAX_ATTEMPTS {
+            break answer;
         }
-        post(client, review).await
+        attempt += 1;
+        sleep(OVERLOAD_BACKOFF).await;
     };
-    let answer = timeout(REVIEW_TIMEOUT, attempts).await;
-    let answer = answer.map_err(|_| ReviewError::Timeout { review: name })?;
-    let (code, body) = answer.map_err(|cause: BoxError| failed(cause.to_string()))?;
     if (200..300).contains(&code) {
-        return serde_json::from_slice(&body).map_err(|cause| failed(format!("unreadable answer: {cause}")));
+        return serde_json::from_slice(&body).map_err(|cause| failed(format!("unreadable answer: {cause}").into()));
     }
     if code == StatusCode::TOO_MANY_REQUESTS {
-        return Err(failed(format!("the API server is overloaded: it answered 429 {MAX_ATTEMPTS} times")));
+        return Err(failed(format!("the API server is overloaded: it answered 429 {MAX_ATTEMPTS} times").into()));
     }
     let status = serde_json::from_slice(&body).map(|status: Status| status.message);
     let message = status.unwrap_or_else(|_| "the answer is not a Status".into());
-    Err(ReviewError::Refused { review: name, code, message: message.trim_end().into() })
+    Err(ReviewError::Refused { review: kind, code, message: message.trim_end().into() })
 }
 
 /// The HTTP status and the body. Without `Api`, which logs answers that it cannot parse: that of a TokenReview repeats the
