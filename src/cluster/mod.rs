@@ -8,6 +8,7 @@ pub mod pki;
 mod requests;
 pub(crate) mod reviews;
 mod text;
+mod timer;
 pub mod watch;
 pub mod writers;
 
@@ -17,7 +18,7 @@ pub use pki::{
     ServiceRef,
 };
 pub use watch::{
-    ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, Trust, TrustWatch,
+    ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, TrustData, TrustWatch,
     WatchSettings,
 };
 pub use writers::{DeletionCostWriter, EventRecorder, StatusWriter};

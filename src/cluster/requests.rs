@@ -8,6 +8,8 @@ use tokio::time::timeout;
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The field manager of statuses and pod annotations, and the controller that events name.
 pub(crate) const FIELD_MANAGER: &str = "wva";
+/// Label of every object that is created here.
+pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "wva");
 
 /// A request that was not answered, or refused.
 #[derive(Debug, thiserror::Error)]

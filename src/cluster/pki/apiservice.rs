@@ -64,8 +64,8 @@ enum ApiServiceState {
 pub struct ApiServices(BTreeMap<&'static str, ApiServiceState>);
 
 impl ApiServices {
-    /// Those that point to us.
-    pub(crate) fn ours<'a>(
+    /// Those that point to `service`.
+    pub(crate) fn pointing_to<'a>(
         &'a self,
         service: &'a ServiceRef,
     ) -> impl Iterator<Item = (&'static str, &'a APIService)> {
@@ -85,20 +85,20 @@ impl ApiServices {
         NAMES.iter().all(|name| self.0.get(name).is_some_and(|state| *state != ApiServiceState::Unknown))
     }
 
-    /// True when none points to us, so that no request is sent to us.
-    pub(crate) fn none_is_ours(&self, service: &ServiceRef) -> bool {
-        self.are_known() && self.ours(service).next().is_none()
+    /// True when none points to `service`, so that it gets no requests.
+    pub(crate) fn none_points_to(&self, service: &ServiceRef) -> bool {
+        self.are_known() && self.pointing_to(service).next().is_none()
     }
 
-    /// True when none of external metrics exists and no other one points to us.
-    fn are_missing(&self, service: &ServiceRef) -> bool {
-        self.0.get(NAME) == Some(&ApiServiceState::Absent) && self.none_is_ours(service)
+    /// True when that of external metrics does not exist and no other one points to us.
+    fn lacks_external(&self, service: &ServiceRef) -> bool {
+        self.0.get(NAME) == Some(&ApiServiceState::Absent) && self.none_points_to(service)
     }
 
-    /// True when every one that points to us has exactly this bundle, or verifies nothing.
-    pub(crate) fn carry(&self, service: &ServiceRef, bundle: &str) -> bool {
+    /// True when every one that points to `service` has exactly this bundle, or verifies nothing.
+    pub(crate) fn all_carry(&self, service: &ServiceRef, bundle: &str) -> bool {
         self.are_known()
-            && self.ours(service).all(|(_, object)| {
+            && self.pointing_to(service).all(|(_, object)| {
                 ca_bundle(object).is_some_and(|carried| carried == bundle.as_bytes())
                     || skips_verification(object)
             })
@@ -171,13 +171,13 @@ impl ApiServiceWatch {
                     tracing::debug!(%error, name, "the watch of an APIService was interrupted; retrying")
                 }
             }
-            let are_missing = self.publish.borrow().are_missing(&self.service);
-            if are_missing && !has_warned {
+            let is_missing = self.publish.borrow().lacks_external(&self.service);
+            if is_missing && !has_warned {
                 tracing::warn!(
                     "APIService {NAME} does not exist: install the chart, or the API server sends us no requests"
                 );
             }
-            has_warned = are_missing;
+            has_warned = is_missing;
         }
     }
 

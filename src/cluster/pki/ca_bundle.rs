@@ -13,13 +13,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{self, ApiServices, ServiceRef, apply_patch, ca_bundle, skips_verification};
 use super::certificate_bundle::CertificateBundle;
 use super::verification::verify;
 use crate::cluster::requests::{LogOnce, bounded};
+use crate::cluster::timer::sleep_until_due;
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::Clock;
 
@@ -75,11 +76,10 @@ impl CaBundleWriter {
         let mut retries = interval(RETRY_INTERVAL);
         let mut postponed: Option<Instant> = None;
         loop {
-            let due = postponed.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = retries.tick() => {}
-                () = sleep_until(due), if postponed.is_some() => {}
+                () = sleep_until_due(postponed) => {}
                 Ok(()) = self.certificates.changed() => {}
                 Ok(()) = self.apiservices.changed() => {}
             }
@@ -95,14 +95,14 @@ impl CaBundleWriter {
     /// Writes every bundle that is wrong; when to do what had to be postponed.
     async fn write_all(&mut self, apiservices: &ApiServices, bundle: &CertificateBundle) -> Option<Instant> {
         let mut postponed: Option<Instant> = None;
-        let none_is_ours = apiservices.none_is_ours(&self.service);
+        let has_no_apiservice = apiservices.none_points_to(&self.service);
         for (name, object) in apiservices.present() {
             let not_before = self.not_before(name, object, bundle);
             if let Some(at) = not_before.filter(|at| *at > Instant::now()) {
                 postponed = Some(postponed.map_or(at, |earliest| earliest.min(at)));
                 continue;
             }
-            let result = self.ensure(name, object, bundle, none_is_ours).await;
+            let result = self.ensure(name, object, bundle, has_no_apiservice).await;
             let logged = &mut self.histories.entry(name).or_default().logged;
             match result {
                 Ok(()) => drop(logged.clear()),
@@ -127,7 +127,7 @@ impl CaBundleWriter {
         history.foreign_since.map(|since| since + FOREIGN_BUNDLE_GRACE).max(history.not_before)
     }
 
-    /// Writes the bundle when it is wrong. `none_is_ours`: no APIService points to us.
+    /// Writes the bundle when it is wrong. `has_no_apiservice`: no APIService points to us.
     ///
     /// # Errors
     /// Why it cannot be written, and what to do.
@@ -136,11 +136,11 @@ impl CaBundleWriter {
         name: &'static str,
         object: &APIService,
         ours: &CertificateBundle,
-        none_is_ours: bool,
+        has_no_apiservice: bool,
     ) -> Result<(), String> {
         if let Some(owner) = self.service.other_owner(object) {
             // External metrics of another program beside custom metrics of ours are ordinary.
-            if !none_is_ours || name != apiservice::NAME {
+            if !has_no_apiservice || name != apiservice::NAME {
                 return Ok(());
             }
             let ServiceRef { namespace, name } = &self.service;

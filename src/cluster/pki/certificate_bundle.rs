@@ -17,6 +17,18 @@ use x509_parser::pem::parse_x509_pem;
 use super::rotation::{RotationPhase, RotationStep};
 use super::verification::verify;
 
+/// Key of the Secret: every CA to trust, that of the leaf first.
+pub(crate) const CA_CERT: &str = "ca.crt";
+/// Key of the Secret: the key of the first CA.
+pub(crate) const CA_KEY: &str = "ca.key";
+/// Key of the Secret: the leaf.
+pub(crate) const CERT: &str = "tls.crt";
+/// Key of the Secret: the leaf's key.
+pub(crate) const KEY: &str = "tls.key";
+/// Key of the Secret: the CA that is being announced, if any; it is in `ca.crt` too.
+pub(crate) const NEXT_CERT: &str = "next-ca.crt";
+/// Key of the Secret: the key of the CA that is being announced.
+pub(crate) const NEXT_KEY: &str = "next-ca.key";
 const DAY: SignedDuration = SignedDuration::from_hours(24);
 /// Validity of the CA: 10 years; it is private to one installation.
 const CA_DAYS: i32 = 3650;
@@ -92,7 +104,7 @@ pub enum PkiError {
     #[error("{0} is not a PEM certificate")]
     NotACertificate(&'static str),
     /// The CA and its key do not fit.
-    #[error("ca.key and ca.crt cannot sign: {0}")]
+    #[error("{CA_KEY} and {CA_CERT} cannot sign: {0}")]
     Issuer(rcgen::Error),
     /// Issuing failed.
     #[error("no certificate could be issued: {0}")]
@@ -122,7 +134,7 @@ pub(crate) fn take_step(
         }
         RotationStep::Announce => Ok(CertificateBundle { next: Some(new_authority(now)?), ..bundle }),
         RotationStep::Switch => {
-            let Some(signer) = bundle.next else { return Err(PkiError::Missing("next-ca.key")) };
+            let Some(signer) = bundle.next else { return Err(PkiError::Missing(NEXT_KEY)) };
             let (cert, key) = issue_leaf(&signer, names, now)?;
             let old = once(bundle.signer.cert).chain(bundle.old).collect();
             Ok(CertificateBundle { cert, key, signer, next: None, old })
@@ -131,7 +143,7 @@ pub(crate) fn take_step(
     }
 }
 
-/// Its common name has the time of issue, which distinguishes two CAs that are trusted together.
+/// A new CA. Its common name has the time of issue, which distinguishes two CAs that are trusted together.
 fn new_authority(now: Timestamp) -> Result<Authority, PkiError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let mut params = with_validity(CertificateParams::new(Vec::new())?, CA_DAYS, now);
@@ -179,13 +191,13 @@ pub(crate) fn leaf_is_good(
     now: Timestamp,
 ) -> Result<bool, PkiError> {
     let until = now + DAY * RENEW_DAYS;
-    let lasts_with_names = with_certificate("tls.crt", &bundle.cert, |certificate| {
+    let lasts_with_names = with_certificate(CERT, &bundle.cert, |certificate| {
         let known = dns_names(certificate);
         certificate.validity().not_after.timestamp() > until.as_second()
             && names.iter().all(|name| known.contains(name))
     })?;
     let leaf = CertificateDer::from_pem_slice(bundle.cert.as_bytes());
-    let leaf = leaf.map_err(|_| PkiError::NotACertificate("tls.crt"))?;
+    let leaf = leaf.map_err(|_| PkiError::NotACertificate(CERT))?;
     let is_accepted =
         |name: &String| verify(bundle.signer.cert.as_bytes(), std::slice::from_ref(&leaf), name, now).is_ok();
     Ok(lasts_with_names && names.first().is_none_or(is_accepted))
@@ -193,7 +205,7 @@ pub(crate) fn leaf_is_good(
 
 /// `ours`, and the other names of the leaf, [`MAX_NAMES`] in all: another instance may want those.
 pub(crate) fn merge_names(ours: &[String], bundle: &CertificateBundle) -> Vec<String> {
-    let known = with_certificate("tls.crt", &bundle.cert, dns_names).unwrap_or_default();
+    let known = with_certificate(CERT, &bundle.cert, dns_names).unwrap_or_default();
     let others = known.into_iter().filter(|name| name.is_ascii() && !ours.contains(name));
     ours.iter().cloned().chain(others).take(MAX_NAMES).collect()
 }
@@ -211,7 +223,7 @@ pub(crate) enum CaLifetime {
 
 /// The lifetime of `bundle`'s CA.
 pub(crate) fn ca_lifetime(bundle: &CertificateBundle, now: Timestamp) -> Result<CaLifetime, PkiError> {
-    let end = with_certificate("ca.crt", &bundle.signer.cert, |ca| ca.validity().not_after.timestamp())?;
+    let end = with_certificate(CA_CERT, &bundle.signer.cert, |ca| ca.validity().not_after.timestamp())?;
     Ok(if end <= now.as_second() {
         CaLifetime::Expired
     } else if end <= (now + DAY * REPLACE_DAYS).as_second() {

@@ -12,16 +12,17 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, sleep, sleep_until};
+use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{ApiServices, ServiceRef};
 use super::certificate_bundle::{
-    Authority, CaLifetime, CertificateBundle, PkiError, ca_lifetime, issue, leaf_is_good, merge_names,
-    split_pem, take_step,
+    Authority, CA_CERT, CA_KEY, CERT, CaLifetime, CertificateBundle, KEY, NEXT_CERT, NEXT_KEY, PkiError,
+    ca_lifetime, issue, leaf_is_good, merge_names, split_pem, take_step,
 };
 use super::rotation::{RotationInputs, RotationPhase, RotationStep, next_step};
-use crate::cluster::requests::{LogOnce, RequestError, bounded};
+use crate::cluster::requests::{LogOnce, MANAGED_BY, RequestError, bounded};
+use crate::cluster::timer::sleep_until_due;
 use crate::cluster::watch::watch_health::{WatchHealth, watch_object};
 use crate::engine::Clock;
 
@@ -47,18 +48,6 @@ pub const ROTATE_ANNOTATION: &str = "wva.llmd.ai/rotate-ca";
 pub const ROTATED_ANNOTATION: &str = "wva.llmd.ai/rotated-ca";
 /// The type of a Secret with a certificate and its key, as `kubectl create secret tls` creates it.
 const SECRET_TYPE: &str = "kubernetes.io/tls";
-/// Key of the Secret: every CA to trust, that of the leaf first.
-const CA_CERT: &str = "ca.crt";
-/// Key of the Secret: the key of the first CA.
-const CA_KEY: &str = "ca.key";
-/// Key of the Secret: the leaf.
-const CERT: &str = "tls.crt";
-/// Key of the Secret: the leaf's key.
-const KEY: &str = "tls.key";
-/// Key of the Secret: the CA that is being announced, if any; it is in `ca.crt` too.
-const NEXT_CERT: &str = "next-ca.crt";
-/// Key of the Secret: the key of the CA that is being announced.
-const NEXT_KEY: &str = "next-ca.key";
 
 /// Which Secret, and for which names.
 #[derive(Debug, Clone)]
@@ -139,9 +128,16 @@ pub struct CertificateManager {
     clock: Arc<dyn Clock>,
     /// The APIServices, where they verify these certificates.
     apiservices: Option<watch::Receiver<ApiServices>>,
-    /// When this instance last renewed the leaf, and the new leaf.
-    renewed: Option<(Instant, String)>,
+    /// The last renewal of the leaf by this instance.
+    renewed: Option<Renewal>,
     logged: LogOnce,
+}
+
+/// A renewal of the leaf.
+struct Renewal {
+    at: Instant,
+    /// The new leaf.
+    cert: String,
 }
 
 /// The certificates that this instance has seen, and since when.
@@ -195,9 +191,7 @@ impl CertificateManager {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = ticks.tick() => self.update(&mut observed, &publish).await,
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
-                    self.update(&mut observed, &publish).await;
-                }
+                () = sleep_until_due(due) => self.update(&mut observed, &publish).await,
                 () = changed(&mut apiservices) => {}
                 Some(state) = states.next() => match state {
                     Ok(secret) => {
@@ -229,7 +223,7 @@ impl CertificateManager {
         let carry = self
             .apiservices
             .as_ref()
-            .is_none_or(|apiservices| apiservices.borrow().carry(service, &observed.trust));
+            .is_none_or(|apiservices| apiservices.borrow().all_carry(service, &observed.trust));
         observed.carried_since = carry.then(|| observed.carried_since.unwrap_or_else(Instant::now));
     }
 
@@ -245,9 +239,9 @@ impl CertificateManager {
 
     /// When a postponed renewal is due: another writer replaced our leaf by one that we would renew.
     fn renewal_at(&self, observed: &ObservedBundle) -> Option<Instant> {
-        let (at, _) = self.renewed.as_ref().filter(|(_, cert)| *cert != observed.bundle.cert)?;
+        let renewed = self.renewed.as_ref().filter(|renewed| renewed.cert != observed.bundle.cert)?;
         let is_good = leaf_is_good(&observed.bundle, &self.settings.names(), self.clock.now());
-        (!is_good.unwrap_or(true)).then_some(*at + MIN_RENEW_INTERVAL)
+        (!is_good.unwrap_or(true)).then_some(renewed.at + MIN_RENEW_INTERVAL)
     }
 
     fn needs_update(&self, secret: &Secret, observed: &ObservedBundle) -> bool {
@@ -308,7 +302,7 @@ impl CertificateManager {
             match self.write(&changed, replaced).await {
                 Ok(()) => {
                     if renews {
-                        self.renewed = Some((Instant::now(), changed.cert.clone()));
+                        self.renewed = Some(Renewal { at: Instant::now(), cert: changed.cert.clone() });
                     }
                     return Ok(changed);
                 }
@@ -341,7 +335,7 @@ impl CertificateManager {
     }
 
     fn has_just_renewed(&self) -> bool {
-        self.renewed.as_ref().is_some_and(|(at, _)| at.elapsed() < MIN_RENEW_INTERVAL)
+        self.renewed.as_ref().is_some_and(|renewed| renewed.at.elapsed() < MIN_RENEW_INTERVAL)
     }
 
     fn take_step(
@@ -386,8 +380,7 @@ impl CertificateManager {
                 (bounded(self.api.replace(name, &parameters, &secret)).await, describe(step))
             }
             None => {
-                let managed_by = ("app.kubernetes.io/managed-by".to_owned(), "wva".to_owned());
-                let labels = Some([managed_by].into());
+                let labels = Some([MANAGED_BY].map(|(key, value)| (key.into(), value.into())).into());
                 let metadata = ObjectMeta { name: Some(name.clone()), labels, ..ObjectMeta::default() };
                 let secret = Secret { metadata, data, type_: Some(SECRET_TYPE.into()), ..Secret::default() };
                 let created = bounded(self.api.create(&parameters, &secret)).await;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceCondition};
 use kube::ResourceExt;
 use kube::api::{Api, PatchParams};
@@ -17,13 +18,14 @@ use prometheus_client::registry::Registry;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{ApiServices, NAMES, ServiceRef, apply_patch, ca_bundle, skips_verification};
 use super::certificate_bundle::CertificateBundle;
 use super::verification::{Fault, Refusal, verify};
 use crate::cluster::requests::bounded;
+use crate::cluster::timer::sleep_until_due;
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::Clock;
 
@@ -90,14 +92,27 @@ pub struct SelfCheck {
 /// The last results for one APIService, and what was reported of them.
 #[derive(Default)]
 struct CheckHistory {
-    /// The last validity, and since when it has been the same.
-    valid: Option<(Option<bool>, Instant)>,
-    /// Status and reason in the log.
-    logged: Option<(&'static str, &'static str)>,
-    /// Status and reason in an event, or that none was needed.
-    recorded: Option<(&'static str, &'static str)>,
+    validity: Option<Validity>,
+    /// In the log.
+    logged: Option<StatusReason>,
+    /// In an event, or none was needed.
+    recorded: Option<StatusReason>,
     /// When the condition was last written.
     written: Option<Instant>,
+}
+
+/// The last validity, and since when it has been the same.
+#[derive(Clone, Copy)]
+struct Validity {
+    valid: Option<bool>,
+    since: Instant,
+}
+
+/// Status and reason of the condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StatusReason {
+    status: &'static str,
+    reason: &'static str,
 }
 
 /// By the name of the APIService.
@@ -105,8 +120,7 @@ type Histories = BTreeMap<&'static str, CheckHistory>;
 
 /// The result of a check: the condition, and whether the API server sends us requests by this bundle.
 struct CheckResult {
-    status: &'static str,
-    reason: &'static str,
+    verdict: StatusReason,
     message: String,
     /// `None` when the check could not be done.
     valid: Option<bool>,
@@ -114,11 +128,12 @@ struct CheckResult {
 
 impl CheckResult {
     fn verified(message: &str) -> Self {
-        Self { status: "True", reason: "Verified", message: message.into(), valid: Some(true) }
+        let verdict = StatusReason { status: "True", reason: "Verified" };
+        Self { verdict, message: message.into(), valid: Some(true) }
     }
 
     fn unknown(reason: &'static str, message: &str, valid: Option<bool>) -> Self {
-        Self { status: "Unknown", reason, message: message.into(), valid }
+        Self { verdict: StatusReason { status: "Unknown", reason }, message: message.into(), valid }
     }
 }
 
@@ -132,7 +147,7 @@ impl SelfCheck {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = ticks.tick() => {}
-                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
+                () = sleep_until_due(due) => {}
                 Ok(()) = self.apiservices.changed() => {}
                 Ok(()) = self.certificates.changed() => {}
             }
@@ -146,7 +161,7 @@ impl SelfCheck {
 
     /// Checks every APIService that points to us; when to check again before the next regular time.
     async fn check_all(&self, apiservices: &ApiServices, histories: &mut Histories) -> Option<Instant> {
-        let ours: BTreeMap<_, _> = apiservices.ours(&self.service).collect();
+        let ours: BTreeMap<_, _> = apiservices.pointing_to(&self.service).collect();
         for name in NAMES.into_iter().filter(|name| !ours.contains_key(name)) {
             self.metrics.valid.remove(&ApiServiceLabel { apiservice: name });
             // Only once: it may point to another installation of wva now, which reports itself.
@@ -206,7 +221,8 @@ impl SelfCheck {
             }
         }
         message += &format!("; {}", next_step(fault, self.has_own_files));
-        CheckResult { status: "False", reason: fault.reason(), message, valid: Some(false) }
+        let verdict = StatusReason { status: "False", reason: fault.reason() };
+        CheckResult { verdict, message, valid: Some(false) }
     }
 
     /// Reports a result that lasts; when to check again.
@@ -217,8 +233,9 @@ impl SelfCheck {
         result: &CheckResult,
         history: &mut CheckHistory,
     ) -> Option<Instant> {
-        let same = history.valid.filter(|(valid, _)| *valid == result.valid);
-        let (_, since) = *history.valid.insert(same.unwrap_or_else(|| (result.valid, Instant::now())));
+        let same = history.validity.filter(|known| known.valid == result.valid);
+        let new = || Validity { valid: result.valid, since: Instant::now() };
+        let since = history.validity.insert(same.unwrap_or_else(new)).since;
         let is_confirmed = result.valid == Some(true) || since.elapsed() >= self.confirm;
         let label = ApiServiceLabel { apiservice: name };
         match result.valid {
@@ -236,31 +253,30 @@ impl SelfCheck {
 
     /// Logs a result and records an event, once each. An event for which there is no room is recorded the next time.
     fn log_and_record(&self, object: &APIService, result: &CheckResult, history: &mut CheckHistory) {
-        let CheckResult { status, reason, message, .. } = result;
-        let now = Some((*status, *reason));
+        let CheckResult { verdict, message, .. } = result;
         let written = condition(object, CONDITION).map(|condition| condition.status.as_str());
-        let before = |reported: Option<(&'static str, _)>| reported.map(|(status, _)| status).or(written);
-        if history.logged != now {
+        let before = |reported: Option<StatusReason>| reported.map(|verdict| verdict.status).or(written);
+        if history.logged != Some(*verdict) {
             let name = object.name_any();
-            match (before(history.logged), *status) {
+            match (before(history.logged), verdict.status) {
                 (_, "False" | "Unknown") => tracing::warn!("APIService {name}: {message}"),
                 (Some("False" | "Unknown"), _) => tracing::info!("APIService {name}: {message}"),
                 _ => {}
             }
-            history.logged = now;
+            history.logged = Some(*verdict);
         }
-        if *status == "Unknown" || history.recorded == now {
+        if verdict.status == "Unknown" || history.recorded == Some(*verdict) {
             return;
         }
         let record =
             |type_, reason| self.events.record(NewEvent::about(object, type_, reason, message.clone()));
-        let is_recorded = match (before(history.recorded), *status) {
+        let is_recorded = match (before(history.recorded), verdict.status) {
             (_, "False") => record(EventType::Warning, "CABundleNotVerified"),
             (Some("False"), _) => record(EventType::Normal, CONDITION),
             _ => true,
         };
         if is_recorded {
-            history.recorded = now;
+            history.recorded = Some(*verdict);
         }
     }
 
@@ -271,11 +287,12 @@ impl SelfCheck {
         result: &CheckResult,
         history: &mut CheckHistory,
     ) -> Option<Instant> {
-        let CheckResult { status, reason, message, .. } = result;
+        let CheckResult { verdict: StatusReason { status, reason }, message, .. } = result;
         let old = condition(object, CONDITION);
         let is_same = |old: &APIServiceCondition| {
-            (&*old.status, old.reason.as_deref(), old.message.as_deref())
-                == (*status, Some(*reason), Some(&**message))
+            old.status == *status
+                && old.reason.as_deref() == Some(*reason)
+                && old.message.as_ref() == Some(message)
         };
         if old.is_some_and(is_same) {
             return None;
@@ -285,11 +302,9 @@ impl SelfCheck {
             return next;
         }
         history.written = Some(Instant::now());
-        // Whole seconds, as the API has them.
-        let now = || json!(self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         let same_status = old.filter(|old| old.status == *status);
-        let since = same_status.and_then(|old| old.last_transition_time.as_ref());
-        let since = since.map_or_else(now, |since| json!(since));
+        let since = same_status.and_then(|old| old.last_transition_time.clone());
+        let since = since.unwrap_or_else(|| Time(self.clock.now()));
         let condition = json!({
             "type": CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
         });
