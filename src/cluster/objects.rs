@@ -2,13 +2,29 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::model::{InvalidVariant, Variant};
 
 use super::crd::VariantAutoscalingStatus;
 
-/// Namespace and name.
-pub(crate) type ObjectKey = (Box<str>, Box<str>);
+/// What identifies an object of one kind. The namespace of a cluster object is empty.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ObjectKey {
+    pub(crate) namespace: Box<str>,
+    pub(crate) name: Box<str>,
+}
+
+impl ObjectKey {
+    pub(crate) fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    pub(crate) fn of(metadata: &ObjectMeta) -> Self {
+        let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
+        Self { namespace: text(&metadata.namespace), name: text(&metadata.name) }
+    }
+}
 
 /// Node labels that name an accelerator, in the order they are looked for.
 pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
@@ -35,18 +51,18 @@ pub struct VariantObject {
     pub status: Option<VariantAutoscalingStatus>,
 }
 
-/// A pod of a variant, with what it takes to write its deletion cost.
+/// A pod of a variant, with its deletion cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MarkedPod {
+pub struct PodWithCost {
     /// Its name.
-    pub pod: SmolStr,
-    /// Its annotation as stored.
-    pub mark: DeletionCostMark,
+    pub name: SmolStr,
+    /// Its deletion cost as stored.
+    pub stored: StoredCost,
 }
 
 /// What is kept of a pod so that its deletion cost can be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeletionCostMark {
+pub struct StoredCost {
     /// Its uid: nothing is written to a later pod of the same name, and nothing is created.
     pub uid: Arc<str>,
     /// The deletion cost it has, if any.

@@ -29,11 +29,9 @@ use super::watch_health::{watch_config, watch_events};
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use crate::cluster::objects::{ObjectKey, VariantObject};
 use crate::cluster::text::plain;
+use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
 use crate::engine::{Cluster, ClusterView};
 
-/// How long changes are gathered before the state is rebuilt: at most 10 rebuilds a second, and a change is seen well
-/// before the next evaluation (5 s).
-const DEBOUNCE: Duration = Duration::from_millis(100);
 /// How long the first state waits for lists that the service account may lack the right to: namespaces, and nodes where
 /// they are a limit. After that no namespace counts as excluded, and there is no inventory.
 const OPTIONAL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -121,14 +119,13 @@ impl ClusterWatch {
         let mut nodes_deadline = namespaces_deadline;
         let mut rebuild_at: Option<Instant> = None;
         loop {
-            let due = rebuild_at.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = sleep_until(namespaces_deadline), if !store.ignores_exclusions => {
                     store.ignores_exclusions = true;
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
-                () = sleep_until(due), if rebuild_at.is_some() => {
+                () = sleep_until_due(rebuild_at) => {
                     self.newest.send_replace(Arc::new(store.state()));
                     rebuild_at = None;
                 }
@@ -147,12 +144,12 @@ impl ClusterWatch {
                 }
                 Some(change) = changes.next() => {
                     if change(&mut store) {
-                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
                     }
                 }
                 Some(event) = nodes.next() => {
                     if store.nodes.apply(event) {
-                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
                     }
                 }
             }
@@ -173,7 +170,7 @@ impl ClusterWatch {
         let pods = guarded_events("Pods", RBAC_HINT, pods, move |pod| watched_pod(pod, with_deletion_cost));
         let replica_sets = watcher(self.api::<PartialReplicaSet>(), watch_config());
         let replica_sets = store_events("ReplicaSets", RBAC_HINT, replica_sets, |set: PartialReplicaSet| {
-            (object_key(&set.metadata), replica_set_owner(&set))
+            (ObjectKey::of(&set.metadata), replica_set_owner(&set))
         });
         let mut changes = stream::select_all([
             changes_by(variants, |store, event| store.variants.apply(event)),
@@ -189,11 +186,10 @@ impl ClusterWatch {
     }
 
     fn excluded_namespaces(&self) -> impl Stream<Item = StoreEvent<()>> + Send + use<> {
-        let hint =
-            "update the chart's ClusterRole; until then the annotation wva.llmd.ai/exclude has no effect";
+        let hint = "update the chart's ClusterRole; until then no namespace is excluded";
         let namespaces = watcher(Api::<PartialNamespace>::all(self.client.clone()), watch_config());
         store_events("Namespaces", hint, namespaces, |namespace: PartialNamespace| {
-            (object_key(&namespace.metadata), is_excluded(&namespace.metadata).then_some(()))
+            (ObjectKey::of(&namespace.metadata), is_excluded(&namespace.metadata).then_some(()))
         })
     }
 
@@ -232,11 +228,6 @@ fn changes_by<V: Send + 'static>(
     events.map(move |event| Box::new(move |store: &mut ClusterStore| apply(store, event)) as Change).boxed()
 }
 
-pub(crate) fn object_key(metadata: &ObjectMeta) -> ObjectKey {
-    let text = |name: &Option<String>| name.as_deref().unwrap_or_default().into();
-    (text(&metadata.namespace), text(&metadata.name))
-}
-
 /// The events of a watch whose objects may fail to parse: `convert` gets these too.
 fn guarded_events<K, V>(
     resource: &'static str,
@@ -251,11 +242,11 @@ where
     let mut logged = false;
     store_events(resource, hint, events, move |ParseGuard(object)| {
         let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
-        let key = object_key(metadata);
+        let key = ObjectKey::of(metadata);
         if let Err(invalid) = &object
             && !std::mem::replace(&mut logged, true)
         {
-            let (namespace, name) = &key;
+            let ObjectKey { namespace, name } = &key;
             let error = plain(&invalid.error, MAX_ERROR_BYTES);
             tracing::warn!(%namespace, %name, error, "cannot parse an object of {resource}; further ones are not logged");
         }
@@ -307,7 +298,7 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
 /// Applies an event, and logs the excluded namespaces when they have changed.
 fn apply_exclusion(excluded: &mut ObjectStore<()>, event: StoreEvent<()>) -> bool {
     let names =
-        |excluded: &ObjectStore<()>| excluded.iter().map(|((_, name), ())| name.clone()).collect::<Vec<_>>();
+        |excluded: &ObjectStore<()>| excluded.iter().map(|(key, ())| key.name.clone()).collect::<Vec<_>>();
     let before = names(excluded);
     let changed = excluded.apply(event);
     let now = names(excluded);
@@ -318,7 +309,8 @@ fn apply_exclusion(excluded: &mut ObjectStore<()>, event: StoreEvent<()>) -> boo
 }
 
 fn is_excluded(metadata: &ObjectMeta) -> bool {
-    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(EXCLUDE_ANNOTATION));
+    let annotation =
+        metadata.annotations.as_ref().and_then(|annotations| annotations.get(EXCLUDE_ANNOTATION));
     annotation.is_some_and(|value| value == "true")
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
@@ -12,15 +11,15 @@ use kube::Resource;
 use kube::api::Api;
 use kube::runtime::watcher::watcher;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_watch::{object_key, store_events};
+use super::cluster_watch::store_events;
 use super::object_store::{ObjectStore, StoreEvent};
 use super::watch_health::watch_config;
+use crate::cluster::objects::ObjectKey;
+use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
 
-/// How long changes are gathered: what one `kubectl apply` changes is seen as one change.
-const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Bounds of a ConfigMap outside the release namespace. Any tenant may create them, in all of its namespaces, and each entry
 /// becomes a whole policy.
 const MAX_TENANT_BYTES: usize = 64 * 1024;
@@ -86,18 +85,17 @@ impl ConfigMapWatch {
         let mut changes = self.changes();
         let mut stores: Vec<ObjectStore<WatchedConfigMap>> =
             changes.iter().map(|_| ObjectStore::default()).collect();
-        let mut due: Option<Instant> = None;
+        let mut merge_at: Option<Instant> = None;
         loop {
-            let at = due.unwrap_or_else(Instant::now);
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = sleep_until(at), if due.is_some() => {
+                () = sleep_until_due(merge_at) => {
                     self.newest.send_replace(Arc::new(merge(&stores)));
-                    due = None;
+                    merge_at = None;
                 }
                 Some((index, event)) = changes.next() => {
                     if stores.get_mut(index).is_some_and(|store| store.apply(event)) {
-                        due.get_or_insert_with(|| Instant::now() + DEBOUNCE);
+                        merge_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
                     }
                 }
             }
@@ -128,7 +126,7 @@ impl ConfigMapWatch {
             let by_name = watch_config().fields(&format!("metadata.name={name}"));
             let release_namespace = release_namespace.clone();
             let convert =
-                move |map: ConfigMap| (object_key(&map.metadata), Some(watched(map, &release_namespace)));
+                move |map: ConfigMap| (ObjectKey::of(&map.metadata), Some(watched(map, &release_namespace)));
             let events = store_events("ConfigMaps", RBAC_HINT, watcher(api, by_name), convert);
             events.map(move |event| (index, event)).boxed()
         });
@@ -140,7 +138,7 @@ fn merge(stores: &[ObjectStore<WatchedConfigMap>]) -> ConfigMaps {
     let maps = stores
         .iter()
         .flat_map(ObjectStore::iter)
-        .map(|((namespace, name), map)| ((namespace.to_string(), name.to_string()), map.clone()));
+        .map(|(key, map)| ((key.namespace.to_string(), key.name.to_string()), map.clone()));
     ConfigMaps { listed: stores.iter().all(ObjectStore::has_listed), maps: maps.collect() }
 }
 

@@ -61,7 +61,7 @@ fn model(id: &str) -> Result<SmolStr, String> {
         return Err("spec.modelID is empty: set it to the model_name of the serving metrics".into());
     }
     let count = id.chars().count();
-    if count > MAX_MODEL_ID_CHARS as usize {
+    if count > MAX_MODEL_ID_CHARS {
         let problem = format!("has {count} characters: {allowed}, and have at most {MAX_MODEL_ID_CHARS}");
         return Err(format!("spec.modelID {} {problem}", quoted(id)));
     }
@@ -102,13 +102,13 @@ fn is_object_name(name: &str) -> bool {
         ends.is_some_and(|(first, last)| is_alphanumeric(*first) && is_alphanumeric(*last))
             && bytes.iter().all(|byte| is_alphanumeric(*byte) || *byte == b'-')
     };
-    name.len() <= MAX_TARGET_NAME_CHARS as usize && name.split('.').all(is_label)
+    name.len() <= MAX_TARGET_NAME_CHARS && name.split('.').all(is_label)
 }
 
 fn cost(text: Option<&str>) -> Result<Cost, String> {
     let value = match text {
         None | Some("") => Ok(Variant::DEFAULT_COST),
-        Some(text) if text.len() > MAX_COST_CHARS as usize => {
+        Some(text) if text.len() > MAX_COST_CHARS => {
             Err(format!("it has {} characters and may have {MAX_COST_CHARS}", text.len()))
         }
         Some(text) => text.parse::<f64>().map_err(|error| error.to_string()),

@@ -16,4 +16,4 @@ pub(crate) mod watch_health;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};
 pub use config_maps::{ConfigMapReader, ConfigMapWatch};
 pub use object_store::ClusterState;
-pub use trust::{Trust, TrustWatch};
+pub use trust::{TrustData, TrustWatch};

@@ -13,7 +13,7 @@ use super::claims::{claims, split_by_validity};
 use super::convert::{ScaleTarget, stored_replicas};
 use super::inventory::{NodeGpus, PodGpus, gpus_in_use, inventory, oldest_unlabelled};
 use super::pods::WatchedPod;
-use crate::cluster::objects::{MarkedPod, ObjectKey, VariantObject};
+use crate::cluster::objects::{ObjectKey, PodWithCost, VariantObject};
 use crate::engine::{ClusterView, Endpoint};
 
 /// An event of a watch, with the key and what is kept of the object; `None` for an object that is not kept.
@@ -72,7 +72,7 @@ impl<V: PartialEq> ObjectStore<V> {
     }
 
     fn get(&self, namespace: &str, name: &str) -> Option<&V> {
-        self.live.get(&(namespace.into(), name.into()))
+        self.live.get(&ObjectKey::new(namespace, name))
     }
 }
 
@@ -113,23 +113,22 @@ pub struct ClusterState {
     /// The objects behind it, for the status writer.
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
     /// The pods of variants; empty unless their deletion costs are written.
-    pub pods: BTreeMap<VariantId, Vec<MarkedPod>>,
+    pub pods: BTreeMap<VariantId, Vec<PodWithCost>>,
 }
 
 impl ClusterStore {
     /// Joins scale targets and pods to variants.
     pub(crate) fn state(&self) -> ClusterState {
-        let excluded: BTreeSet<SmolStr> =
-            self.excluded.iter().map(|((_, name), ())| (&**name).into()).collect();
+        let excluded: BTreeSet<SmolStr> = self.excluded.iter().map(|(key, ())| (&*key.name).into()).collect();
         let objects: BTreeMap<_, _> = self
             .variants
             .iter()
-            .filter(|((namespace, _), _)| !excluded.contains(&**namespace))
-            .map(|((namespace, name), object)| (VariantId::new(&**namespace, &**name), object.clone()))
+            .filter(|(key, _)| !excluded.contains(&*key.namespace))
+            .map(|(key, object)| (VariantId::new(&*key.namespace, &*key.name), object.clone()))
             .collect();
         let (variants, invalid) = split_by_validity(&objects);
         let (pods, other_pods) = self.pods_by_target(&variants);
-        let mut marked = BTreeMap::new();
+        let mut with_cost = BTreeMap::new();
         let mut view = ClusterView {
             synced: self.has_synced(),
             claims: claims(&objects),
@@ -139,7 +138,7 @@ impl ClusterStore {
         };
         if self.nodes.listed {
             view.inventory = Some(inventory(self.nodes.live.values()));
-            let nodes = || self.nodes.iter().map(|((_, name), gpus)| (&**name, gpus));
+            let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
             view.elsewhere = gpus_in_use(nodes(), &other_pods);
             view.unlabelled = oldest_unlabelled(nodes());
         }
@@ -147,13 +146,13 @@ impl ClusterStore {
             let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
             let pods = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
             view.endpoints.extend(pods.iter().filter_map(|(key, pod)| endpoint(key, pod)));
-            let markable = markable_pods(pods);
-            if !markable.is_empty() {
-                marked.insert(variant.id.clone(), markable);
+            let costs = deletion_costs(pods);
+            if !costs.is_empty() {
+                with_cost.insert(variant.id.clone(), costs);
             }
             view.variants.push(variant_state(variant, object, target, pods));
         }
-        ClusterState { view: Arc::new(view), objects, pods: marked }
+        ClusterState { view: Arc::new(view), objects, pods: with_cost }
     }
 
     /// True when every watch has listed once.
@@ -194,12 +193,12 @@ impl ClusterStore {
 }
 
 /// The pods whose deletion cost can be written; one that is terminating needs none.
-fn markable_pods(pods: &[(&ObjectKey, &WatchedPod)]) -> Vec<MarkedPod> {
+fn deletion_costs(pods: &[(&ObjectKey, &WatchedPod)]) -> Vec<PodWithCost> {
     let staying = pods.iter().filter(|(_, pod)| pod.phase != Phase::Terminating);
-    let marked = staying.filter_map(|((_, name), pod)| {
-        Some(MarkedPod { pod: (&**name).into(), mark: pod.mark.as_deref()?.clone() })
+    let with_cost = staying.filter_map(|(key, pod)| {
+        Some(PodWithCost { name: (&*key.name).into(), stored: pod.deletion_cost.as_deref()?.clone() })
     });
-    marked.collect()
+    with_cost.collect()
 }
 
 fn variant_state(
@@ -223,9 +222,9 @@ fn variant_state(
     }
 }
 
-fn replica((_, name): &ObjectKey, pod: &WatchedPod) -> Pod {
+fn replica(key: &ObjectKey, pod: &WatchedPod) -> Pod {
     Pod {
-        name: (&**name).into(),
+        name: (&*key.name).into(),
         phase: pod.phase,
         created: pod.created,
         ready_since: pod.ready_since,
@@ -234,9 +233,9 @@ fn replica((_, name): &ObjectKey, pod: &WatchedPod) -> Pod {
 }
 
 /// Where the metrics of a Ready pod are. Other pods refuse connections, or answer before they serve.
-fn endpoint((namespace, name): &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
+fn endpoint(key: &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
     let (ip, port) = pod.address.filter(|_| pod.phase == Phase::Ready)?;
-    Some(Endpoint { namespace: namespace.to_string(), pod: name.to_string(), ip, port })
+    Some(Endpoint { namespace: key.namespace.to_string(), pod: key.name.to_string(), ip, port })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use wva_core::snapshot::Phase;
 
 use super::inventory::PodGpus;
 use super::partial_objects::{PartialPod, PodCondition, controller_uid};
-use crate::cluster::objects::{DELETION_COST_ANNOTATION, DeletionCostMark};
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, StoredCost};
 
 /// Annotation of a pod: the port of its metrics.
 const PORT_ANNOTATION: &str = "prometheus.io/port";
@@ -31,7 +31,7 @@ pub(crate) struct WatchedPod {
     pub(crate) address: Option<(IpAddr, u16)>,
     pub(crate) gpus: Option<PodGpus>,
     /// `None` unless deletion costs are written.
-    pub(crate) mark: Option<Box<DeletionCostMark>>,
+    pub(crate) deletion_cost: Option<Box<StoredCost>>,
 }
 
 impl WatchedPod {
@@ -53,17 +53,18 @@ impl WatchedPod {
             ready_since: ready_since(pod),
             address: ip.map(|ip| (ip, metrics_port(pod))),
             gpus,
-            mark: None,
+            deletion_cost: None,
         })
     }
 
     /// Keeps what it takes to write the deletion cost too. A cost that is no number counts as none, as it does for a
     /// ReplicaSet.
     pub(crate) fn with_deletion_cost(self, metadata: &ObjectMeta) -> Self {
-        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(DELETION_COST_ANNOTATION));
+        let annotation =
+            metadata.annotations.as_ref().and_then(|annotations| annotations.get(DELETION_COST_ANNOTATION));
         let cost = annotation.and_then(|text| text.parse().ok());
         let uid = metadata.uid.as_deref().unwrap_or_default().into();
-        Self { mark: Some(Box::new(DeletionCostMark { uid, cost })), ..self }
+        Self { deletion_cost: Some(Box::new(StoredCost { uid, cost })), ..self }
     }
 }
 
@@ -101,8 +102,9 @@ fn phase(pod: &PartialPod) -> Phase {
 /// The port of a pod's metrics: from its annotation, else its named container port, else vLLM's default.
 fn metrics_port(pod: &PartialPod) -> u16 {
     let annotations = pod.metadata.annotations.as_ref();
-    let annotated =
-        annotations.and_then(|all| all.get(PORT_ANNOTATION)).and_then(|text| text.trim().parse().ok());
+    let annotated = annotations
+        .and_then(|annotations| annotations.get(PORT_ANNOTATION))
+        .and_then(|text| text.trim().parse().ok());
     let named = || {
         PORT_NAMES.iter().find_map(|name| {
             let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
@@ -171,15 +173,16 @@ mod tests {
 
     #[test]
     fn a_deletion_cost_that_is_no_number_counts_as_none() {
-        let mark = |text: &str| {
+        let stored = |text: &str| {
             let pod = pod(
                 json!({ "metadata.annotations": { DELETION_COST_ANNOTATION: text }, "metadata.uid": "p-1" }),
             );
-            let mark = *WatchedPod::from_pod(&pod).unwrap().with_deletion_cost(&pod.metadata).mark.unwrap();
-            (mark.uid.to_string(), mark.cost)
+            let watched = WatchedPod::from_pod(&pod).unwrap().with_deletion_cost(&pod.metadata);
+            let stored = watched.deletion_cost.unwrap();
+            (stored.uid.to_string(), stored.cost)
         };
-        assert_eq!(mark("-1000"), ("p-1".into(), Some(-1000)));
-        assert_eq!(mark("cheap"), ("p-1".into(), None));
+        assert_eq!(stored("-1000"), ("p-1".into(), Some(-1000)));
+        assert_eq!(stored("cheap"), ("p-1".into(), None));
     }
 
     #[test]

@@ -17,18 +17,18 @@ const NAMESPACE: &str = "kube-system";
 const NAME: &str = "extension-apiserver-authentication";
 
 /// The ConfigMap's data; `None` until it has been read. When the ConfigMap is deleted, the last data stays.
-pub type Trust = Option<BTreeMap<String, String>>;
+pub type TrustData = Option<BTreeMap<String, String>>;
 
 /// Watches the ConfigMap. [`TrustWatch::run`] it in a task.
 pub struct TrustWatch {
     client: kube::Client,
-    publish: watch::Sender<Trust>,
+    publish: watch::Sender<TrustData>,
 }
 
 impl TrustWatch {
     /// A watch that has not started, and where to read the data.
     #[must_use]
-    pub fn new(client: kube::Client) -> (Self, watch::Receiver<Trust>) {
+    pub fn new(client: kube::Client) -> (Self, watch::Receiver<TrustData>) {
         let (publish, trust) = watch::channel(None);
         (Self { client, publish }, trust)
     }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use wva_core::pod_deletion_order::DeletionOrder;
 
-use crate::cluster::objects::{DELETION_COST_ANNOTATION, MarkedPod};
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, PodWithCost};
 use crate::cluster::requests::{FIELD_MANAGER, LogOnce, RequestError, bounded};
 use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
@@ -36,7 +36,7 @@ const MIN_BACKOFF: Duration = Duration::from_secs(30);
 /// The longest such wait, and that for a pod whose annotation another field manager set.
 const MAX_BACKOFF: Duration = Duration::from_secs(300);
 /// Writes at a time.
-const CONCURRENCY: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 /// The pause after that many writes: at most 100 writes a second.
 const BATCH_INTERVAL: Duration = Duration::from_millis(80);
 /// Most writes after one evaluation. With one evaluation in 5 s that is 20 a second, a fifth of what statuses may take.
@@ -96,12 +96,19 @@ impl PodBackoff {
     }
 }
 
-/// An annotation to be set, or removed.
+/// What is to become of the cost of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CostChange {
+    Set(i32),
+    Remove,
+}
+
+/// A change that is to be written.
 #[derive(Debug)]
 struct CostUpdate {
     namespace: SmolStr,
-    pod: MarkedPod,
-    cost: Option<i32>,
+    pod: PodWithCost,
+    change: CostChange,
 }
 
 impl DeletionCostWriter {
@@ -134,13 +141,13 @@ impl DeletionCostWriter {
         let now = Instant::now();
         self.backoffs.retain(|_, backoff| !backoff.is_expired(now));
         let updates = updates(published, &self.cluster.state(), &self.backoffs, now);
-        for batch in updates.chunks(CONCURRENCY) {
+        for batch in updates.chunks(MAX_CONCURRENT_WRITES) {
             if !self.leadership.borrow().is_mine() {
                 return;
             }
             let results = join_all(batch.iter().map(|update| self.write(update))).await;
             let failures =
-                batch.iter().zip(results).filter(|(update, result)| !self.note(update, result)).count();
+                batch.iter().zip(results).filter(|(update, result)| !self.record(update, result)).count();
             if failures > 0 {
                 return;
             }
@@ -153,23 +160,25 @@ impl DeletionCostWriter {
         let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.client.clone(), &update.namespace);
         let patch = Patch::Apply(body(update));
         let parameters = PatchParams::apply(FIELD_MANAGER);
-        bounded(api.patch(&update.pod.pod, &parameters, &patch)).await.map(drop)
+        bounded(api.patch(&update.pod.name, &parameters, &patch)).await.map(drop)
     }
 
     /// Counts and logs the result of a write; false when it failed.
-    fn note(&mut self, update: &CostUpdate, result: &Result<(), RequestError>) -> bool {
-        let CostUpdate { namespace, pod: MarkedPod { pod, mark }, cost } = update;
-        let before = self.backoffs.get(&mark.uid);
+    fn record(&mut self, update: &CostUpdate, result: &Result<(), RequestError>) -> bool {
+        let CostUpdate { namespace, pod: PodWithCost { name: pod, stored }, change } = update;
+        let before = self.backoffs.get(&stored.uid);
         let next = before.map_or(MIN_BACKOFF, |backoff| (2 * backoff.duration).min(MAX_BACKOFF));
         // Deleted, recreated under the same name, or annotated by another field manager.
         let is_left = |error: &RequestError| error.is_not_found() || error.is_conflict();
         let (duration, label) = match result {
-            Ok(()) if cost.is_some() => (next, "set"),
-            Ok(()) => (next, "removed"),
+            Ok(()) => match change {
+                CostChange::Set(_) => (next, "set"),
+                CostChange::Remove => (next, "removed"),
+            },
             Err(error) if is_left(error) => (MAX_BACKOFF, "left"),
             Err(_) => (MIN_BACKOFF, "failed"),
         };
-        self.backoffs.insert(mark.uid.clone(), PodBackoff { since: Instant::now(), duration });
+        self.backoffs.insert(stored.uid.clone(), PodBackoff { since: Instant::now(), duration });
         self.metrics.writes.get_or_create(&ResultLabel { result: label }).inc();
         match result {
             Err(error) if is_left(error) => {
@@ -206,25 +215,27 @@ fn updates(
     let mut updates = Vec::new();
     for (id, order) in &published.deletion_orders {
         for pod in state.pods.get(id).into_iter().flatten() {
-            if let Some(cost) = wanted_cost(order, &pod.pod)
-                && cost != pod.mark.cost
-                && (cost.is_some() || pod.mark.cost.is_some_and(is_own_cost))
-                && backoffs.get(&pod.mark.uid).is_none_or(|backoff| backoff.is_over(now))
+            if let Some(change) = cost_change(order, pod)
+                && backoffs.get(&pod.stored.uid).is_none_or(|backoff| backoff.is_over(now))
             {
-                updates.push(CostUpdate { namespace: id.namespace.clone(), pod: pod.clone(), cost });
+                updates.push(CostUpdate { namespace: id.namespace.clone(), pod: pod.clone(), change });
             }
         }
     }
-    updates.sort_by_key(|update| (update.cost.is_none(), update.pod.mark.cost.is_some()));
+    updates.sort_by_key(|update| (update.change == CostChange::Remove, update.pod.stored.cost.is_some()));
     updates.truncate(MAX_WRITES);
     updates
 }
 
-/// The cost that a pod is to have, or that it is to have none; `None` when its annotation stays as it is.
-fn wanted_cost(order: &DeletionOrder, pod: &SmolStr) -> Option<Option<i32>> {
-    let place = order.first.iter().position(|name| name == pod);
-    let cost = place.map(|place| i32::try_from(place).map_or(-1, |place| (FIRST_COST + place).min(-1)));
-    (cost.is_some() || !order.unknown.contains(pod)).then_some(cost)
+/// What is to become of the cost of `pod`; `None` when it stays as it is.
+fn cost_change(order: &DeletionOrder, pod: &PodWithCost) -> Option<CostChange> {
+    let stored = pod.stored.cost;
+    if let Some(place) = order.first.iter().position(|name| *name == pod.name) {
+        let cost = i32::try_from(place).map_or(-1, |place| (FIRST_COST + place).min(-1));
+        return (stored != Some(cost)).then_some(CostChange::Set(cost));
+    }
+    let is_removed = stored.is_some_and(is_own_cost) && !order.unknown.contains(&pod.name);
+    is_removed.then_some(CostChange::Remove)
 }
 
 /// True for a cost that is written here. One from a pod template or another controller is seldom below zero.
@@ -234,13 +245,17 @@ fn is_own_cost(cost: i32) -> bool {
 
 /// With the uid, so that a later pod of the same name is never written to, and nothing is created.
 fn body(update: &CostUpdate) -> serde_json::Value {
-    let annotations = update.cost.map(|cost| json!({ DELETION_COST_ANNOTATION: cost.to_string() }));
+    // An apply without the annotation removes the one that this field manager owns.
+    let annotations = match update.change {
+        CostChange::Set(cost) => json!({ DELETION_COST_ANNOTATION: cost.to_string() }),
+        CostChange::Remove => json!({}),
+    };
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "namespace": update.namespace, "name": update.pod.pod, "uid": &*update.pod.mark.uid,
-            "annotations": annotations.unwrap_or_else(|| json!({})),
+            "namespace": update.namespace, "name": update.pod.name, "uid": &*update.pod.stored.uid,
+            "annotations": annotations,
         },
     })
 }

@@ -14,7 +14,7 @@ use crate::cluster::watch::claims::tests::object;
 use crate::engine::{Collected, Series, assemble};
 
 fn key(name: &str) -> ObjectKey {
-    ("llm".into(), name.into())
+    ObjectKey::new("llm", name)
 }
 
 fn claim(name: &str, target: &str) -> Arc<VariantObject> {
@@ -33,7 +33,7 @@ fn pod(owner: &str, phase: Phase) -> WatchedPod {
     let address = Some(("10.0.0.1".parse().unwrap(), 8000));
     let replica_set = Some(owner.into());
     let created = Timestamp::UNIX_EPOCH;
-    WatchedPod { replica_set, phase, created, ready_since: None, address, gpus: None, mark: None }
+    WatchedPod { replica_set, phase, created, ready_since: None, address, gpus: None, deletion_cost: None }
 }
 
 fn set(uid: &str, owner: &str) -> ReplicaSetOwner {
@@ -111,7 +111,7 @@ fn gpus_of_other_pods_are_in_use_elsewhere() {
     let job = on_gpus("", 1).map(|job| WatchedPod { replica_set: None, ..job });
     store.pods.apply(Event::Apply((key("job"), job)));
     assert_eq!(store.state().view.elsewhere, BTreeMap::new(), "nodes are not watched");
-    let node = ("".into(), "a".into());
+    let node = ObjectKey::new("", "a");
     store.nodes.apply(Event::InitApply((node, Some(gpus(Some("H100"), 0)))));
     store.nodes.apply(Event::InitDone);
     assert_eq!(store.state().view.elsewhere, BTreeMap::from([("H100".into(), 4)]));
@@ -122,12 +122,12 @@ fn gpus_of_other_pods_are_in_use_elsewhere() {
 #[test]
 fn an_excluded_namespace_has_no_variants_and_no_claims() {
     let mut store = cluster();
-    store.excluded.apply(Event::Apply((("".into(), "llm".into()), Some(()))));
+    store.excluded.apply(Event::Apply((ObjectKey::new("", "llm"), Some(()))));
     let state = store.state();
     assert!(state.objects.is_empty(), "no status is written");
     assert!(state.view.variants.is_empty() && state.view.claims.is_empty());
     assert!(state.view.excluded.contains("llm"));
-    store.excluded.apply(Event::Apply((("".into(), "llm".into()), None)));
+    store.excluded.apply(Event::Apply((ObjectKey::new("", "llm"), None)));
     assert_eq!(store.state().view.variants.len(), 1);
 }
 
@@ -160,9 +160,9 @@ fn two_variants_with_one_target_are_both_invalid_and_both_named() {
 
 /// Serving pods of all variants, each with a sample.
 fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> Collected {
-    let of = |(namespace, name): &ObjectKey, signal, value| Series {
-        namespace: (&**namespace).into(),
-        pod: (&**name).into(),
+    let series = |key: &ObjectKey, signal, value| Series {
+        namespace: (&*key.namespace).into(),
+        pod: (&*key.name).into(),
         engine: "".into(),
         port: Some(8000),
         model: None,
@@ -171,7 +171,7 @@ fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> 
         samples: vec![Sample { at: now, value }],
     };
     let gauges = [(Signal::KvUsage, 0.9), (Signal::Waiting, 8.0), (Signal::Running, 20.0)];
-    let of_pod = |pod| gauges.map(|(signal, value)| of(pod, signal, value));
+    let of_pod = |pod| gauges.map(|(signal, value)| series(pod, signal, value));
     Collected { series: pods.into_iter().flat_map(of_pod).collect(), ..Collected::default() }
 }
 
@@ -190,9 +190,9 @@ fn five_thousand_variants_of_one_model_take_a_second_at_most_and_affect_no_tenan
     let alone = evaluated(&store);
     for index in 0..5_000 {
         let name = format!("v{index}");
-        let key = ("crowded".into(), name.as_str().into());
+        let key = ObjectKey::new("crowded", &name);
         let object = object("crowded", &name, &name);
-        store.variants.apply(Event::Apply((ObjectKey::clone(&key), Some(Arc::new(object)))));
+        store.variants.apply(Event::Apply((key.clone(), Some(Arc::new(object)))));
         store.deployments.apply(Event::Apply((key.clone(), Some(target(&name)))));
         store.replica_sets.apply(Event::Apply((key.clone(), Some(set(&format!("rs-{name}"), &name)))));
         store.pods.apply(Event::Apply((key, Some(pod(&format!("rs-{name}"), Phase::Ready)))));
