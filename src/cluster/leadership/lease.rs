@@ -289,7 +289,7 @@ impl Election {
         let annotations = lease.metadata.annotations.as_ref();
         Some(Holder {
             identity: spec.holder_identity.clone()?,
-            address: annotations.and_then(|all| all.get(ADDRESS_ANNOTATION)).cloned(),
+            address: annotations.and_then(|annotations| annotations.get(ADDRESS_ANNOTATION)).cloned(),
             lease: lease.metadata.uid.clone().unwrap_or_default(),
             epoch: spec.lease_transitions.unwrap_or_default().into(),
         })

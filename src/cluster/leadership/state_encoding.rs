@@ -25,7 +25,7 @@ pub(crate) const MAX_SHARD_BYTES: usize = 256 * 1024;
 const SHARD_FILL_BYTES: usize = MAX_SHARD_BYTES / 2;
 /// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, or the memories of as many models without what
 /// was learned and the messages; with all of that, 2,000 of 2 KiB. The names are fixed, so that RBAC can grant them by name.
-pub(crate) const MAX_SHARDS: u32 = 16;
+pub(crate) const MAX_SHARDS: usize = 16;
 /// Longest message that is kept: people read it, nothing depends on it.
 const MAX_MESSAGE_BYTES: usize = 512;
 /// Longest text about an entry that is dropped.
@@ -107,8 +107,10 @@ pub(crate) trait StateValue: Clone + Serialize + DeserializeOwned {
     fn without(&self, droppable: Droppable) -> Option<Self>;
     /// Why a value that was read cannot be true, if so.
     fn problem(&self) -> Option<String>;
-    /// Limits its times to `now`; true when one was further ahead than [`MAX_CLOCK_SKEW`].
-    fn clamp_to(&mut self, now: Timestamp) -> bool;
+    /// The latest of its times.
+    fn latest_time(&self) -> Option<Timestamp>;
+    /// Limits its times to `now`.
+    fn limit_times(&mut self, now: Timestamp);
 }
 
 impl StateValue for Decision {
@@ -139,14 +141,19 @@ impl StateValue for Decision {
         impossible_count(desired.into_iter().chain(self.current))
     }
 
-    fn clamp_to(&mut self, now: Timestamp) -> bool {
+    fn latest_time(&self) -> Option<Timestamp> {
+        Some(match &self.verdict {
+            Verdict::Target(target) => target.evidence,
+            Verdict::Unknown(unknown) => unknown.since,
+        })
+    }
+
+    fn limit_times(&mut self, now: Timestamp) {
         let time = match &mut self.verdict {
             Verdict::Target(target) => &mut target.evidence,
             Verdict::Unknown(unknown) => &mut unknown.since,
         };
-        let is_ahead = *time > now + MAX_CLOCK_SKEW;
         *time = (*time).min(now);
-        is_ahead
     }
 }
 
@@ -177,14 +184,15 @@ impl StateValue for GroupMemory {
         )
     }
 
-    /// Changes nothing: a decision takes later times of a memory for its own time.
-    fn clamp_to(&mut self, now: Timestamp) -> bool {
+    fn latest_time(&self) -> Option<Timestamp> {
         let variants = self.variants.iter().map(|(_, variant)| variant);
         let times =
             variants.flat_map(|variant| [variant.target_since, variant.evidence, variant.blind_since]);
-        let latest = times.chain([self.cycle_at, self.idle_since]).flatten().max();
-        latest.is_some_and(|time| time > now + MAX_CLOCK_SKEW)
+        times.chain([self.cycle_at, self.idle_since]).flatten().max()
     }
+
+    /// Left as they are: a decision takes later times of a memory for its own time.
+    fn limit_times(&mut self, _: Timestamp) {}
 }
 
 /// Why one of `counts` is more than a variant can have, if so.
@@ -200,15 +208,15 @@ pub(crate) fn fnv1a(text: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The index of the object that has an entry, of `count` objects.
+/// The index of the object that has an entry, of `count` objects. The remainder is less than `count`, so no cast loses anything.
 pub(crate) fn shard_of(id: &impl Display, count: usize) -> usize {
     (fnv1a(&id.to_string()) % count.max(1) as u64) as usize
 }
 
 /// The content of every object. `layout` is the number of objects in use; the result never has fewer, so that entries move
 /// rarely. What does not fit is dropped and counted.
-pub(crate) fn encode<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -> EncodedShards {
-    let count = shards_for(entries, layout) as usize;
+pub(crate) fn encode<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: usize) -> EncodedShards {
+    let count = shards_for(entries, layout);
     let mut shards: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
     for entry in entries {
         shards[shard_of(entry.0, count)].push(entry);
@@ -220,8 +228,8 @@ pub(crate) fn encode<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -
 }
 
 /// How many objects `entries` need. Stops counting once they need [`MAX_SHARDS`].
-fn shards_for<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -> u32 {
-    let enough = MAX_SHARDS.saturating_sub(1) as usize * SHARD_FILL_BYTES;
+fn shards_for<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: usize) -> usize {
+    let enough = (MAX_SHARDS - 1) * SHARD_FILL_BYTES;
     let mut bytes = 0;
     for (id, value) in entries {
         if layout >= MAX_SHARDS || bytes > enough {
@@ -229,7 +237,7 @@ fn shards_for<V: StateValue>(entries: &BTreeMap<V::Id, V>, layout: u32) -> u32 {
         }
         bytes += line(id, &value.pruned()).map_or(0, |line| line.len());
     }
-    let needed = u32::try_from(bytes.div_ceil(SHARD_FILL_BYTES)).unwrap_or(MAX_SHARDS).next_power_of_two();
+    let needed = bytes.div_ceil(SHARD_FILL_BYTES).next_power_of_two();
     needed.max(layout).clamp(1, MAX_SHARDS)
 }
 
@@ -306,7 +314,9 @@ pub(crate) fn decode<V: StateValue>(shards: &[Shard], now: Timestamp) -> Decoded
             match serde_json::from_str::<Entry<V::Id, V>>(line) {
                 Ok(Entry { id, mut value }) => match value.problem() {
                     None => {
-                        decoded.ahead += usize::from(value.clamp_to(now));
+                        let is_ahead = value.latest_time().is_some_and(|time| time > now + MAX_CLOCK_SKEW);
+                        decoded.ahead += usize::from(is_ahead);
+                        value.limit_times(now);
                         decoded.entries.insert(id, value);
                     }
                     Some(problem) => drop_entry(format!("{id}: {problem}")),

@@ -21,7 +21,7 @@ use wva_core::{GroupId, Report};
 use super::state_encoding::{
     DECISIONS_VERSION, DecodedShards, MAX_SHARDS, Shard, ShardHeader, StateValue, decode,
 };
-use crate::cluster::requests::{LogOnce, RequestError, bounded};
+use crate::cluster::requests::{LogOnce, MANAGED_BY, RequestError, bounded};
 use crate::cluster::watch::watch_health::{watch_config, watch_events};
 use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
@@ -173,7 +173,7 @@ impl StateStore {
     }
 
     pub(crate) fn name(&self, kind: StateKind, index: usize) -> String {
-        format!("{}-state-{}-{index}", self.prefix, kind.name())
+        object_name(&self.prefix, kind, index)
     }
 
     pub(crate) fn header(&self, kind: StateKind, holder: &Holder) -> ShardHeader {
@@ -235,9 +235,9 @@ impl StateStore {
         may_write: impl Fn() -> bool,
     ) -> Result<(), StateError> {
         let in_use: Vec<_> = (0..first).map(|index| self.name(kind, index)).collect();
-        let ours = self.header(kind, holder);
+        let own_header = self.header(kind, holder);
         for map in self.objects(kind).await?.items {
-            let newer = superseding(Some(&map), &ours);
+            let newer = superseding(Some(&map), &own_header);
             let ObjectMeta { name: Some(name), uid, resource_version, .. } = map.metadata else { continue };
             if in_use.contains(&name) {
                 continue;
@@ -265,11 +265,7 @@ impl StateStore {
         resource_version: Option<String>,
         shard: &Shard,
     ) -> ConfigMap {
-        let labels = [
-            (KIND_LABEL, kind.name()),
-            (INSTALLATION_LABEL, self.prefix.as_str()),
-            ("app.kubernetes.io/managed-by", "wva"),
-        ];
+        let labels = [(KIND_LABEL, kind.name()), (INSTALLATION_LABEL, self.prefix.as_str()), MANAGED_BY];
         let header = serde_json::to_string(&shard.header).unwrap_or_default();
         let data = [(HEADER_KEY, header), (ENTRIES_KEY, shard.lines.clone())];
         ConfigMap {
@@ -399,10 +395,16 @@ fn parse(map: &ConfigMap) -> Result<(String, Shard), SmolStr> {
     }
 }
 
+fn object_name(prefix: &str, kind: StateKind, index: usize) -> String {
+    format!("{prefix}-state-{}-{index}", kind.name())
+}
+
 /// Names of all objects that an installation may have, to grant access to them by name.
 #[must_use]
 pub fn object_names(prefix: &str) -> Vec<String> {
-    let names =
-        |kind: StateKind| (0..MAX_SHARDS).map(move |index| format!("{prefix}-state-{}-{index}", kind.name()));
-    names(StateKind::Decisions).chain(names(StateKind::Memory)).collect()
+    let kinds = [StateKind::Decisions, StateKind::Memory];
+    kinds
+        .iter()
+        .flat_map(|kind| (0..MAX_SHARDS).map(move |index| object_name(prefix, *kind, index)))
+        .collect()
 }

@@ -78,7 +78,7 @@ struct StoredObject {
 impl WrittenObjects {
     /// Applies a change of which objects exist. Before this leader has written them, only the watch knows.
     fn apply(&mut self, existence: &Existence, name: impl Fn(usize) -> String) {
-        for index in 0..MAX_SHARDS as usize {
+        for index in 0..MAX_SHARDS {
             let name = name(index);
             let (exists, at) = match existence {
                 Existence::Listed(names, requested) => (names.contains(&name), *requested),
@@ -320,8 +320,7 @@ impl ShardWriter<'_> {
         if written.holder.as_ref() != Some(self.holder) {
             written.start_term();
         }
-        let layout = u32::try_from(written.count).unwrap_or_default();
-        let EncodedShards { shards, dropped } = encode(entries, layout);
+        let EncodedShards { shards, dropped } = encode(entries, written.count);
         self.report_dropped(written.dropped, dropped);
         let count = shards.len();
         let has_new_layout = written.count != count;

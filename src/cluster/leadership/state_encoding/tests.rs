@@ -55,7 +55,7 @@ fn what_is_encoded_is_decoded_again() {
 #[test]
 fn objects_stay_within_their_size_and_number() {
     let EncodedShards { shards, dropped } = encode(&decisions(20_000), 1);
-    assert_eq!(shards.len(), MAX_SHARDS as usize);
+    assert_eq!(shards.len(), MAX_SHARDS);
     assert!(shards.iter().all(|lines| lines.len() <= MAX_SHARD_BYTES));
     assert!(dropped.entries > 0, "counted, so that it is reported");
 }
