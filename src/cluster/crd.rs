@@ -27,14 +27,14 @@ pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
 pub(crate) const CONDITIONS: [&str; 5] =
     [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
 /// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
-pub(crate) const MAX_MODEL_ID_CHARS: u32 = 256;
+pub(crate) const MAX_MODEL_ID_CHARS: usize = 256;
 /// Longest name of an object (RFC 1123 subdomain).
-pub(crate) const MAX_TARGET_NAME_CHARS: u32 = 253;
+pub(crate) const MAX_TARGET_NAME_CHARS: usize = 253;
 /// Longest `variantCost`: more digits than a float can tell apart.
-pub(crate) const MAX_COST_CHARS: u32 = 32;
+pub(crate) const MAX_COST_CHARS: usize = 32;
 /// Longest `kind` and `apiVersion`; only one value of each is supported.
-const MAX_KIND_CHARS: u32 = 63;
-const MAX_API_VERSION_CHARS: u32 = 317;
+const MAX_KIND_CHARS: usize = 63;
+const MAX_API_VERSION_CHARS: usize = 317;
 /// Names of objects: RFC 1123 subdomains. An empty name is reported by a condition.
 const OBJECT_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
 /// Text on one line, without control characters.
@@ -119,6 +119,13 @@ pub struct VariantAutoscalingStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
+}
+
+impl VariantAutoscalingStatus {
+    /// The condition of this type, if it is set.
+    pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == type_)
+    }
 }
 
 /// The desired allocation of a variant.

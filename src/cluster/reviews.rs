@@ -109,10 +109,13 @@ where
         sleep(OVERLOAD_BACKOFF).await;
     };
     if (200..300).contains(&code) {
-        return serde_json::from_slice(&body).map_err(|cause| failed(format!("unreadable answer: {cause}").into()));
+        return serde_json::from_slice(&body)
+            .map_err(|cause| failed(format!("unreadable answer: {cause}").into()));
     }
     if code == StatusCode::TOO_MANY_REQUESTS {
-        return Err(failed(format!("the API server is overloaded: it answered 429 {MAX_ATTEMPTS} times").into()));
+        return Err(failed(
+            format!("the API server is overloaded: it answered 429 {MAX_ATTEMPTS} times").into(),
+        ));
     }
     let status = serde_json::from_slice(&body).map(|status: Status| status.message);
     let message = status.unwrap_or_else(|_| "the answer is not a Status".into());

@@ -27,8 +27,8 @@ pub(crate) enum Difference {
     None,
     /// In figures within messages.
     Figures,
-    /// In the words of messages.
-    Words,
+    /// In the text of messages.
+    Text,
     /// In a number, a name, or a condition's status or reason.
     Facts,
 }
@@ -187,8 +187,7 @@ fn condition(
     input: &StatusInput<'_>,
     old: &VariantAutoscalingStatus,
 ) -> Condition {
-    let before = old.conditions.iter().find(|condition| condition.type_ == type_);
-    let same_status = before.filter(|condition| condition.status == state.status);
+    let same_status = old.condition(type_).filter(|condition| condition.status == state.status);
     Condition {
         type_: type_.into(),
         status: state.status.into(),
@@ -200,7 +199,8 @@ fn condition(
     }
 }
 
-/// How much `old` differs from `new`, where `has_same_reasons` says that only numbers of the messages differ. Conditions of others do not count.
+/// How much `old` differs from `new`. With `has_same_reasons`, messages differ only in their figures. Conditions of other
+/// writers do not count.
 pub(crate) fn difference(
     old: &VariantAutoscalingStatus,
     new: &VariantAutoscalingStatus,
@@ -212,27 +212,26 @@ pub(crate) fn difference(
     if alloc(old) != alloc(new) || old.actuation != new.actuation {
         return Difference::Facts;
     }
-    let ours = |old: &&Condition| CONDITIONS.contains(&old.type_.as_str());
-    if old.conditions.iter().filter(ours).any(|old| new.conditions.iter().all(|new| new.type_ != old.type_)) {
+    let is_ours = |old: &&Condition| CONDITIONS.contains(&old.type_.as_str());
+    if old.conditions.iter().filter(is_ours).any(|old| new.condition(&old.type_).is_none()) {
         return Difference::Facts;
     }
-    let of = |new: &Condition| {
-        let old = old.conditions.iter().find(|old| old.type_ == new.type_);
+    let of_condition = |new: &Condition| {
         let facts = |condition: &Condition| {
             (condition.status.clone(), condition.reason.clone(), condition.observed_generation)
         };
-        match old {
+        match old.condition(&new.type_) {
             Some(old) if facts(old) != facts(new) => Difference::Facts,
             Some(old) if old.message == new.message => Difference::None,
             Some(_) if has_same_reasons => Difference::Figures,
-            Some(_) => Difference::Words,
+            Some(_) => Difference::Text,
             None => Difference::Facts,
         }
     };
-    new.conditions.iter().map(of).max().unwrap_or(Difference::None)
+    new.conditions.iter().map(of_condition).max().unwrap_or(Difference::None)
 }
 
-/// `now` has the same reasons as `before`, and lacks the same signals, whatever the numbers are.
+/// True when `now` has the same reasons as `before` and lacks the same signals, whatever the numbers are.
 pub(crate) fn has_same_reasons(before: &Decision, now: &Decision) -> bool {
     let gap = |decision: &Decision| {
         let gap = decision.gap.as_ref()?;
@@ -287,7 +286,7 @@ mod tests {
     }
 
     fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> &'a Condition {
-        status.conditions.iter().find(|condition| condition.type_ == type_).unwrap()
+        status.condition(type_).unwrap()
     }
 
     /// Status and reason of a condition.
@@ -326,13 +325,13 @@ mod tests {
     }
 
     #[test]
-    fn a_status_differs_by_facts_words_or_figures_and_not_by_time() {
+    fn a_status_differs_by_facts_text_or_figures_and_not_by_time() {
         let before = first(&target(2, Reason::Steady, "calm"));
         let later = |reason, message: &str| render(&input(&target(2, reason, message), 900), &before);
         assert_eq!(difference(&before, &later(Reason::Steady, "calm"), false), Difference::None);
         let [old, new] = ["9.5", "10"].map(|rate| later(Reason::Steady, &format!("calm at {rate} req/s")));
         assert_eq!(difference(&old, &new, true), Difference::Figures);
-        assert_eq!(difference(&before, &later(Reason::Steady, "calmer"), false), Difference::Words);
+        assert_eq!(difference(&before, &later(Reason::Steady, "calmer"), false), Difference::Text);
         assert_eq!(difference(&before, &later(Reason::Stale, "calm"), false), Difference::Facts);
         let calm = target(2, Reason::Steady, "calm");
         let newer = render(&StatusInput { generation: 4, ..input(&calm, 900) }, &before);

@@ -31,16 +31,16 @@ use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
 
 /// Writes at a time.
-const CONCURRENCY: usize = 8;
+const MAX_CONCURRENT_WRITES: usize = 8;
 /// How long each of them pauses after a write: at most 100 writes a second in all, so that 1,000 variants which change
 /// together are written in 10 s and the API server hardly notices.
 const WRITE_INTERVAL: Duration = Duration::from_millis(80);
 /// How long an object that differs only in figures of its messages is left alone: 1,000 variants cause at most 3.3 writes a
 /// second.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(300);
-/// How long an object whose messages have other words is left alone: what limits a number is seen soon, and 1,000 variants
+/// How long an object whose messages have another text is left alone: what limits a number is seen soon, and 1,000 variants
 /// whose message changes with every evaluation cause 33 writes a second.
-const WORDS_INTERVAL: Duration = Duration::from_secs(30);
+const TEXT_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a written status counts as stored until the watch shows it.
 const SETTLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
@@ -160,7 +160,7 @@ impl StatusWriter {
                 sleep(WRITE_INTERVAL).await;
                 (update, result)
             })
-            .buffer_unordered(CONCURRENCY);
+            .buffer_unordered(MAX_CONCURRENT_WRITES);
         while let Some((update, result)) = results.next().await {
             let history = histories.entry(update.id.clone()).or_default();
             match result {
@@ -238,7 +238,7 @@ fn updates(
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
         let is_due = match difference(old, &new, is_same) {
             Difference::Facts => true,
-            Difference::Words => is_older_than(WORDS_INTERVAL),
+            Difference::Text => is_older_than(TEXT_INTERVAL),
             Difference::Figures => is_older_than(FIGURES_INTERVAL),
             Difference::None => false,
         };
@@ -277,27 +277,23 @@ fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec
     if let (Some(from), Some(to)) = (desired(old), desired(new))
         && from != to
     {
-        let why = find(new, OPTIMIZATION_READY).map_or("", |condition| condition.message.as_str());
+        let why = new.condition(OPTIMIZATION_READY).map_or("", |condition| condition.message.as_str());
         let note = format!("desired replicas {from} → {to}: {why}");
         events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
     }
-    if let Some(metrics) = find(new, METRICS_AVAILABLE)
+    if let Some(metrics) = new.condition(METRICS_AVAILABLE)
         && metrics.status == "False"
-        && find(old, METRICS_AVAILABLE).is_none_or(|before| before.status != "False")
+        && old.condition(METRICS_AVAILABLE).is_none_or(|before| before.status != "False")
     {
         events.push(event(EventType::Warning, &metrics.reason, &metrics.message));
     }
-    events.extend(signals_event(find(old, SIGNALS_COMPLETE), find(new, SIGNALS_COMPLETE)));
-    if let Some(limit) = find(new, LIMIT_ENFORCED)
-        && find(old, LIMIT_ENFORCED).is_none_or(|before| before.reason != limit.reason)
+    events.extend(signals_event(old.condition(SIGNALS_COMPLETE), new.condition(SIGNALS_COMPLETE)));
+    if let Some(limit) = new.condition(LIMIT_ENFORCED)
+        && old.condition(LIMIT_ENFORCED).is_none_or(|before| before.reason != limit.reason)
     {
         events.push(event(EventType::Warning, &limit.reason, &limit.message));
     }
     events
-}
-
-fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// The event that signals are missing, that the reason for it changed, or that they are complete again.
