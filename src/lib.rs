@@ -1,20 +1,20 @@
 //! `wva`: an aggregated Kubernetes API server that computes the desired replicas of LLM serving variants on read.
 //!
-//! The map (who may import whom is checked by `tests/it/tidy.rs`; the whole story is in `docs/ARCHITECTURE.md`):
+//! The modules (`tests/it/tidy.rs` checks which of them may import which; `docs/ARCHITECTURE.md` has the details):
 //!
-//! - [`config`]: flags, environment and files become one validated `Config`
-//! - [`collect`]: input edge, metrics of model servers become samples
-//! - [`cluster`]: input and output edge, Kubernetes
-//! - [`engine`]: one evaluation (collect, assemble, decide, check, publish) and the board every output reads
-//! - [`policy`]: ConfigMaps followed while the program runs; the engine gets the policy that they make
-//! - [`record`]: evaluations kept, read back and decided again
-//! - [`simulate`]: scenario files and traces for the closed-loop simulator of the core, and many runs of it
-//! - [`serve`]: output edges, the metrics API on TLS
-//! - [`telemetry`]: logs and our own metric families
+//! - [`config`]: turns flags, environment and files into one validated `Config`
+//! - [`collect`]: input edge, turns metrics of model servers into samples
+//! - [`cluster`]: input and output edge, reads from and writes to Kubernetes
+//! - [`engine`]: evaluates (collect, assemble, decide, check, publish), and owns the board that every output reads
+//! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
+//! - [`record`]: stores evaluations, reads them back and replays them
+//! - [`simulate`]: runs scenario files and traces through the closed-loop simulator `wva-sim`
+//! - [`serve`]: output edge, serves the metrics APIs on TLS
+//! - [`telemetry`]: logs, and the program's own metrics
 //! - [`app`]: composition root
-//! - [`cmd`] has the subcommands
+//! - [`cmd`]: the subcommands
 //!
-//! The decisions themselves are made in the pure package `wva-core`.
+//! The pure package `wva-core` makes the decisions.
 
 pub mod app;
 pub mod cluster;

@@ -1,9 +1,9 @@
-//! argv → exit code, and who allocates; everything else is in the library.
+//! The entry point and the allocator; everything else is in the library.
 
 use std::process::ExitCode;
 
-/// An evaluation of many variants allocates on several threads what others free, and glibc's heaps keep all of it.
-/// Figures stand in `docs/DEPENDENCIES.md`.
+/// In an evaluation of many variants, one thread frees what another allocated, and glibc's heaps keep that memory. For figures
+/// see `docs/DEPENDENCIES.md`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -16,7 +16,7 @@ use super::client::client;
 use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
-use super::tasks::Phase;
+use super::tasks::{Phase, TaskEnd};
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
@@ -47,18 +47,18 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server may take to close connections that were not drained in time.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The phases of a shutdown, in order.
+/// What a shutdown ends, in order.
 #[derive(Default)]
 struct Phases {
-    /// Readiness fails; everything else continues.
+    /// Readiness; everything else continues.
     stopping: CancellationToken,
-    /// Decisions end; the state is written.
+    /// Decisions and writers; the state is written once more.
     work: Phase,
-    /// The lease is released: another instance decides, and this one forwards.
+    /// The candidacy: the lease is released, another instance decides, and this one forwards.
     election: CancellationToken,
-    /// The listener closes; running requests are finished.
+    /// The listener; running requests are finished.
     serving: Phase,
-    /// The watches end.
+    /// The watches.
     watches: Phase,
 }
 
@@ -71,10 +71,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         warn!(name, why, "this setting has no effect");
     }
     let client = client(config.kubeconfig.as_deref()).await?;
-    let delay = config.shutdown_delay;
+    let shutdown_delay = config.shutdown_delay;
     let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
     let engine = app.start().await?;
-    let ended = app.wait().await?;
+    let ended = app.wait_for_end().await?;
     let Phases { stopping, work, election, serving, watches } = app.phases;
     let stopped_at = Instant::now();
     stopping.cancel();
@@ -83,14 +83,14 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     work.end(FLUSH_TIMEOUT).await;
     election.cancel();
     if ended.is_none() {
-        sleep_until(stopped_at + delay).await;
+        sleep_until(stopped_at + shutdown_delay).await;
     }
     serving.end(DRAIN_TIMEOUT + CUT_OFF_TIMEOUT).await;
     // Including the release of the lease.
     watches.end(FLUSH_TIMEOUT).await;
     info!("stopped");
     match ended {
-        Some((task, how)) => bail!("the {task} {how}: this is a bug"),
+        Some(TaskEnd { task, how }) => bail!("the {task} {how}: this is a bug"),
         None => Ok(()),
     }
 }
@@ -156,8 +156,8 @@ impl App {
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_writers(cluster, &board, &leadership);
         let settings = ServerSettings {
-            serving: self.serving(),
-            shared_pki: self.start_sharing(certificates.bundles.clone()),
+            serving: self.serving_certificate(),
+            shared_pki: self.share_certificates(certificates.bundles.clone()),
             instance_name: instance_name(&self.config.namespace),
             trust: self.start_trust(),
             leadership,
@@ -225,7 +225,7 @@ impl App {
         self.phases.watches.start("policy", |stop| updater.run(stop));
     }
 
-    /// An instance that has not listed the cluster yet is no candidate: another one may have.
+    /// An instance that has not listed the cluster yet is no candidate: another one may have listed it.
     fn start_election(&mut self, mut synced: watch::Receiver<bool>) -> watch::Receiver<Leadership> {
         let Config { namespace, lease, instance, advertised, .. } = &self.config;
         let settings = ElectionSettings::new(namespace, lease, instance, Some(advertised.clone()));
@@ -293,7 +293,7 @@ impl App {
         });
     }
 
-    /// If enabled.
+    /// Only where deletion costs are enabled.
     fn start_deletion_costs(
         &mut self,
         cluster: ClusterReader,
@@ -319,7 +319,7 @@ impl App {
         StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
     }
 
-    fn serving(&self) -> ServingCertificate {
+    fn serving_certificate(&self) -> ServingCertificate {
         match &self.config.certificate {
             Some(files) => ServingCertificate::Files {
                 certificate: files.chain.clone(),
@@ -340,7 +340,7 @@ impl App {
     fn certificate_settings(&self) -> CertificateSettings {
         CertificateSettings {
             secret: DEFAULT_SECRET_NAME.into(),
-            service: self.our_service(),
+            service: self.service_ref(),
             settle: self.config.ca_settle,
         }
     }
@@ -348,7 +348,7 @@ impl App {
     /// Creates or adopts the shared certificates and follows them. Where we serve with them, writes their CAs as `caBundle` of the
     /// APIServices.
     fn start_certificates(&mut self, events: EventRecorder) -> CertificateWatches {
-        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), self.our_service());
+        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), self.service_ref());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = self.certificate_settings();
         let serves_shared = self.config.certificate.is_none();
@@ -360,7 +360,7 @@ impl App {
         if serves_shared {
             let writer = CaBundleWriter::new(
                 self.client.clone(),
-                self.our_service(),
+                self.service_ref(),
                 bundles.clone(),
                 apiservices.clone(),
                 events,
@@ -371,8 +371,8 @@ impl App {
         CertificateWatches { bundles, apiservices }
     }
 
-    /// The shared certificates, for `serve`.
-    fn start_sharing(
+    /// Passes the shared certificates on to `serve`.
+    fn share_certificates(
         &mut self,
         mut bundles: watch::Receiver<Option<CertificateBundle>>,
     ) -> watch::Receiver<Option<SharedPki>> {
@@ -386,7 +386,7 @@ impl App {
         shared
     }
 
-    fn our_service(&self) -> ServiceRef {
+    fn service_ref(&self) -> ServiceRef {
         ServiceRef { namespace: self.config.namespace.clone(), name: self.config.service.clone() }
     }
 
@@ -400,7 +400,7 @@ impl App {
     ) {
         let check = SelfCheck {
             client: self.client.clone(),
-            service: self.our_service(),
+            service: self.service_ref(),
             served,
             has_own_files: self.config.certificate.is_some(),
             apiservices: watches.apiservices,
@@ -419,8 +419,8 @@ impl App {
         trust
     }
 
-    /// Waits for a signal (`None`), or for the end of a task that should not end.
-    async fn wait(&mut self) -> anyhow::Result<Option<(&'static str, String)>> {
+    /// Waits for a signal (`None`), or for the end of a task that should run for ever.
+    async fn wait_for_end(&mut self) -> anyhow::Result<Option<TaskEnd>> {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let Phases { work, serving, watches, .. } = &mut self.phases;
         tokio::select! {

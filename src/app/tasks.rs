@@ -17,6 +17,13 @@ pub(super) struct Phase {
     names: HashMap<Id, &'static str>,
 }
 
+/// How a task ended.
+pub(super) struct TaskEnd {
+    /// Its name.
+    pub(super) task: &'static str,
+    pub(super) how: String,
+}
+
 impl Phase {
     /// Starts a task, which ends when its token is cancelled.
     pub(super) fn start<F: Future<Output = ()> + Send + 'static>(
@@ -28,14 +35,14 @@ impl Phase {
         self.names.insert(id, name);
     }
 
-    /// Waits for the first task that ends: its name, and how it ended.
-    pub(super) async fn first_end(&mut self) -> (&'static str, String) {
+    /// Waits for the first task that ends.
+    pub(super) async fn first_end(&mut self) -> TaskEnd {
         let (id, how) = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => (id, "ended".into()),
             Some(Err(failure)) => (failure.id(), failure.to_string()),
             None => std::future::pending().await,
         };
-        (self.names.get(&id).copied().unwrap_or_default(), how)
+        TaskEnd { task: self.names.get(&id).copied().unwrap_or_default(), how }
     }
 
     /// Stops the tasks and waits for them; those that still run after `limit` are aborted, and named in the log.
