@@ -15,7 +15,7 @@ use crate::serve::tls::PeerChain;
 
 /// How long a verified chain stays verified: one signature check a minute instead of one per request. A certificate that
 /// expires meanwhile is accepted for at most this much longer.
-const VERIFIED_FOR: Duration = Duration::from_secs(60);
+const VERIFICATION_TTL: Duration = Duration::from_secs(60);
 
 /// Bytes of the cache. An API server's chain has 1 or 2 KiB, so that about a thousand fit; of the longest chains that TLS
 /// carries, 64 KiB, it is 32.
@@ -70,7 +70,7 @@ impl<V: Clone + Default + Send + Sync + 'static> VerifiedChains<V> {
         let results = Cache::builder()
             .weigher(|(_, chain): &(u64, PeerChain), _: &Verified<V>| entry_bytes(chain))
             .max_capacity(CACHE_BYTES)
-            .time_to_live(VERIFIED_FOR)
+            .time_to_live(VERIFICATION_TTL)
             .build();
         Self { results }
     }
@@ -88,7 +88,7 @@ impl<V: Clone + Default + Send + Sync + 'static> VerifiedChains<V> {
         }
         let key = (generation, chain.clone());
         let cached = self.results.get(&key).await;
-        if let Some(verified) = cached.filter(|verified| verified.at.elapsed() < VERIFIED_FOR) {
+        if let Some(verified) = cached.filter(|verified| verified.at.elapsed() < VERIFICATION_TTL) {
             return verified.value;
         }
         let value = verify(chain.certificates());
@@ -177,7 +177,7 @@ mod tests {
     async fn a_result_is_not_used_longer_on_any_connection() {
         let chains = VerifiedChains::new();
         assert!(chains.verify(1, &chain(vec![7]), |_| true).await);
-        advance(VERIFIED_FOR - Duration::from_secs(1)).await;
+        advance(VERIFICATION_TTL - Duration::from_secs(1)).await;
         let late = chain(vec![7]);
         assert!(chains.verify(1, &late, |_| false).await, "known from another connection");
         advance(Duration::from_secs(1)).await;

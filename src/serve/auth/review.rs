@@ -17,22 +17,22 @@ use super::reviewer::{Access, Attributes, MASTERS, ReviewError, Reviewer, Token,
 
 /// How long a permission is used: four syncs of an HPA (15 s each), so that reads cause few reviews, and no longer than an
 /// administrator expects a revoked permission to last.
-const ALLOWED_FOR: Duration = Duration::from_secs(60);
+const ALLOWED_TTL: Duration = Duration::from_secs(60);
 
 /// How long a permission is used while the API server, overloaded or away, does not decide anew. kube-apiserver and kubelet
 /// use the permissions of an authorisation webhook as long by default, even of one that answers
 /// (`--authorization-webhook-cache-authorized-ttl`, `cacheAuthorizedTTL`). HPAs survive a restart of the control plane.
-const ALLOWED_AT_MOST: Duration = Duration::from_secs(300);
+const MAX_ALLOWED_TTL: Duration = Duration::from_secs(300);
 
 /// How long a denial is used, as in the API servers written in Go: a new RoleBinding takes effect soon.
-const DENIED_FOR: Duration = Duration::from_secs(10);
+const DENIED_TTL: Duration = Duration::from_secs(10);
 
 /// How long a valid token is accepted: two scrapes of Prometheus at 15 s.
-const TOKEN_VALID_FOR: Duration = Duration::from_secs(30);
+const VALID_TOKEN_TTL: Duration = Duration::from_secs(30);
 
 /// How long a valid token is accepted while the API server does not decide anew, again by the defaults of Kubernetes
 /// (`--authentication-token-webhook-cache-ttl`, `cacheTTL`).
-const TOKEN_VALID_AT_MOST: Duration = Duration::from_secs(120);
+const MAX_VALID_TOKEN_TTL: Duration = Duration::from_secs(120);
 
 /// A decision that is used within this time before its end is reviewed anew in the background. A client that asks every 15 s,
 /// as HPAs and scrapers do, asks once within it and so never waits for a review.
@@ -42,7 +42,7 @@ const REFRESH_WINDOW: Duration = Duration::from_secs(20);
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long an invalid token is rejected without another review.
-const TOKEN_INVALID_FOR: Duration = Duration::from_secs(5);
+const INVALID_TOKEN_TTL: Duration = Duration::from_secs(5);
 
 /// Bytes of each cache: at the usual 1 KiB for an entry as many as the API servers written in Go keep, 8,192.
 const CACHE_BYTES: u64 = 8 * 1024 * 1024;
@@ -59,6 +59,10 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 /// Concurrent reviews of one kind. A review takes milliseconds, so this is thousands per second. Tokens and permissions have
 /// separate limits: anybody can present an invalid token, and must not thereby keep authenticated callers waiting.
 const MAX_REVIEWS: usize = 64;
+
+/// The user attribute that changes with every token of the same user. It is not part of a cache key: otherwise a client that
+/// renews its token would cause a review each time.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// The review led to no decision.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,37 +82,33 @@ impl ReviewUnavailable {
     }
 }
 
-/// The user attribute that changes with every token of the same user. It is not part of a cache key: otherwise a client that
-/// renews its token would cause a review each time.
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
-
 /// Reviews and their cached decisions.
 #[derive(Clone)]
 pub(crate) struct Reviews {
     reviewer: Arc<dyn Reviewer>,
     tokens: Cache<Token, ReviewResult<Option<User>>>,
-    access: Cache<Question, ReviewResult<Access>>,
+    access: Cache<AccessKey, ReviewResult<Access>>,
     token_permits: Arc<Semaphore>,
     access_permits: Arc<Semaphore>,
 }
 
 /// The cache key of a permission.
 #[derive(PartialEq, Eq, Hash)]
-struct Question {
+struct AccessKey {
     user: User,
     attributes: Attributes,
 }
 
-/// A borrowed [`Question`], so that a cache hit copies nothing. Must hash like `Question`.
+/// A borrowed [`AccessKey`], so that a cache hit copies nothing. Must hash like `AccessKey`.
 #[derive(Hash)]
-struct QuestionRef<'a> {
+struct AccessKeyRef<'a> {
     user: &'a User,
     attributes: &'a Attributes,
 }
 
-impl Equivalent<Question> for QuestionRef<'_> {
-    fn equivalent(&self, question: &Question) -> bool {
-        *self.user == question.user && *self.attributes == question.attributes
+impl Equivalent<AccessKey> for AccessKeyRef<'_> {
+    fn equivalent(&self, key: &AccessKey) -> bool {
+        *self.user == key.user && *self.attributes == key.attributes
     }
 }
 
@@ -116,29 +116,29 @@ impl Equivalent<Question> for QuestionRef<'_> {
 #[derive(Debug, Clone, Copy)]
 struct Lifetime {
     /// While the API server decides anew.
-    usual: Duration,
+    ttl: Duration,
     /// While it does not.
-    at_most: Duration,
+    max_ttl: Duration,
 }
 
 impl Lifetime {
     /// The lifetime of a negative decision, which is never extended.
-    const fn of_denial(usual: Duration) -> Self {
-        Self { usual, at_most: usual }
+    const fn of_denial(ttl: Duration) -> Self {
+        Self { ttl, max_ttl: ttl }
     }
 }
 
 fn token_lifetime(user: &Option<User>) -> Lifetime {
     match user {
-        Some(_) => Lifetime { usual: TOKEN_VALID_FOR, at_most: TOKEN_VALID_AT_MOST },
-        None => Lifetime::of_denial(TOKEN_INVALID_FOR),
+        Some(_) => Lifetime { ttl: VALID_TOKEN_TTL, max_ttl: MAX_VALID_TOKEN_TTL },
+        None => Lifetime::of_denial(INVALID_TOKEN_TTL),
     }
 }
 
 fn access_lifetime(access: &Access) -> Lifetime {
     match access {
-        Access::Allowed => Lifetime { usual: ALLOWED_FOR, at_most: ALLOWED_AT_MOST },
-        Access::Denied { .. } => Lifetime::of_denial(DENIED_FOR),
+        Access::Allowed => Lifetime { ttl: ALLOWED_TTL, max_ttl: MAX_ALLOWED_TTL },
+        Access::Denied { .. } => Lifetime::of_denial(DENIED_TTL),
     }
 }
 
@@ -160,13 +160,13 @@ struct Decision<V> {
 impl<V: Clone> Decision<V> {
     fn new(value: V, lifetime: Lifetime) -> Self {
         let made = Instant::now();
-        let window = if lifetime.at_most > lifetime.usual { REFRESH_WINDOW } else { Duration::ZERO };
+        let window = if lifetime.max_ttl > lifetime.ttl { REFRESH_WINDOW } else { Duration::ZERO };
         Self {
             value,
             lifetime,
             made,
-            refresh_at: made + lifetime.usual.saturating_sub(window),
-            expires: made + lifetime.usual,
+            refresh_at: made + lifetime.ttl.saturating_sub(window),
+            expires: made + lifetime.ttl,
             is_refreshing: Arc::default(),
         }
     }
@@ -174,11 +174,11 @@ impl<V: Clone> Decision<V> {
     /// The same decision after a failed review; `None` when it is too old.
     fn extended(&self) -> Option<Self> {
         let now = Instant::now();
-        let end = self.made + self.lifetime.at_most;
-        let is_extendable = now < end && self.lifetime.at_most > self.lifetime.usual;
+        let end = self.made + self.lifetime.max_ttl;
+        let is_extendable = now < end && self.lifetime.max_ttl > self.lifetime.ttl;
         is_extendable.then(|| Self {
             refresh_at: now + RETRY_INTERVAL,
-            expires: end.min(now + self.lifetime.usual),
+            expires: end.min(now + self.lifetime.ttl),
             is_refreshing: Arc::default(),
             ..self.clone()
         })
@@ -192,14 +192,12 @@ impl Reviews {
             tokens: Cache::builder()
                 .weigher(|token: &Token, _| entry_bytes(token.secret().len()))
                 .max_capacity(CACHE_BYTES)
-                .time_to_live(TOKEN_VALID_AT_MOST)
+                .time_to_live(MAX_VALID_TOKEN_TTL)
                 .build(),
             access: Cache::builder()
-                .weigher(|question: &Question, _| {
-                    entry_bytes(text_bytes(&question.user, &question.attributes))
-                })
+                .weigher(|key: &AccessKey, _| entry_bytes(text_bytes(&key.user, &key.attributes)))
                 .max_capacity(CACHE_BYTES)
-                .time_to_live(ALLOWED_AT_MOST)
+                .time_to_live(MAX_ALLOWED_TTL)
                 .build(),
             token_permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
             access_permits: Arc::new(Semaphore::new(MAX_REVIEWS)),
@@ -238,9 +236,9 @@ impl Reviews {
             let attributes = attributes.clone();
             async move { limited(&this.access_permits, this.reviewer.access(&user, &attributes)).await }
         };
-        let question = QuestionRef { user: &key_user, attributes };
-        let key = || Question { user: key_user.clone().into_owned(), attributes: attributes.clone() };
-        cached(&self.access, &question, key, review, access_lifetime).await
+        let key_ref = AccessKeyRef { user: &key_user, attributes };
+        let key = || AccessKey { user: key_user.clone().into_owned(), attributes: attributes.clone() };
+        cached(&self.access, &key_ref, key, review, access_lifetime).await
     }
 }
 
@@ -274,11 +272,11 @@ fn text_bytes(user: &User, attributes: &Attributes) -> usize {
     user.name.len() + user.uid.as_ref().map_or(0, String::len) + lengths(&user.groups) + extra + attributes
 }
 
-/// The cached decision for `question`, or that of a review, which concurrent callers with the same question share. `review` is
+/// The cached decision for `key_ref`, or that of a review, which concurrent callers with the same key share. `review` is
 /// called only when nothing is cached or the cached decision is about to expire.
 async fn cached<Q, K, V, R>(
     cache: &Cache<K, ReviewResult<V>>,
-    question: &Q,
+    key_ref: &Q,
     key: impl FnOnce() -> K,
     review: impl FnOnce() -> R,
     lifetime: fn(&V) -> Lifetime,
@@ -289,7 +287,7 @@ where
     V: Clone + Send + Sync + 'static,
     R: Future<Output = Result<V, ReviewUnavailable>> + Send + 'static,
 {
-    let known = cache.get(question).await.and_then(Result::ok);
+    let known = cache.get(key_ref).await.and_then(Result::ok);
     let now = Instant::now();
     let begin = |known| begin_review(cache.clone(), key(), review(), lifetime, known);
     match known {

@@ -14,6 +14,12 @@ use crate::serve::tls::pem::{ClientCas, PemError};
 /// The name of the ConfigMap, for messages.
 pub(crate) const CONFIG_MAP: &str = "ConfigMap kube-system/extension-apiserver-authentication";
 
+/// The prefix of all default identity headers.
+const REMOTE_PREFIX: &str = "x-remote-";
+
+/// The longest token that is reviewed, in bytes: a service-account token has about 1 KiB, an OIDC token rarely 4 KiB.
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+
 /// A ConfigMap that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TrustError {
@@ -90,12 +96,6 @@ fn bundle(data: &BTreeMap<String, String>, key: &'static str) -> Result<Option<C
         },
     }
 }
-
-/// The prefix of all default identity headers.
-const REMOTE_PREFIX: &str = "x-remote-";
-
-/// The longest token that is reviewed, in bytes: a service-account token has about 1 KiB, an OIDC token rarely 4 KiB.
-const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// The user that the proxy names; `None` when it names nobody or a value is not UTF-8, which two parties could read
 /// differently.
