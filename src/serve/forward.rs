@@ -65,8 +65,14 @@ pub(crate) struct Forwarder {
     pki: watch::Receiver<Option<SharedPki>>,
     timeout: Duration,
     connection: tokio::sync::Mutex<Option<Connection>>,
-    /// The address that failed last, and until when it is not tried again.
-    backoff: Mutex<Option<(String, Instant)>>,
+    backoff: Mutex<Option<Backoff>>,
+}
+
+/// The address that failed last.
+struct Backoff {
+    address: String,
+    /// It is not tried again before.
+    until: Instant,
 }
 
 /// An open connection; dropping it closes it.
@@ -79,7 +85,7 @@ struct Connection {
 
 /// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
-enum Attempt {
+enum AttemptError {
     #[error("its address {0:?} is not https://host:port")]
     Address(String),
     #[error("{0}")]
@@ -156,12 +162,12 @@ impl Forwarder {
 
     fn is_backing_off(&self, address: &str) -> bool {
         let backoff = self.backoff.lock();
-        backoff.as_ref().is_some_and(|(failed, until)| failed == address && Instant::now() < *until)
+        backoff.as_ref().is_some_and(|failed| failed.address == address && Instant::now() < failed.until)
     }
 
     /// Closes the connection too: after a peer has vanished, it looks open for minutes.
     async fn back_off(&self, address: &str) {
-        *self.backoff.lock() = Some((address.to_owned(), Instant::now() + BACKOFF));
+        *self.backoff.lock() = Some(Backoff { address: address.to_owned(), until: Instant::now() + BACKOFF });
         *self.connection.lock().await = None;
     }
 
@@ -187,15 +193,15 @@ impl Forwarder {
         address: &str,
         pki: SharedPki,
         request: http::Result<Request<Empty<Bytes>>>,
-    ) -> Result<Response<Bytes>, Attempt> {
+    ) -> Result<Response<Bytes>, AttemptError> {
         let mut sender = self.sender(address, pki).await?;
         let (head, body) = sender.send_request(request?).await?.into_parts();
-        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|_| Attempt::Body)?;
+        let body = Limited::new(body, MAX_BODY_BYTES).collect().await.map_err(|_| AttemptError::Body)?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     /// The open connection, or a new one when the address or the certificates changed.
-    async fn sender(&self, address: &str, pki: SharedPki) -> Result<SendRequest<Empty<Bytes>>, Attempt> {
+    async fn sender(&self, address: &str, pki: SharedPki) -> Result<SendRequest<Empty<Bytes>>, AttemptError> {
         let mut slot = self.connection.lock().await;
         let usable =
             |open: &&Connection| open.address == address && open.pki == pki && !open.sender.is_closed();
@@ -208,10 +214,10 @@ impl Forwarder {
         Ok(sender)
     }
 
-    async fn connect(&self, address: &str, pki: SharedPki) -> Result<Connection, Attempt> {
-        let (host, port) = endpoint(address).ok_or_else(|| Attempt::Address(address.into()))?;
+    async fn connect(&self, address: &str, pki: SharedPki) -> Result<Connection, AttemptError> {
+        let (host, port) = endpoint(address).ok_or_else(|| AttemptError::Address(address.into()))?;
         let name = ServerName::try_from(self.instance_name.clone())
-            .map_err(|_| Attempt::Address(self.instance_name.clone()))?;
+            .map_err(|_| AttemptError::Address(self.instance_name.clone()))?;
         let config = client_config(&pki)?;
         let tcp = TcpStream::connect((host.as_str(), port)).await?;
         tcp.set_nodelay(true)?;
@@ -228,7 +234,7 @@ impl Forwarder {
 }
 
 /// Trusts only the shared CA, and presents the shared leaf.
-fn client_config(pki: &SharedPki) -> Result<ClientConfig, Attempt> {
+fn client_config(pki: &SharedPki) -> Result<ClientConfig, AttemptError> {
     let mut config = ClientConfig::builder_with_provider(pem::provider())
         .with_protocol_versions(VERSIONS)?
         .with_root_certificates(pem::roots(pki.ca_pem.as_bytes())?)
@@ -263,13 +269,13 @@ fn pass_on(answer: Response<Bytes>) -> Response<Body> {
 pub(crate) struct InstanceVerifier {
     instance_name: String,
     pki: watch::Receiver<Option<SharedPki>>,
-    authority: Mutex<Arc<Authority>>,
+    shared_cas: Mutex<Arc<SharedCas>>,
     verified: VerifiedChains<bool>,
 }
 
 /// One version of the CAs that instances share.
 #[derive(Default)]
-struct Authority {
+struct SharedCas {
     generation: u64,
     bundle: String,
     /// `None` when the bundle contains no usable CA.
@@ -278,14 +284,14 @@ struct Authority {
 
 impl InstanceVerifier {
     pub(crate) fn new(instance_name: String, pki: watch::Receiver<Option<SharedPki>>) -> Self {
-        Self { instance_name, pki, authority: Mutex::default(), verified: VerifiedChains::new() }
+        Self { instance_name, pki, shared_cas: Mutex::default(), verified: VerifiedChains::new() }
     }
 
     /// True when the shared CA issued the peer's certificate and the certificate has the exact name of an instance.
     pub(crate) async fn is_instance(&self, chain: &PeerChain) -> bool {
-        let Some(authority) = self.authority() else { return false };
-        let verify = |chain: &[CertificateDer<'static>]| self.has_issued(&authority, chain);
-        self.verified.verify(authority.generation, chain, verify).await
+        let Some(shared_cas) = self.shared_cas() else { return false };
+        let verify = |chain: &[CertificateDer<'static>]| self.has_issued(&shared_cas, chain);
+        self.verified.verify(shared_cas.generation, chain, verify).await
     }
 
     /// Lets a GET of another instance pass.
@@ -302,23 +308,23 @@ impl InstanceVerifier {
     }
 
     /// The newest version of the CAs, each version parsed once.
-    fn authority(&self) -> Option<Arc<Authority>> {
+    fn shared_cas(&self) -> Option<Arc<SharedCas>> {
         let pki = self.pki.borrow();
         let bundle = &pki.as_ref()?.ca_pem;
-        let mut authority = self.authority.lock();
-        if authority.bundle != *bundle {
-            let generation = authority.generation + 1;
+        let mut shared_cas = self.shared_cas.lock();
+        if shared_cas.bundle != *bundle {
+            let generation = shared_cas.generation + 1;
             let cas = ClientCas::from_pem(bundle.as_bytes()).ok();
-            *authority = Arc::new(Authority { generation, bundle: bundle.clone(), cas });
+            *shared_cas = Arc::new(SharedCas { generation, bundle: bundle.clone(), cas });
         }
-        Some(authority.clone())
+        Some(shared_cas.clone())
     }
 
-    fn has_issued(&self, authority: &Authority, chain: &[CertificateDer<'static>]) -> bool {
+    fn has_issued(&self, shared_cas: &SharedCas, chain: &[CertificateDer<'static>]) -> bool {
         let Some(leaf) = chain.first() else { return false };
         let names = Subject::parse(leaf).dns_names;
         let has_name = names.iter().any(|name| name.eq_ignore_ascii_case(&self.instance_name));
-        has_name && authority.cas.as_ref().is_some_and(|cas| cas.verify(chain, UnixTime::now()))
+        has_name && shared_cas.cas.as_ref().is_some_and(|cas| cas.verify(chain, UnixTime::now()))
     }
 }
 

@@ -24,7 +24,7 @@ use super::paths::{
     INTERNAL_CUSTOM, INTERNAL_EXTERNAL, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
 };
 use super::state::AppState;
-use super::tls::UntilSent;
+use super::tls::AnswerPermit;
 
 /// All routes. Every request is authorised before its method is looked at. Discovery and snapshots are authorised by a layer,
 /// reads of metrics in their handlers: axum clones all that is behind a layer for each request, and reads are by far the
@@ -56,7 +56,6 @@ async fn method_not_allowed() -> Status {
 fn discovery_routes(state: &AppState) -> Router<AppState> {
     discovery::routes()
         .route(&format!("{CUSTOM_PREFIX}{{version}}/{{*rest}}"), any(custom_metrics::unknown_path))
-        .fallback(discovery::unknown_path)
         .layer(from_fn_with_state(state.clone(), authenticate_discovery))
 }
 
@@ -96,7 +95,7 @@ async fn own_metrics(
     let mut request = request.into_parts().0;
     let attributes = Attributes::Path { verb: "get", path: METRICS };
     match authorize(&auth, &mut request, &attributes).await {
-        Ok(()) => until_sent(permit, admin::metrics(&admin)),
+        Ok(()) => hold_permit(permit, admin::metrics(&admin)),
         Err(error) => error.into_response(),
     }
 }
@@ -177,7 +176,7 @@ async fn limit_reads(
         return too_many_reads(path.ok().as_ref()).into_response();
     };
     match answer(request).await {
-        Ok(answer) => until_sent(permit, answer),
+        Ok(answer) => hold_permit(permit, answer),
         // An error is small, so a client that does not take it holds no permit.
         Err(error) => error.into_response(),
     }
@@ -234,7 +233,7 @@ async fn admit_snapshot_request(
 }
 
 /// Makes `answer` hold the permit until it is sent: until then it occupies memory, as one that is being computed does.
-fn until_sent(permit: UntilSent, mut answer: Response) -> Response {
+fn hold_permit(permit: AnswerPermit, mut answer: Response) -> Response {
     answer.extensions_mut().insert(permit);
     answer
 }

@@ -18,7 +18,7 @@ use crate::engine::Evaluation;
 use crate::record::write_line;
 use crate::serve::encoding::{Reason, Status, internal_error};
 use crate::serve::paths::SNAPSHOTS;
-use crate::serve::tls::UntilSent;
+use crate::serve::tls::AnswerPermit;
 
 const JSON_LINES: HeaderValue = HeaderValue::from_static("application/jsonl");
 
@@ -29,7 +29,7 @@ const MAX_WAITING_CHUNKS: usize = 2;
 /// `/debug/snapshots`
 pub(crate) async fn list(
     State(admin): State<Arc<AdminState>>,
-    Extension(permit): Extension<UntilSent>,
+    Extension(permit): Extension<AnswerPermit>,
     uri: Uri,
 ) -> Response {
     let query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
@@ -58,7 +58,7 @@ pub(crate) async fn list(
 /// `/debug/snapshots/latest`
 pub(crate) async fn latest(
     State(admin): State<Arc<AdminState>>,
-    Extension(permit): Extension<UntilSent>,
+    Extension(permit): Extension<AnswerPermit>,
 ) -> Response {
     match admin.recent.latest() {
         Some(evaluation) => lines(vec![evaluation], permit),
@@ -69,7 +69,7 @@ pub(crate) async fn latest(
 /// `/debug/snapshots/all`
 pub(crate) async fn all(
     State(admin): State<Arc<AdminState>>,
-    Extension(permit): Extension<UntilSent>,
+    Extension(permit): Extension<AnswerPermit>,
 ) -> Response {
     let evaluations = admin.recent.all();
     if evaluations.is_empty() {
@@ -91,7 +91,7 @@ fn no_evaluation(admin: &AdminState) -> Status {
 }
 
 /// Serializes while it sends: the lines of a large fleet are never in memory as a whole.
-fn lines(evaluations: Vec<Arc<Evaluation>>, permit: UntilSent) -> Response {
+fn lines(evaluations: Vec<Arc<Evaluation>>, permit: AnswerPermit) -> Response {
     let (sender, mut receiver) = mpsc::channel(MAX_WAITING_CHUNKS);
     spawn_with_permit(permit, move || {
         let mut out = BufWriter::with_capacity(CHUNK_BYTES, ChunkWriter(sender));
@@ -107,7 +107,7 @@ fn lines(evaluations: Vec<Arc<Evaluation>>, permit: UntilSent) -> Response {
 /// Runs `work` on a blocking thread, which holds the permit until it is done: otherwise a client that resets its request and
 /// repeats it could occupy any number of threads.
 fn spawn_with_permit<T: Send + 'static>(
-    permit: UntilSent,
+    permit: AnswerPermit,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     spawn_blocking(move || {

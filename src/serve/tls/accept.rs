@@ -15,6 +15,11 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{self, Service, Shared};
 use super::connection_errors::{ConnectionErrors, Failure};
 
+/// The first wait after a failed accept, which mostly means that there are no file handles; doubled up to
+/// [`MAX_ACCEPT_BACKOFF`].
+const MIN_ACCEPT_BACKOFF: Duration = Duration::from_millis(5);
+const MAX_ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
+
 /// Accepts until `stop`; then lets connections finish for `drain`, and cuts those that are left. A peer may ignore every
 /// request to leave (hyper#4170), so the end does not depend on it.
 pub(crate) async fn serve(listener: TcpListener, service: Service, stop: CancellationToken, drain: Duration) {
@@ -58,17 +63,12 @@ async fn run(tcp: TcpStream, address: SocketAddr, shared: &Shared) {
     }
 }
 
-/// The first wait after a failed accept, which mostly means that there are no file handles; doubled up to
-/// [`MAX_ACCEPT_BACKOFF`].
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(5);
-const MAX_ACCEPT_BACKOFF: Duration = Duration::from_secs(1);
-
 /// The next connection, however long it takes.
 async fn next_connection<S, F>(mut accept: impl FnMut() -> F, errors: &ConnectionErrors) -> (S, SocketAddr)
 where
     F: Future<Output = io::Result<(S, SocketAddr)>>,
 {
-    let mut backoff = ACCEPT_BACKOFF;
+    let mut backoff = MIN_ACCEPT_BACKOFF;
     loop {
         match accept().await {
             // A dual-stack socket reports ::ffff:10.0.0.1; people and logs know 10.0.0.1.
@@ -121,7 +121,7 @@ mod tests {
         let began = Instant::now();
         let from = accept_after(3, no_file_handles, &AtomicU32::new(0)).await;
         assert_eq!(from.to_string(), "10.0.0.1:1");
-        assert_eq!(began.elapsed(), ACCEPT_BACKOFF * 7);
+        assert_eq!(began.elapsed(), MIN_ACCEPT_BACKOFF * 7);
     }
 
     #[tokio::test(start_paused = true)]

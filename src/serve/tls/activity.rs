@@ -1,19 +1,10 @@
 //! Activity of a connection: how long it has been idle, and how long an answer has not been taken. Tells a client that works
 //! from one that only occupies a connection.
-//!
-//! An answer holds its permit and its part in the activity until the last byte is written or given up, not only until the head
-//! is: the permit bounds the memory of bodies, and the activity tells a slow download from an idle connection.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use http::Response;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::write_timeout::WRITE_TIMEOUT;
@@ -35,9 +26,18 @@ struct State {
     begun: u64,
     /// When the last request began or ended.
     last_change: Instant,
-    /// Answers under way: the number of their request and when the peer last took a part. There are a few hundred at most and
-    /// nearly always one, which a list stores without an allocation for each request.
-    sending: Vec<(u64, Instant)>,
+    /// Answers under way. There are a few hundred at most and nearly always one, which a list stores without an allocation for
+    /// each request.
+    sending: Vec<Sending>,
+}
+
+/// An answer under way.
+#[derive(Debug)]
+struct Sending {
+    /// The number of its request.
+    request: u64,
+    /// When the peer last took a part.
+    progress: Instant,
 }
 
 /// A request until its answer is sent or given up.
@@ -91,7 +91,7 @@ impl Activity {
     /// Waits until the peer has taken nothing of some answer for [`WRITE_TIMEOUT`].
     pub(crate) async fn stalled(&self) {
         loop {
-            let oldest = self.0.lock().sending.iter().map(|(_, progress)| *progress).min();
+            let oldest = self.0.lock().sending.iter().map(|sending| sending.progress).min();
             let deadline = oldest.unwrap_or_else(Instant::now) + WRITE_TIMEOUT;
             if deadline <= Instant::now() {
                 return;
@@ -106,9 +106,9 @@ impl InFlight {
     pub(crate) fn progress(&self) {
         let now = Instant::now();
         let mut state = self.activity.0.lock();
-        match state.sending.iter_mut().find(|(number, _)| *number == self.number) {
-            Some((_, progress)) => *progress = now,
-            None => state.sending.push((self.number, now)),
+        match state.sending.iter_mut().find(|sending| sending.request == self.number) {
+            Some(sending) => sending.progress = now,
+            None => state.sending.push(Sending { request: self.number, progress: now }),
         }
     }
 }
@@ -116,121 +116,14 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.activity.0.lock();
-        state.sending.retain(|(number, _)| *number != self.number);
+        state.sending.retain(|sending| sending.request != self.number);
         state.in_flight -= 1;
         state.last_change = Instant::now();
     }
 }
 
-/// A body is sent in chunks of this many bytes, one DATA frame of HTTP/2 each. A peer that takes one within the write
-/// timeout, half a KiB per second, is not stalled.
-const CHUNK_BYTES: usize = 16 * 1024;
-
-/// A permit that an answer holds until it is sent; in the extensions of the answer.
-#[derive(Debug, Clone)]
-pub(crate) struct UntilSent {
-    _permit: Arc<OwnedSemaphorePermit>,
-}
-
-/// A limit of concurrent requests of one kind.
-pub(crate) struct Permits(Arc<Semaphore>);
-
-impl Permits {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self(Arc::new(Semaphore::new(limit)))
-    }
-
-    /// `None` when all permits are in use.
-    pub(crate) fn acquire(&self) -> Option<UntilSent> {
-        let permit = self.0.clone().try_acquire_owned().ok()?;
-        Some(UntilSent { _permit: Arc::new(permit) })
-    }
-}
-
-/// Makes the body of `answer` hold its permit and `in_flight` until it is sent.
-pub(super) fn track_until_sent(answer: Response<Body>, in_flight: InFlight) -> Response<Body> {
-    let (mut head, body) = answer.into_parts();
-    let permit = head.extensions.remove::<UntilSent>();
-    if body.is_end_stream() {
-        return Response::from_parts(head, body);
-    }
-    let held = Arc::new(Held { in_flight, _permit: permit });
-    Response::from_parts(head, Body::new(TrackedBody { body, rest: Bytes::new(), held }))
-}
-
-/// What an answer holds. Its chunks share it: those that HTTP has accepted but not written are still in memory.
-struct Held {
-    in_flight: InFlight,
-    _permit: Option<UntilSent>,
-}
-
-struct TrackedBody {
-    body: Body,
-    /// Taken out of `body` and not yet sent.
-    rest: Bytes,
-    held: Arc<Held>,
-}
-
-impl HttpBody for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        if self.rest.is_empty() {
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest = data,
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
-                },
-                end => return Poll::Ready(end),
-            }
-        }
-        self.held.in_flight.progress();
-        let size = self.rest.len().min(CHUNK_BYTES);
-        let chunk = Chunk { bytes: self.rest.split_to(size), held: self.held.clone() };
-        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(chunk)))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let rest = self.rest.len() as u64;
-        let body = self.body.size_hint();
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest + body.lower());
-        if let Some(upper) = body.upper() {
-            hint.set_upper(rest + upper);
-        }
-        hint
-    }
-}
-
-/// A chunk of the body, in memory until it is written.
-struct Chunk {
-    bytes: Bytes,
-    held: Arc<Held>,
-}
-
-impl AsRef<[u8]> for Chunk {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        self.held.in_flight.progress();
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use http_body_util::BodyExt;
     use tokio::time::{advance, timeout};
 
     use super::*;
@@ -278,38 +171,5 @@ mod tests {
         drop(activity.begin_request());
         advance(Duration::from_secs(3600)).await;
         assert!(!ends_within(&activity, true, 3600).await);
-    }
-
-    fn answer(size: usize, permits: &Permits) -> Response<Body> {
-        let mut answer = Response::new(Body::from(vec![7; size]));
-        answer.extensions_mut().insert(permits.acquire().unwrap());
-        track_until_sent(answer, Activity::new().begin_request())
-    }
-
-    #[tokio::test]
-    async fn the_permit_is_released_with_the_last_chunk_of_the_body() {
-        let permits = Permits::new(1);
-        let mut answer = answer(CHUNK_BYTES + 1, &permits);
-        assert_eq!(answer.body().size_hint().exact(), Some(CHUNK_BYTES as u64 + 1));
-        let mut chunks = Vec::new();
-        while !answer.body().is_end_stream() {
-            chunks.push(answer.body_mut().frame().await.unwrap().unwrap().into_data().unwrap());
-        }
-        assert_eq!(chunks.iter().map(Bytes::len).collect::<Vec<_>>(), [CHUNK_BYTES, 1]);
-        drop(answer);
-        chunks.remove(0);
-        assert_eq!(permits.0.available_permits(), 0, "a byte is not written yet");
-        chunks.clear();
-        assert_eq!(permits.0.available_permits(), 1);
-    }
-
-    #[test]
-    fn an_answer_without_a_body_and_a_dropped_one_hold_no_permit() {
-        let permits = Permits::new(1);
-        let empty = answer(0, &permits);
-        assert_eq!(permits.0.available_permits(), 1);
-        drop(answer(CHUNK_BYTES, &permits));
-        assert_eq!(permits.0.available_permits(), 1);
-        drop(empty);
     }
 }

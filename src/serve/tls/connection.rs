@@ -25,7 +25,8 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::activity::{Activity, IDLE_TIMEOUT, track_until_sent};
+use super::activity::{Activity, IDLE_TIMEOUT};
+use super::answer_permit::track_until_sent;
 use super::certificates::Certificates;
 use super::connection_errors::{ConnectionErrors, Failure, handshake_failure};
 use super::connection_quota::{ConnectionQuota, QuotaPermit};
@@ -54,7 +55,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time to finish requests on an old connection, and on one of the cluster's own whose answer stalls: as long as the
 /// aggregator waits for an answer.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(60);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Concurrent requests on one HTTP/2 connection; the aggregator sends all of its requests on one.
 const MAX_STREAMS: u32 = 250;
@@ -220,7 +221,7 @@ async fn serve_http(
             }
         })
     };
-    let ends = Ends {
+    let conditions = CloseConditions {
         // An HTTP/1.1 peer is told by an answer: an idle one that is closed may just be sending its next request.
         expires_at: expires_at.filter(|_| is_h2),
         closed_by_answer,
@@ -230,9 +231,10 @@ async fn serve_http(
         stop: &shared.stop,
     };
     if is_h2 {
-        drive(h2().serve_connection(TokioIo::new(HeadTimeout::http2(tls)), service), &ends).await
+        drive(h2().serve_connection(TokioIo::new(HeadTimeout::http2(tls)), service), &conditions).await
     } else {
-        drive(h1().serve_connection(TokioIo::new(HeadTimeout::http1(tls, activity)), service), &ends).await
+        drive(h1().serve_connection(TokioIo::new(HeadTimeout::http1(tls, activity)), service), &conditions)
+            .await
     }
 }
 
@@ -292,7 +294,7 @@ fn h2() -> http2::Builder<TokioExecutor> {
 }
 
 /// What may end a connection besides the connection itself.
-struct Ends<'a> {
+struct CloseConditions<'a> {
     expires_at: Option<Instant>,
     /// Cancelled by an answer with `Connection: close`. HTTP/2 has no such header: it becomes GOAWAY, as in Go servers.
     closed_by_answer: CancellationToken,
@@ -310,18 +312,18 @@ struct Closing {
     error: Option<ConnectionError>,
 }
 
-impl Ends<'_> {
-    /// Waits for the first reason to close; an error cuts the connection at once.
-    async fn first(&self) -> Result<Closing, ConnectionError> {
-        let stalled_timeout = if self.is_infrastructure { FAREWELL_TIMEOUT } else { LINGER_TIMEOUT };
+impl CloseConditions<'_> {
+    /// Waits for the first condition that holds; an error cuts the connection at once.
+    async fn first_met(&self) -> Result<Closing, ConnectionError> {
+        let stalled_timeout = if self.is_infrastructure { CLOSE_TIMEOUT } else { LINGER_TIMEOUT };
         let close = |timeout, error| Ok(Closing { timeout, error });
         let expired = OptionFuture::from(self.expires_at.map(sleep_until));
         let displaced = OptionFuture::from(self.permit.as_ref().map(QuotaPermit::displaced));
         tokio::select! {
             // The drain has a deadline of its own.
             () = self.stop.cancelled() => close(Duration::MAX, None),
-            Some(()) = expired => close(FAREWELL_TIMEOUT, None),
-            () = self.closed_by_answer.cancelled() => close(FAREWELL_TIMEOUT, None),
+            Some(()) = expired => close(CLOSE_TIMEOUT, None),
+            () = self.closed_by_answer.cancelled() => close(CLOSE_TIMEOUT, None),
             () = self.activity.idle(self.is_infrastructure) => close(LINGER_TIMEOUT, Some(ConnectionError::Idle)),
             () = self.activity.stalled() => close(stalled_timeout, Some(ConnectionError::Stalled)),
             Some(()) = displaced => Err(ConnectionError::Displaced),
@@ -332,13 +334,13 @@ impl Ends<'_> {
 /// Runs a connection to its end. An HTTP/2 peer is asked to leave with GOAWAY, and every request that it sent before it saw
 /// that is answered. A peer that takes nothing of an answer is asked to leave too: hyper does not poll a body while it waits
 /// for the peer's window, so a single stream cannot be ended from here.
-async fn drive<C>(connection: C, ends: &Ends<'_>) -> Result<(), ConnectionError>
+async fn drive<C>(connection: C, conditions: &CloseConditions<'_>) -> Result<(), ConnectionError>
 where
     C: GracefulConnection<Error = hyper::Error>,
 {
     let mut connection = std::pin::pin!(connection);
     // The set polls only what was woken: every request wakes this task, and hardly ever one of the reasons to close.
-    let mut end = FuturesUnordered::from_iter([ends.first()]);
+    let mut end = FuturesUnordered::from_iter([conditions.first_met()]);
     let closing = tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
         Some(end) = end.next() => end?,

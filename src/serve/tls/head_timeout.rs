@@ -15,6 +15,16 @@ use super::activity::Activity;
 /// From a head's first byte to its end: the longest has 256 KiB, which takes 21 s at 100 kbit/s.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Bytes of the client's connection preface.
+const PREFACE_BYTES: usize = 24;
+/// Bytes of a frame's header: length, type, flags and stream.
+const FRAME_HEADER_BYTES: usize = 9;
+
+/// Types of frames, and the flag of the last frame of a header block (RFC 9113, section 6).
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
 /// Adds the head timeout to a stream.
 pub(super) struct HeadTimeout<S> {
     stream: S,
@@ -165,15 +175,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeadTimeout<S> {
     }
 }
 
-/// Bytes of the client's connection preface.
-const PREFACE_BYTES: usize = 24;
-/// Bytes of a frame's header: length, type, flags and stream.
-const FRAME_HEADER_BYTES: usize = 9;
-
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
-
 /// The state of the parser. The preface counts as the first header block, since nothing can come before it.
 pub(super) struct HeaderBlocks {
     /// The received bytes of an incomplete frame header.
@@ -247,23 +248,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_that_trickles_in_is_cut_30_s_after_its_first_byte() {
-        let (ours, mut theirs) = duplex(16);
+        let (stream, mut peer) = duplex(16);
         let activity = Activity::new();
-        let mut ours = HeadTimeout::http1(ours, activity.clone());
-        assert!(timeout(Duration::from_secs(300), ours.read_u8()).await.is_err(), "idle");
-        theirs.write_all(b"GET\n\n").await.unwrap();
-        ours.read_exact(&mut [0; 5]).await.unwrap();
+        let mut stream = HeadTimeout::http1(stream, activity.clone());
+        assert!(timeout(Duration::from_secs(300), stream.read_u8()).await.is_err(), "idle");
+        peer.write_all(b"GET\n\n").await.unwrap();
+        stream.read_exact(&mut [0; 5]).await.unwrap();
         drop(activity.begin_request());
-        assert!(timeout(Duration::from_secs(300), ours.read_u8()).await.is_err(), "that was all of it");
+        assert!(timeout(Duration::from_secs(300), stream.read_u8()).await.is_err(), "that was all of it");
         let began = Instant::now();
         let trickle = async {
-            while theirs.write_u8(b'G').await.is_ok() {
+            while peer.write_u8(b'G').await.is_ok() {
                 sleep(Duration::from_secs(1)).await;
             }
         };
         let read = async {
             loop {
-                if let Err(error) = ours.read_u8().await {
+                if let Err(error) = stream.read_u8().await {
                     break error;
                 }
             }
@@ -274,10 +275,10 @@ mod tests {
     }
 
     /// How long a read waits until it fails; `None` if it outlasts the idle timeout.
-    async fn cut_after(ours: &mut HeadTimeout<tokio::io::DuplexStream>) -> Option<Duration> {
+    async fn cut_after(stream: &mut HeadTimeout<tokio::io::DuplexStream>) -> Option<Duration> {
         let began = Instant::now();
         let mut byte = [0];
-        let read = timeout(Duration::from_secs(90), ours.read_exact(&mut byte)).await.ok()?;
+        let read = timeout(Duration::from_secs(90), stream.read_exact(&mut byte)).await.ok()?;
         read.is_err().then(|| began.elapsed())
     }
 
@@ -291,40 +292,44 @@ mod tests {
             (whole, whole, false),
             (whole, "", false),
         ] {
-            let (ours, mut theirs) = duplex(1024);
+            let (stream, mut peer) = duplex(1024);
             let activity = Activity::new();
-            let mut ours = HeadTimeout::http1(ours, activity.clone());
+            let mut stream = HeadTimeout::http1(stream, activity.clone());
             let mut into = vec![0; first.len()];
-            theirs.write_all(first.as_bytes()).await.unwrap();
-            ours.read_exact(&mut into).await.unwrap();
+            peer.write_all(first.as_bytes()).await.unwrap();
+            stream.read_exact(&mut into).await.unwrap();
             let answering = activity.begin_request();
-            theirs.write_all(second.as_bytes()).await.unwrap();
-            ours.read_exact(&mut vec![0; second.len()]).await.unwrap();
-            assert_eq!(cut_after(&mut ours).await, None, "it is answered");
+            peer.write_all(second.as_bytes()).await.unwrap();
+            stream.read_exact(&mut vec![0; second.len()]).await.unwrap();
+            assert_eq!(cut_after(&mut stream).await, None, "it is answered");
             if second == whole {
                 drop(activity.begin_request());
             }
             drop(answering);
-            assert_eq!(cut_after(&mut ours).await, cut.then_some(HEAD_TIMEOUT), "{first:?}, then {second:?}");
+            assert_eq!(
+                cut_after(&mut stream).await,
+                cut.then_some(HEAD_TIMEOUT),
+                "{first:?}, then {second:?}"
+            );
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_open_header_block_is_cut_after_30_s_whatever_follows() {
-        let (ours, mut theirs) = duplex(1024);
-        let mut ours = HeadTimeout::http2(ours);
-        let mut read = async |ours: &mut HeadTimeout<_>, bytes: &[u8]| {
-            theirs.write_all(bytes).await.unwrap();
-            ours.read_exact(&mut vec![0; bytes.len()]).await.unwrap();
+        let (stream, mut peer) = duplex(1024);
+        let mut stream = HeadTimeout::http2(stream);
+        let mut read = async |stream: &mut HeadTimeout<_>, bytes: &[u8]| {
+            peer.write_all(bytes).await.unwrap();
+            stream.read_exact(&mut vec![0; bytes.len()]).await.unwrap();
         };
-        read(&mut ours, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
-        read(&mut ours, &[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
-        read(&mut ours, &[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x82]).await;
-        assert_eq!(cut_after(&mut ours).await, None, "its first request was whole");
-        read(&mut ours, &[0, 0, 1, 1, 0, 0, 0, 0, 3, 0x82]).await;
+        read(&mut stream, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        read(&mut stream, &[0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
+        read(&mut stream, &[0, 0, 1, 1, 4, 0, 0, 0, 1, 0x82]).await;
+        assert_eq!(cut_after(&mut stream).await, None, "its first request was whole");
+        read(&mut stream, &[0, 0, 1, 1, 0, 0, 0, 0, 3, 0x82]).await;
         sleep(Duration::from_secs(20)).await;
-        read(&mut ours, &[0, 0, 0, 9, 0, 0, 0, 0, 3]).await;
-        assert_eq!(cut_after(&mut ours).await, Some(Duration::from_secs(10)));
+        read(&mut stream, &[0, 0, 0, 9, 0, 0, 0, 0, 3]).await;
+        assert_eq!(cut_after(&mut stream).await, Some(Duration::from_secs(10)));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod accept;
 mod activity;
+mod answer_permit;
 pub(crate) mod certificates;
 pub(crate) mod connection;
 pub(crate) mod connection_errors;
@@ -11,6 +12,6 @@ mod peer;
 pub(crate) mod pem;
 mod write_timeout;
 
-pub(crate) use activity::{Permits, UntilSent};
+pub(crate) use answer_permit::{AnswerPermit, Permits};
 pub use certificates::{CertificateError, RECHECK_INTERVAL, ServingCertificate, SharedPki};
 pub(crate) use peer::{PeerChain, PeerTrust, PeerVerifier};

@@ -14,6 +14,10 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
 
+/// Certificates in a chain, leaf first. Clusters use one or two. The cost of searching a path from the leaf to a CA grows
+/// faster than the chain, so longer chains are rejected before any search.
+const MAX_CHAIN_LENGTH: usize = 5;
+
 /// Randomly keyed, so that nobody can choose certificates that collide.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
@@ -74,10 +78,6 @@ pub(crate) trait PeerVerifier: Send + Sync + 'static {
     /// Verifies the peer's certificates.
     fn verify<'a>(&'a self, chain: &'a PeerChain) -> BoxFuture<'a, PeerTrust>;
 }
-
-/// Certificates in a chain, leaf first. Clusters use one or two. The cost of searching a path from the leaf to a CA grows
-/// faster than the chain, so longer chains are rejected before any search.
-const MAX_CHAIN_LENGTH: usize = 5;
 
 /// A chain that is rejected unseen.
 #[derive(Debug, thiserror::Error)]

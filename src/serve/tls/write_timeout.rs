@@ -86,17 +86,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_peer_is_waited_for_and_one_that_takes_nothing_is_not() {
-        let (ours, mut theirs) = duplex(16);
-        let mut ours = WriteTimeout::new(ours);
+        let (stream, mut peer) = duplex(16);
+        let mut stream = WriteTimeout::new(stream);
         let began = Instant::now();
         let slow = async {
             for _ in 0..3 {
                 tokio::time::sleep(Duration::from_secs(29)).await;
-                theirs.read_exact(&mut [0; 16]).await.unwrap();
+                peer.read_exact(&mut [0; 16]).await.unwrap();
             }
-            theirs
+            peer
         };
-        let (written, _theirs) = tokio::join!(ours.write_all(&[0; 128]), slow);
+        let (written, _theirs) = tokio::join!(stream.write_all(&[0; 128]), slow);
         assert_eq!(written.unwrap_err().to_string(), "the peer took nothing for 30 s");
         assert_eq!(began.elapsed(), Duration::from_secs(3 * 29 + 30));
     }
