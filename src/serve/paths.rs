@@ -14,6 +14,15 @@ pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 /// The versions of [`CUSTOM_GROUP`], the preferred one first.
 pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
+/// The resource of variants, with its group.
+pub(crate) const VARIANTS: &str = "variantautoscalings.llmd.ai";
+
+/// The resource of scale targets, with its group.
+pub(crate) const DEPLOYMENTS: &str = "deployments.apps";
+
+/// The resources that metrics of [`CUSTOM_GROUP`] describe.
+pub(crate) const DESCRIBED_RESOURCES: [&str; 2] = [VARIANTS, DEPLOYMENTS];
+
 /// Prefix of every read of an external metric; `{namespace}/{metric}` follows.
 pub(crate) const EXTERNAL_NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
 

@@ -27,7 +27,7 @@ pub(super) struct ObjectQuery<'a> {
     /// The field selector; it applies to reads of all objects.
     pub(super) fields: Vec<FieldRequirement>,
     /// The selector of series, as the answer repeats it; `None` without one, or with one that has no such form.
-    pub(super) series_object: Option<LabelSelectorMessage>,
+    pub(super) series_selector: Option<LabelSelectorMessage>,
 }
 
 /// The answer to a read of the metric of objects.
@@ -183,7 +183,7 @@ fn described_object<'a>(
         }
         Resource::Deployment => query.path.name.clone(),
     };
-    Some(MetricValue { resource: query.resource, name, selector: query.series_object.as_ref(), value })
+    Some(MetricValue { resource: query.resource, name, selector: query.series_selector.as_ref(), value })
 }
 
 /// A 404 begins as that of every server of this group; other errors about a Deployment name it beside its variant.

@@ -67,11 +67,11 @@ mod tests {
     #[test]
     fn the_object_has_every_requirement() {
         let object = json("a=1,b in (y,x),c notin (z),d!=2,e,!f").unwrap();
-        let want = r#"{"matchLabels":{"a":"1"},"matchExpressions":["#.to_owned()
+        let expected = r#"{"matchLabels":{"a":"1"},"matchExpressions":["#.to_owned()
             + r#"{"key":"b","operator":"In","values":["x","y"]},{"key":"c","operator":"NotIn","values":["z"]},"#
             + r#"{"key":"d","operator":"NotIn","values":["2"]},{"key":"e","operator":"Exists"},"#
             + r#"{"key":"f","operator":"DoesNotExist"}]}"#;
-        assert_eq!(object, want);
+        assert_eq!(object, expected);
         assert_eq!(json("").as_deref(), Some("{}"));
         assert_eq!(json("a>1"), None);
     }

@@ -21,7 +21,7 @@ use super::encoding::response::{representation, respond};
 use super::encoding::{Reason, Status};
 use super::external_metrics::ReadContext;
 use super::external_metrics::query::{ListOptions, metric_label_selector};
-use super::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, MAX_NAME_BYTES};
+use super::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DESCRIBED_RESOURCES, MAX_NAME_BYTES};
 use super::request_metrics::observe_ages;
 use crate::engine::Published;
 
@@ -39,11 +39,11 @@ impl<'a> Read<'a> {
         let series = metric_label_selector(&request.uri)?;
         let resource = Resource::find(&path.resource)
             .ok_or_else(|| not_served(&path.metric, &path.resource, &path.name))?;
-        let series_object = Some(&series).filter(|series| !series.is_empty());
-        let series_object = series_object.and_then(label_selector);
+        let series_selector = Some(&series).filter(|series| !series.is_empty());
+        let series_selector = series_selector.and_then(label_selector);
         // The label selector selects among all objects; a named object is selected by its name.
         let selectors = if path.is_all() { vec![labels, series] } else { vec![series] };
-        let query = ObjectQuery { path, version, resource, selectors, fields, series_object };
+        let query = ObjectQuery { path, version, resource, selectors, fields, series_selector };
         Ok(Self { representation, query })
     }
 
@@ -80,6 +80,7 @@ pub(crate) async fn unknown_path(path: Result<Path<(String, String)>, PathReject
 /// The error for an object that has no metrics.
 fn not_served(metric: &str, resource: &str, name: &str) -> Status {
     let not_found = not_found_message(metric, resource, name);
-    let message = format!("{not_found}: only namespaced {} have metrics here", Resource::SERVED);
+    let served = DESCRIBED_RESOURCES.join(" and ");
+    let message = format!("{not_found}: only namespaced {served} have metrics here");
     Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, metric, name)
 }

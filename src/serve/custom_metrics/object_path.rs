@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::serve::auth::{Attributes, attributes_verb};
 use crate::serve::encoding::Status;
-use crate::serve::paths::CUSTOM_GROUP;
+use crate::serve::paths::{CUSTOM_GROUP, DEPLOYMENTS, VARIANTS};
 
 /// The name that stands for all objects.
 const ALL_OBJECTS: &str = "*";
@@ -83,23 +83,19 @@ impl Version {
 /// A kind of object that has metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
-    /// `variantautoscalings.llmd.ai`
     VariantAutoscaling,
-    /// `deployments.apps`: the scale target of a variant.
+    /// The scale target of a variant.
     Deployment,
 }
 
 impl Resource {
-    /// All kinds, for messages.
-    pub(crate) const SERVED: &'static str = "variantautoscalings.llmd.ai and deployments.apps";
-
     /// The kind of a resource, with its group or, as some clients write it, without one.
     pub(crate) fn find(resource: &str) -> Option<Self> {
-        match resource {
-            "variantautoscalings.llmd.ai" | "variantautoscalings" => Some(Self::VariantAutoscaling),
-            "deployments.apps" | "deployments" => Some(Self::Deployment),
-            _ => None,
-        }
+        let is_named = |known: &str| {
+            known == resource || known.split_once('.').is_some_and(|(name, _)| name == resource)
+        };
+        let kinds = [(VARIANTS, Self::VariantAutoscaling), (DEPLOYMENTS, Self::Deployment)];
+        kinds.into_iter().find(|(known, _)| is_named(known)).map(|(_, kind)| kind)
     }
 
     pub(crate) const fn kind(self) -> &'static str {
@@ -123,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_resource_is_known_with_its_group_or_without_one() {
-        for (name, want) in [
+        for (name, expected) in [
             ("variantautoscalings.llmd.ai", Some(Resource::VariantAutoscaling)),
             ("variantautoscalings", Some(Resource::VariantAutoscaling)),
             ("deployments.apps", Some(Resource::Deployment)),
@@ -134,7 +130,7 @@ mod tests {
             ("pods", None),
             ("", None),
         ] {
-            assert_eq!(Resource::find(name), want, "{name:?}");
+            assert_eq!(Resource::find(name), expected, "{name:?}");
         }
     }
 }

@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 
 use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
-use crate::serve::paths::{CUSTOM_GROUP, CUSTOM_VERSIONS, EXTERNAL_GROUP, EXTERNAL_VERSION};
-
-/// The objects that custom metrics describe: a variant, and the usual kind of its scale target.
-pub(super) const DESCRIBED_OBJECTS: [&str; 2] = ["variantautoscalings.llmd.ai", "deployments.apps"];
+use crate::serve::paths::{
+    CUSTOM_GROUP, CUSTOM_VERSIONS, DESCRIBED_RESOURCES, EXTERNAL_GROUP, EXTERNAL_VERSION,
+};
 
 /// An API group.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +127,7 @@ pub(super) fn resources(api: Api, version: &str) -> impl Object {
         verbs: Some(Verbs { items: vec!["get".to_owned()] }),
     };
     let names: Vec<String> = if api.group == CUSTOM_GROUP {
-        let objects = DESCRIBED_OBJECTS.iter();
+        let objects = DESCRIBED_RESOURCES.iter();
         objects.flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}"))).collect()
     } else {
         metric_names().map(str::to_owned).collect()
@@ -165,7 +164,7 @@ fn aggregated_version(api: Api, version: &str) -> Value {
             parent["subresources"] = subresources.clone().into();
             parent
         };
-        DESCRIBED_OBJECTS.map(parent).into()
+        DESCRIBED_RESOURCES.map(parent).into()
     } else {
         metric_names().map(|name| resource(name, &["get"])).collect()
     };

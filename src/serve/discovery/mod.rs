@@ -4,6 +4,7 @@
 mod groups;
 mod openapi;
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -13,13 +14,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::groups::{CUSTOM, EXTERNAL};
 use super::encoding::Status;
 use super::encoding::negotiation::{self, Discovery, Encoding};
 use super::encoding::object::{Object, encode};
 use super::encoding::response::not_acceptable;
+use super::paths::METRICS;
 
 const JSON: &str = Encoding::Json.media_type();
 const JSON_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -34,65 +36,56 @@ const GROUPS_AVAILABLE: [&str; 5] = [
     JSON_V2BETA1,
 ];
 
-/// The paths that `/` lists, sorted.
-const PATHS: [&str; 16] = [
-    "/apis",
-    "/apis/custom.metrics.k8s.io",
-    "/apis/custom.metrics.k8s.io/v1beta1",
-    "/apis/custom.metrics.k8s.io/v1beta2",
-    "/apis/external.metrics.k8s.io",
-    "/apis/external.metrics.k8s.io/v1beta1",
-    "/healthz",
-    "/livez",
-    "/metrics",
-    "/openapi/v2",
-    "/openapi/v3",
-    "/openapi/v3/apis/custom.metrics.k8s.io/v1beta1",
-    "/openapi/v3/apis/custom.metrics.k8s.io/v1beta2",
-    "/openapi/v3/apis/external.metrics.k8s.io/v1beta1",
-    "/readyz",
-    "/version",
-];
+/// The paths that are not answered here, as `/` lists them.
+const OTHER_PATHS: [&str; 5] = ["/apis", "/healthz", "/livez", METRICS, "/readyz"];
 
-/// The routes of discovery; they need no state.
+/// The routes of discovery, and the answer to every unknown path. They need no state.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let groups = Arc::new(Groups::new());
     let list_groups = any(move |headers: HeaderMap| async move { groups.answer(&headers) });
     let router = Router::new().route("/apis", list_groups.clone()).route("/apis/", list_groups);
-    resources().into_iter().fold(router, |router, (path, resource)| {
-        let resource = Arc::new(resource);
-        router.route(path, any(move |headers: HeaderMap| async move { resource.answer(&headers) }))
+    let documents = documents();
+    let paths = paths(&documents);
+    let root = ("/".to_owned(), StaticAnswer::AnyAccept(Document::json(JSON, &paths)));
+    let body = Bytes::from(paths.to_string());
+    let router = router.fallback(move |uri: Uri| async move { unknown_path(&uri, body) });
+    documents.into_iter().chain([root]).fold(router, |router, (path, answer)| {
+        let answer = Arc::new(answer);
+        router.route(&path, any(move |headers: HeaderMap| async move { answer.answer(&headers) }))
     })
 }
 
-/// Everything that is served but the list of groups.
-fn resources() -> Vec<(&'static str, Resource)> {
-    let group = |api| Resource::Object(EncodedObject::new(&groups::group(api)));
-    let resources = |api, version| Resource::Object(EncodedObject::new(&groups::resources(api, version)));
-    let external_v1beta1 = Document::json(JSON, &openapi::v3(EXTERNAL, "v1beta1"));
-    let custom_v1beta1 = Document::json(JSON, &openapi::v3(CUSTOM, "v1beta1"));
-    let custom_v1beta2 = Document::json(JSON, &openapi::v3(CUSTOM, "v1beta2"));
-    let openapi_index = openapi::v3_index(&[
-        (EXTERNAL, "v1beta1", external_v1beta1.digest()),
-        (CUSTOM, "v1beta1", custom_v1beta1.digest()),
-        (CUSTOM, "v1beta2", custom_v1beta2.digest()),
-    ]);
-    vec![
-        ("/", Resource::AnyAccept(Document::json(JSON, &json!({ "paths": PATHS })))),
-        ("/version", Resource::AnyAccept(Document::json(JSON, &version()))),
-        ("/apis/external.metrics.k8s.io", group(EXTERNAL)),
-        // The aggregator polls this path to find out whether the APIService is available.
-        ("/apis/external.metrics.k8s.io/v1beta1", resources(EXTERNAL, "v1beta1")),
-        ("/apis/custom.metrics.k8s.io", group(CUSTOM)),
-        ("/apis/custom.metrics.k8s.io/v1beta1", resources(CUSTOM, "v1beta1")),
-        ("/apis/custom.metrics.k8s.io/v1beta2", resources(CUSTOM, "v1beta2")),
-        ("/openapi/v2", Resource::Json(Document::json(JSON, &openapi::v2()))),
-        // The aggregator would remember a single 404 of this path for good.
-        ("/openapi/v3", Resource::Json(Document::json(JSON, &openapi_index))),
-        ("/openapi/v3/apis/external.metrics.k8s.io/v1beta1", Resource::Json(external_v1beta1)),
-        ("/openapi/v3/apis/custom.metrics.k8s.io/v1beta1", Resource::Json(custom_v1beta1)),
-        ("/openapi/v3/apis/custom.metrics.k8s.io/v1beta2", Resource::Json(custom_v1beta2)),
-    ]
+/// The list of paths, sorted.
+fn paths(documents: &[(String, StaticAnswer)]) -> Value {
+    let paths: BTreeSet<&str> = documents.iter().map(|(path, _)| path.as_str()).chain(OTHER_PATHS).collect();
+    json!({ "paths": paths })
+}
+
+/// Everything that is served by path, except the list of groups and that of paths.
+fn documents() -> Vec<(String, StaticAnswer)> {
+    let mut documents = vec![
+        ("/version".to_owned(), StaticAnswer::AnyAccept(Document::json(JSON, &version()))),
+        ("/openapi/v2".to_owned(), StaticAnswer::Json(Document::json(JSON, &openapi::v2()))),
+    ];
+    let mut index = Map::new();
+    for api in [EXTERNAL, CUSTOM] {
+        let path = format!("/apis/{}", api.group);
+        documents.push((path.clone(), StaticAnswer::Object(EncodedObject::new(&groups::group(api)))));
+        for version in api.versions {
+            // The aggregator polls this path to find out whether the APIService is available.
+            let path = format!("{path}/{version}");
+            let resources = EncodedObject::new(&groups::resources(api, version));
+            let openapi = Document::json(JSON, &openapi::v3(api, version));
+            let url = format!("/openapi/v3{path}?hash={}", openapi.digest);
+            index.insert(path.trim_start_matches('/').to_owned(), json!({ "serverRelativeURL": url }));
+            documents.push((format!("/openapi/v3{path}"), StaticAnswer::Json(openapi)));
+            documents.push((path, StaticAnswer::Object(resources)));
+        }
+    }
+    // The aggregator would remember a single 404 of this path for good.
+    let index = Document::json(JSON, &json!({ "paths": index }));
+    documents.push(("/openapi/v3".to_owned(), StaticAnswer::Json(index)));
+    documents
 }
 
 fn version() -> Value {
@@ -132,12 +125,11 @@ impl Groups {
 }
 
 /// The answer to an unknown path: a `Status` below `/apis/`, the list of paths elsewhere.
-pub(crate) async fn unknown_path(uri: Uri) -> Response {
+fn unknown_path(uri: &Uri, paths: Bytes) -> Response {
     if uri.path().starts_with("/apis/") {
         return Status::no_such_resource().into_response();
     }
-    let body = json!({ "paths": PATHS }).to_string();
-    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, HeaderValue::from_static(JSON))], body).into_response()
+    (StatusCode::NOT_FOUND, [(CONTENT_TYPE, HeaderValue::from_static(JSON))], paths).into_response()
 }
 
 /// A static answer in one encoding.
@@ -159,10 +151,6 @@ impl Document {
         let mut hasher = DefaultHasher::new();
         (media_type, &body).hash(&mut hasher);
         Self { body: body.into(), media_type, digest: format!("{:016X}", hasher.finish()) }
-    }
-
-    fn digest(&self) -> &str {
-        &self.digest
     }
 
     /// The document, or 304 for a client that has it.
@@ -217,7 +205,7 @@ impl EncodedObject {
 
 /// What is served at one path.
 #[derive(Debug, Clone)]
-enum Resource {
+enum StaticAnswer {
     /// JSON, whatever the client accepts.
     AnyAccept(Document),
     /// JSON, only for clients that accept it.
@@ -226,7 +214,7 @@ enum Resource {
     Object(EncodedObject),
 }
 
-impl Resource {
+impl StaticAnswer {
     fn answer(&self, headers: &HeaderMap) -> Response {
         match self {
             Self::AnyAccept(document) => document.answer(headers),

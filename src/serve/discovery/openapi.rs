@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::groups::{Api, CUSTOM, DESCRIBED_OBJECTS, EXTERNAL, metric_names};
+use super::groups::{Api, CUSTOM, EXTERNAL, metric_names};
 use crate::serve::encoding::negotiation::Encoding;
-use crate::serve::paths::CUSTOM_GROUP;
+use crate::serve::paths::{CUSTOM_GROUP, DESCRIBED_RESOURCES};
 
 /// The version of OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,16 +38,6 @@ pub(super) fn v2() -> Value {
         }
     }
     json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions})
-}
-
-/// The index of all documents, with their digests so that clients may cache them.
-pub(super) fn v3_index(documents: &[(Api, &str, &str)]) -> Value {
-    let entry = |(api, version, digest): &(Api, &str, &str)| {
-        let path = format!("apis/{}/{version}", api.group);
-        let url = format!("/openapi/v3/{path}?hash={digest}");
-        (path, json!({ "serverRelativeURL": url }))
-    };
-    json!({ "paths": documents.iter().map(entry).collect::<Map<_, _>>() })
 }
 
 /// The document of one group and version.
@@ -89,7 +79,7 @@ impl Section<'_> {
             let root = format!("{root}/{object}/{{name}}");
             metric_names().map(move |metric| (format!("{root}/{metric}"), self.path(object, metric)))
         };
-        DESCRIBED_OBJECTS.into_iter().flat_map(paths_of).collect()
+        DESCRIBED_RESOURCES.into_iter().flat_map(paths_of).collect()
     }
 
     /// Unique in the whole cluster.
@@ -208,7 +198,7 @@ fn custom_item(version: &str) -> Value {
     let mut properties = json!({
         "describedObject": object, "timestamp": timestamp(), "value": text("The number, as a quantity.")
     });
-    let metric = if version == "v1beta1" {
+    let (field, metric) = if version == "v1beta1" {
         properties["selector"] = selector;
         ("metricName", text("The metric's name."))
     } else {
@@ -218,10 +208,10 @@ fn custom_item(version: &str) -> Value {
             json!({"type": "object", "description": "The metric.", "required": ["name"], "properties": parts}),
         )
     };
-    properties[metric.0] = metric.1;
+    properties[field] = metric;
     json!({
         "description": "The number of one variant.",
-        "type": "object", "required": ["describedObject", metric.0, "timestamp", "value"],
+        "type": "object", "required": ["describedObject", field, "timestamp", "value"],
         "properties": properties
     })
 }

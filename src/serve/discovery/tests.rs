@@ -1,7 +1,5 @@
 //! The documents agree with each other, and advertise nothing that a client must not use.
 
-use std::collections::BTreeSet;
-
 use super::*;
 
 /// Every value under `key`, at any depth.
@@ -20,9 +18,9 @@ fn with_versions() -> [(groups::Api, &'static str); 3] {
 
 #[test]
 fn every_encoding_of_a_static_object_says_the_same() {
-    let objects: Vec<_> = resources()
+    let objects: Vec<_> = documents()
         .into_iter()
-        .filter_map(|(_, resource)| if let Resource::Object(object) = resource { Some(object) } else { None })
+        .filter_map(|(_, answer)| if let StaticAnswer::Object(object) = answer { Some(object) } else { None })
         .chain([Groups::new().legacy])
         .collect();
     assert_eq!(objects.len(), 6);
