@@ -1,7 +1,8 @@
 //! Reads of metrics: where their answer comes from. The leader answers from its own decisions. Another instance forwards
 //! the read to the leader, and answers from the last published state when the leader does not answer.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
@@ -49,19 +50,19 @@ pub(crate) struct ReadState {
 /// Whether every watch has listed once. A watch that breaks later leaves the last state, which is better than none.
 pub(crate) struct SyncedOnce {
     synced: watch::Receiver<bool>,
-    has_synced: OnceLock<()>,
+    has_synced: AtomicBool,
 }
 
 impl SyncedOnce {
     pub(crate) fn new(synced: watch::Receiver<bool>) -> Self {
-        Self { synced, has_synced: OnceLock::new() }
+        Self { synced, has_synced: AtomicBool::new(false) }
     }
 
-    pub(crate) fn get(&self) -> bool {
+    pub(crate) fn has_synced(&self) -> bool {
         if *self.synced.borrow() {
-            self.has_synced.get_or_init(|| ());
+            self.has_synced.store(true, Ordering::Relaxed);
         }
-        self.has_synced.get().is_some()
+        self.has_synced.load(Ordering::Relaxed)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `/livez`, `/readyz`, `/healthz` as Go servers answer them. Readiness depends on whether this process can answer, never on
 //! Prometheus: a metrics server that is not ready breaks the discovery of the whole cluster.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
@@ -21,10 +22,10 @@ use crate::serve::tls::certificates::Certificates;
 const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// How long readiness waits for what is learnt from the cluster: the watches, the trust, the leader. Without them reads
-/// get 503, so during a rolling update none should arrive yet. They take seconds. What takes longer may never come (a
-/// deleted CRD, a missing permission), and a Service without endpoints stops the deletion of every namespace of the cluster.
-/// A server without them tells each client what is missing.
+/// How long readiness waits for what the cluster says: the watches, the trust, the leader. Without them reads get 503, so
+/// during a rolling update none should arrive yet. They take seconds. What takes longer may never come (a deleted CRD, a
+/// missing permission), and a Service without endpoints stops the deletion of every namespace of the cluster. A server without
+/// them tells each client what is missing.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long an isolated instance is not ready, so that reads go to another one; not longer, for the same reason. The
@@ -32,9 +33,9 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 const ISOLATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long an instance must have been in contact before another isolation makes it not ready: an API server that answers now
-/// and then must not remove its endpoint each time. Together with the lease, which lasts 10 s longer
-/// than its renewal, the instance is ready most of the time.
-const CONTACT_TIME: Duration = Duration::from_secs(30);
+/// and then must not remove its endpoint each time. Together with the lease, which lasts 10 s longer than its renewal, the
+/// instance is ready most of the time.
+const CONTACT_WINDOW: Duration = Duration::from_secs(30);
 
 /// What readiness depends on.
 pub(crate) struct Health {
@@ -42,7 +43,7 @@ pub(crate) struct Health {
     certificates: Arc<Certificates>,
     reads: Arc<ReadState>,
     /// Set once a leader is known. Between two leaders there is none for a moment, and reads are answered from the last state.
-    has_seen_leader: OnceLock<()>,
+    has_known_leader: AtomicBool,
     isolation: Mutex<Isolation>,
     started: Instant,
     stopping: CancellationToken,
@@ -62,7 +63,7 @@ impl Isolation {
     /// Notes whether this instance is isolated now; true while that makes it not ready.
     fn update(&mut self, is_isolated: bool) -> bool {
         let now = Instant::now();
-        if self.ended.is_some_and(|ended| now - ended >= CONTACT_TIME) {
+        if self.ended.is_some_and(|ended| now - ended >= CONTACT_WINDOW) {
             *self = Self::default();
         }
         if is_isolated {
@@ -76,8 +77,12 @@ impl Isolation {
     }
 }
 
-/// The name of a check and why it fails, if it does.
-type Check = (&'static str, Result<(), &'static str>);
+/// One check of health.
+struct Check {
+    name: &'static str,
+    /// Why it fails, if it does.
+    result: Result<(), &'static str>,
+}
 
 impl Health {
     pub(crate) fn new(
@@ -90,7 +95,7 @@ impl Health {
             trust,
             certificates,
             reads,
-            has_seen_leader: OnceLock::new(),
+            has_known_leader: AtomicBool::new(false),
             isolation: Mutex::default(),
             started: Instant::now(),
             stopping,
@@ -101,36 +106,44 @@ impl Health {
     fn checks(&self, path: &str) -> Vec<Check> {
         let mut checks = vec![("ping", Ok(()))];
         if path == "readyz" {
+            let has_certificate = self.certificates.is_ready();
+            let is_running = !self.stopping.is_cancelled();
             checks.extend([
-                ("informer-sync", self.learnt(self.reads.synced.get(), "not every watch has listed once")),
+                (
+                    "informer-sync",
+                    self.require_known(self.reads.synced.has_synced(), "not every watch has listed once"),
+                ),
                 ("authentication-trust", self.trust()),
                 ("leadership", self.leadership()),
                 (
                     "serving-certificate",
-                    self.certificates.is_ready().then_some(()).ok_or("there is no serving certificate"),
+                    has_certificate.then_some(()).ok_or("there is no serving certificate"),
                 ),
-                ("shutdown", (!self.stopping.is_cancelled()).then_some(()).ok_or("this process is stopping")),
+                ("shutdown", is_running.then_some(()).ok_or("this process is stopping")),
             ]);
         }
-        checks
+        checks.into_iter().map(|(name, result)| Check { name, result }).collect()
     }
 
     /// Fails while callers cannot be authenticated.
     fn trust(&self) -> Result<(), &'static str> {
         let is_loaded = self.trust.borrow().is_some();
-        self.learnt(is_loaded, "ConfigMap kube-system/extension-apiserver-authentication has not been read")
+        self.require_known(
+            is_loaded,
+            "ConfigMap kube-system/extension-apiserver-authentication has not been read",
+        )
     }
 
     /// Fails while reads should go to another instance: not between two leaders, but while this instance rejects them.
     fn leadership(&self) -> Result<(), &'static str> {
-        let knows_leader = {
+        let has_leader = {
             let leadership = self.reads.leadership.borrow();
             leadership.is_mine() || leadership.holder.is_some()
         };
-        if knows_leader {
-            self.has_seen_leader.get_or_init(|| ());
+        if has_leader {
+            self.has_known_leader.store(true, Ordering::Relaxed);
         }
-        self.learnt(self.has_seen_leader.get().is_some(), "the leader is not known")?;
+        self.require_known(self.has_known_leader.load(Ordering::Relaxed), "the leader is not known")?;
         if self.isolation.lock().update(self.reads.is_isolated()) {
             return Err(
                 "the lease has expired and its new leader is not known: check that this server reaches the API server",
@@ -140,7 +153,7 @@ impl Health {
     }
 
     /// Fails with `cause` while something is not known, until [`STARTUP_TIMEOUT`] has passed.
-    fn learnt(&self, is_known: bool, cause: &'static str) -> Result<(), &'static str> {
+    fn require_known(&self, is_known: bool, cause: &'static str) -> Result<(), &'static str> {
         if is_known || self.started.elapsed() >= STARTUP_TIMEOUT { Ok(()) } else { Err(cause) }
     }
 
@@ -169,14 +182,14 @@ pub(crate) async fn all(
     let is_verbose = query.iter().any(|(key, _)| key == "verbose");
     let checks = health.checks(path);
     if path == "readyz" {
-        health.log_change(checks.iter().find_map(|(_, result)| result.err()));
+        health.log_change(checks.iter().find_map(|check| check.result.err()));
     }
-    let has_failed = checks.iter().any(|(name, result)| result.is_err() && !excluded.contains(name));
+    let has_failed = checks.iter().any(|check| check.result.is_err() && !excluded.contains(&check.name));
     if !has_failed && !is_verbose {
         return plain(StatusCode::OK, "ok".into());
     }
-    let mut lines: String = checks.iter().map(|check| line(check, &excluded)).collect();
-    let is_check = |name: &str| checks.iter().any(|(check, _)| *check == name);
+    let mut lines: String = checks.iter().map(|check| check_line(check, &excluded)).collect();
+    let is_check = |name: &str| checks.iter().any(|check| check.name == name);
     let unknown: Vec<_> =
         excluded.iter().filter(|name| !is_check(name)).map(|name| format!("{name:?}")).collect();
     if !unknown.is_empty() {
@@ -189,8 +202,8 @@ pub(crate) async fn all(
     plain(StatusCode::OK, format!("{lines}{path} check passed\n"))
 }
 
-fn line(check: &Check, excluded: &[&str]) -> String {
-    let (name, result) = check;
+fn check_line(check: &Check, excluded: &[&str]) -> String {
+    let Check { name, result } = check;
     match result {
         _ if excluded.contains(name) => format!("[+]{name} excluded: ok\n"),
         Ok(()) => format!("[+]{name} ok\n"),
@@ -207,10 +220,10 @@ pub(crate) async fn single(
     let path = uri.path().trim_start_matches('/').split('/').next().unwrap_or_default();
     // No check has a name that is not UTF-8.
     let name = name.map_or_else(|_| String::new(), |Path(name)| name);
-    match health.checks(path).into_iter().find(|(check, _)| *check == name) {
+    match health.checks(path).into_iter().find(|check| check.name == name).map(|check| check.result) {
         None => plain(StatusCode::NOT_FOUND, "404 page not found\n".into()),
-        Some((_, Ok(()))) => plain(StatusCode::OK, "ok".into()),
-        Some((_, Err(cause))) => {
+        Some(Ok(())) => plain(StatusCode::OK, "ok".into()),
+        Some(Err(cause)) => {
             plain(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {cause}\n"))
         }
     }

@@ -119,20 +119,22 @@ impl<'a> Range<'a> {
         !rejected.contains(encoding) && (by_wildcard || self.names(encoding))
     }
 
-    /// `Some(None)` for the object itself, `Some(Some(version))` for a table, `None` for anything else. There is no table in
+    /// The preferred representation among those that the range accepts: the object itself, or a table. There is no table in
     /// protobuf.
-    fn table(&self, encoding: Encoding) -> Option<Option<TableVersion>> {
+    fn representation(&self, rejected: Rejected) -> Option<Representation> {
+        let encoding = self.encoding(rejected)?;
         if self.parameter("as").is_empty() {
-            return Some(None);
+            return Some(Representation { encoding, table: None });
         }
         let is_table = self.has_parameter("as", "Table")
             && self.has_parameter("g", "meta.k8s.io")
             && encoding != Encoding::Protobuf;
-        match self.parameter("v") {
-            "v1" if is_table => Some(Some(TableVersion::V1)),
-            "v1beta1" if is_table => Some(Some(TableVersion::V1Beta1)),
-            _ => None,
-        }
+        let table = match self.parameter("v") {
+            "v1" if is_table => TableVersion::V1,
+            "v1beta1" if is_table => TableVersion::V1Beta1,
+            _ => return None,
+        };
+        Some(Representation { encoding, table: Some(table) })
     }
 }
 
@@ -204,10 +206,8 @@ fn best<T>(
 
 /// The representation of data that the client prefers; `None` when it accepts none.
 pub(crate) fn representation(headers: &HeaderMap) -> Option<Representation> {
-    best(headers, Representation { encoding: Encoding::Json, table: None }, |range, rejected| {
-        let encoding = range.encoding(rejected)?;
-        Some(Representation { encoding, table: range.table(encoding)? })
-    })
+    let default = Representation { encoding: Encoding::Json, table: None };
+    best(headers, default, |range, rejected| range.representation(rejected))
 }
 
 /// The encoding that the client prefers for an object without a table.

@@ -11,17 +11,17 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CO
 use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 
-use super::negotiation::{self, Encoding, Representation};
+use super::negotiation::{self, Encoding, Representation, TableVersion};
 use super::object::{Object, encode, encode_text};
 use super::status::{Reason, Status, internal_error};
 
-/// The representations of data.
+/// The representations of data: the object itself first, then tables.
 const AVAILABLE: [&str; 5] = [
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-    "application/json;as=Table;v=v1;g=meta.k8s.io",
-    "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
+    Encoding::Json.media_type(),
+    Encoding::Yaml.media_type(),
+    Encoding::Protobuf.media_type(),
+    Representation { encoding: Encoding::Json, table: Some(TableVersion::V1) }.media_range(),
+    Representation { encoding: Encoding::Json, table: Some(TableVersion::V1Beta1) }.media_range(),
 ];
 
 /// The representation for the client of a data read; 406 for one that accepts none that is available.
@@ -42,7 +42,8 @@ pub(crate) fn respond(representation: Representation, object: &impl Object) -> R
     let body = match representation.table {
         None => encode(encoding, object),
         Some(version) => {
-            let table = object.table().ok_or_else(|| not_acceptable(&AVAILABLE[..3]))?;
+            let table =
+                object.table().ok_or_else(|| not_acceptable(&Encoding::ALL.map(Encoding::media_type)))?;
             encode_text(encoding, &table.versioned(version))
         }
     };

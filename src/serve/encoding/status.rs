@@ -213,9 +213,10 @@ mod tests {
     fn a_status_reads_as_client_go_expects_it() {
         let status = Status::new(Reason::NotFound, "gone").about("external.metrics.k8s.io", "m", "");
         let text = serde_json::to_string(&status.0.object).unwrap();
-        let want = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"gone","#
-            .to_owned()
-            + r#""reason":"NotFound","details":{"group":"external.metrics.k8s.io","kind":"m"},"code":404}"#;
-        assert_eq!(text, want);
+        let expected =
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"gone","#
+                .to_owned()
+                + r#""reason":"NotFound","details":{"group":"external.metrics.k8s.io","kind":"m"},"code":404}"#;
+        assert_eq!(text, expected);
     }
 }

@@ -17,6 +17,20 @@ use crate::serve::encoding::object::{Column, Metadata, Row, Table};
 use crate::serve::encoding::protobuf::{Time, append_bytes, append_message, serialize_time};
 use crate::serve::encoding::{Empty, Object, Status};
 
+/// The columns that `kubectl get` prints.
+const COLUMNS: &[Column] = &[
+    Column::name("Variant", "The variant that the number is of."),
+    Column::text("Value", "The number, as a quantity."),
+    Column::text("Age", "How old the newest measurement is that the number rests on."),
+    Column::text("Reason", "Why the number is what it is."),
+    Column::text("Model", "The model that the variant serves.").wide(),
+    Column::text("Accelerator", "What it runs on, when that is known.").wide(),
+    Column::text("Message", "The decision in words.").wide(),
+];
+
+/// Capacity for an item in protobuf, which has about 200 bytes.
+const ITEM_BYTES: usize = 256;
+
 /// The answer to a read of an external metric.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ExternalMetricValueList<'a> {
@@ -143,23 +157,6 @@ fn fresh_target<'a>(
     })
 }
 
-#[cfg(test)]
-mod tests;
-
-/// The columns that `kubectl get` prints.
-const COLUMNS: &[Column] = &[
-    Column::name("Variant", "The variant that the number is of."),
-    Column::text("Value", "The number, as a quantity."),
-    Column::text("Age", "How old the newest measurement is that the number rests on."),
-    Column::text("Reason", "Why the number is what it is."),
-    Column::text("Model", "The model that the variant serves.").wide(),
-    Column::text("Accelerator", "What it runs on, when that is known.").wide(),
-    Column::text("Message", "The decision in words.").wide(),
-];
-
-/// Capacity for an item in protobuf, which has about 200 bytes.
-const ITEM_BYTES: usize = 256;
-
 impl Object for ExternalMetricValueList<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
@@ -209,3 +206,6 @@ fn row(item: &ExternalMetricValue<'_>, now: Timestamp) -> Row {
         Metadata { name: name.to_string(), namespace: namespace.to_string(), creation_timestamp: (), labels };
     Row::new(cells, metadata)
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,7 +69,7 @@ impl WaitingFor {
         let leadership = state.leadership.borrow();
         match leadership.other_holder() {
             Some(leader) => Self::State(leader.identity.clone()),
-            None if !state.synced.get() => Self::Watches,
+            None if !state.synced.has_synced() => Self::Watches,
             None if leadership.is_mine() => Self::Evaluation,
             None => Self::Leader,
         }

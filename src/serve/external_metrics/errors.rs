@@ -170,13 +170,13 @@ pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'
 /// The error for a target whose evidence is too old now.
 pub(super) fn evidence_too_old(id: &VariantId, target: &Target, query: &MetricQuery<'_>) -> Status {
     let message = format!(
-        "{} of variant {id} is withheld: its newest evidence is {}, more than max-stale {}; the last number was {} ({:?}: \
+        "{} of variant {id} is withheld: its newest evidence is {}, more than max-stale {}; the last number was {} ({}: \
          {}); check that the metric source answers and that an instance of wva holds the lease",
         query.metric,
         evidence_age(target, query),
         query.context.max_stale,
         target.desired,
-        target.reason,
+        target.reason.as_str(),
         target.explanation
     );
     about(id, Reason::ServiceUnavailable, message, query)

@@ -7,6 +7,12 @@ use serde::{Serialize, Serializer};
 use wva_core::VariantId;
 use wva_core::units::Replicas;
 
+/// The largest value that an HPA reads correctly: `MilliValue()` of a larger one silently wraps to zero or below.
+pub(crate) const MAX_VALUE: u64 = 9_223_372_036_854_775;
+
+/// Thousandths in a whole.
+const MILLI: u64 = 1_000;
+
 /// A metric that is served for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
@@ -98,12 +104,6 @@ impl Serialize for Labels<'_> {
     }
 }
 
-/// The largest value that an HPA reads correctly: `MilliValue()` of a larger one silently wraps to zero or below.
-pub(crate) const MAX_VALUE: u64 = 9_223_372_036_854_775;
-
-/// Thousandths in a whole.
-const MILLI: u64 = 1_000;
-
 /// A number that an HPA would misread.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 pub(crate) enum InvalidQuantity {
@@ -186,10 +186,10 @@ mod tests {
 
     #[test]
     fn a_ratio_is_rounded_up_and_never_divides_by_zero() {
-        for (desired, current, want) in
+        for (desired, current, expected) in
             [(4, 2, "2"), (1, 3, "334m"), (11, 10, "1100m"), (23, 10, "2300m"), (0, 3, "0"), (5, 0, "5")]
         {
-            assert_eq!(ratio(desired, current).to_string(), want, "{desired}/{current}");
+            assert_eq!(ratio(desired, current).to_string(), expected, "{desired}/{current}");
         }
     }
 
@@ -249,8 +249,8 @@ mod tests {
         let corpus = include_str!("../../../tests/it/golden/corpus/quantities.json");
         let cases: Vec<Case> = serde_json::from_str(corpus).unwrap();
         assert!(cases.len() > 200);
-        for Case { milli, text: want } in cases {
-            assert_eq!(text(milli), want);
+        for Case { milli, text: expected } in cases {
+            assert_eq!(text(milli), expected);
         }
     }
 

@@ -16,6 +16,9 @@ use super::metric::Labels;
 use super::selector::{LabelSelector, MAX_REQUIREMENTS, Operator, RequirementRef, SelectorError};
 use crate::serve::encoding::{Reason, Status};
 
+/// The labels that name a variant.
+const NAME_LABELS: [&str; 2] = ["variant_name", "variant"];
+
 /// The selectors of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListOptions {
@@ -177,9 +180,6 @@ fn unescape(value: &str) -> Result<String, FieldError> {
     Ok(plain)
 }
 
-/// The labels that name a variant.
-const NAME_LABELS: [&str; 2] = ["variant_name", "variant"];
-
 /// Selects the variants for which every label selector and every field requirement holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VariantSelector<'a> {
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_term_selects_by_the_name_or_the_namespace_of_a_variant() {
-        for (text, want) in [
+        for (text, expected) in [
             ("", ""),
             (",,", ""),
             ("metadata.name=a", "variant_name=a"),
@@ -330,14 +330,14 @@ mod tests {
             ("metadata.namespace=b,metadata.name!=a", "namespace=b,variant_name!=a"),
             (r"metadata.name=a\,b\=c\\", r"variant_name=a,b=c\"),
         ] {
-            assert_eq!(fields(text).as_deref(), Ok(want), "{text}");
+            assert_eq!(fields(text).as_deref(), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn an_invalid_term_has_the_message_of_kubernetes() {
         let known = r#"is not a known field selector: only "metadata.name", "metadata.namespace""#;
-        for (text, want) in [
+        for (text, expected) in [
             ("metadata.name", "invalid selector: 'metadata.name'; can't understand 'metadata.name'".into()),
             ("metadata.name=a,x", "invalid selector: 'metadata.name=a,x'; can't understand 'x'".into()),
             ("spec.x=1,x", "invalid selector: 'spec.x=1,x'; can't understand 'x'".into()),
@@ -348,7 +348,7 @@ mod tests {
             (r"metadata.name=a\x", r"invalid field selector: invalid escape sequence: \x".into()),
             (r"metadata.name=a\", r"invalid field selector: invalid escape sequence: \".into()),
         ] {
-            assert_eq!(fields(text), Err::<String, String>(want), "{text}");
+            assert_eq!(fields(text), Err::<String, String>(expected), "{text}");
         }
     }
 

@@ -8,6 +8,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::serve::paths::MAX_NAME_BYTES;
+
 /// The longest selector, in bytes: two hundred requirements with the longest key and value fit.
 pub(crate) const MAX_SELECTOR_BYTES: usize = 64 * 1024;
 
@@ -16,11 +18,8 @@ pub(crate) const MAX_SELECTOR_BYTES: usize = 64 * 1024;
 /// requirements that fit into the longest text would take seconds.
 pub(crate) const MAX_REQUIREMENTS: usize = 256;
 
-/// The longest prefix of a key, a DNS subdomain, in bytes.
-const MAX_PREFIX_BYTES: usize = 253;
-
-/// The longest name of a key, and the longest value, in bytes.
-const MAX_NAME_BYTES: usize = 63;
+/// The longest name of a label's key, and its longest value, in bytes. The prefix of a key is a name of an object.
+const MAX_LABEL_BYTES: usize = 63;
 
 const NAME_RULE: &str =
     "must be at most 63 letters, digits, '-', '_' or '.', and start and end with a letter or digit";
@@ -241,7 +240,7 @@ fn is_name(text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let is_inner = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
-    bytes.len() <= MAX_NAME_BYTES
+    bytes.len() <= MAX_LABEL_BYTES
         && is_edge(bytes.first())
         && is_edge(bytes.last())
         && bytes.iter().all(is_inner)
@@ -255,7 +254,7 @@ fn is_subdomain(text: &str) -> bool {
             bytes.first().is_some_and(is_alphanumeric) && bytes.last().is_some_and(is_alphanumeric);
         has_edges && bytes.iter().all(|byte| is_alphanumeric(byte) || *byte == b'-')
     };
-    text.len() <= MAX_PREFIX_BYTES && text.split('.').all(is_label)
+    text.len() <= MAX_NAME_BYTES && text.split('.').all(is_label)
 }
 
 /// As Kubernetes prints it: sorted by key, no spaces after commas.
@@ -288,9 +287,6 @@ impl fmt::Display for RequirementRef<'_> {
 fn joined(values: &BTreeSet<String>) -> String {
     values.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
-
-#[cfg(test)]
-mod tests;
 
 /// A token of a label selector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -374,3 +370,6 @@ impl<'a> Lexer<'a> {
         if length == 0 { (Token::End, 0) } else { (Token::Word(&self.rest[..length]), length) }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,6 @@
 )]
 
 use std::fmt::Debug;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -27,16 +26,16 @@ fn switch(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
-/// Checks `promise` against inputs of `strategy` until the time is up.
+/// Checks `property` against inputs of `strategy` until the time is up.
 pub(crate) fn fuzz<S: Strategy>(
     target: &str,
     strategy: S,
-    promise: impl Fn(S::Value) -> Result<(), TestCaseError>,
+    property: impl Fn(S::Value) -> Result<(), TestCaseError>,
 ) where
     S::Value: Debug,
 {
     let replayed = switch("WVA_FUZZ_SEED");
-    let first = replayed.unwrap_or_else(|| RandomState::new().hash_one(target));
+    let first = replayed.unwrap_or_else(|| fastrand::u64(..));
     let limit = Duration::from_secs(switch("WVA_FUZZ_SECONDS").unwrap_or(1));
     let started = Instant::now();
     let mut inputs = 0_u64;
@@ -44,7 +43,7 @@ pub(crate) fn fuzz<S: Strategy>(
         let bytes: Vec<u8> = seed.to_le_bytes().repeat(4);
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let config = Config { cases: BATCH, failure_persistence: None, ..Config::default() };
-        match TestRunner::new_with_rng(config, rng).run(&strategy, &promise) {
+        match TestRunner::new_with_rng(config, rng).run(&strategy, &property) {
             Ok(()) => inputs += u64::from(BATCH),
             Err(TestError::Fail(why, input)) => {
                 panic!("{target}: {why}\nsmallest input: {input:?}\nagain: WVA_FUZZ_SEED={seed}")
@@ -61,7 +60,7 @@ pub(crate) fn fuzz<S: Strategy>(
 
 /// An element of `corpus` with up to eight mutations: bytes changed, added, removed, repeated or moved.
 pub(crate) fn damaged<T: AsRef<[u8]>>(corpus: &[T]) -> impl Strategy<Value = Vec<u8>> + use<T> {
-    let corpus: Vec<Vec<u8>> = corpus.iter().map(|one| one.as_ref().to_vec()).collect();
+    let corpus: Vec<Vec<u8>> = corpus.iter().map(|entry| entry.as_ref().to_vec()).collect();
     let interesting =
         prop_oneof![any::<u8>(), select(&b"\0\t\r\n !\"#%&'()*+,-./:;<=>?@[]_{}~09Aaz\x7f\x80\xff"[..])];
     let damage = (any::<Index>(), any::<Index>(), 0..5_u8, interesting);

@@ -93,14 +93,14 @@ fn selectors_are_accepted_and_rejected_as_by_kubernetes() {
         damaged(&["a=1,b in (x,y),!c,d notin (,z),e>7,f<9,p.q/r==s,g", "a in (,,x)", "A/b=c", "in in (in)"]);
     let broken = broken.prop_map(|bytes| String::from_utf8_lossy(&bytes).replace('\0', ""));
     fuzz("selector text", prop_oneof![mixed, broken], |text| {
-        let ours = LabelSelector::parse(&text);
-        prop_assert_eq!(ours.is_ok(), is_accepted(&text), "{:?}: {:?}", text, ours);
-        ours.map_or(Ok(()), |selector| reads_back(&selector))
+        let parsed = LabelSelector::parse(&text);
+        prop_assert_eq!(parsed.is_ok(), is_accepted(&text), "{:?}: {:?}", text, parsed);
+        parsed.map_or(Ok(()), |selector| reads_back(&selector))
     });
 }
 
 /// `byte` as a client may write it in a query.
-fn encoded((byte, way): (u8, u8)) -> String {
+fn encoded(byte: u8, way: u8) -> String {
     let plain = byte.is_ascii_alphanumeric() || b"-_.~!(),=".contains(&byte);
     match way {
         0 | 1 if plain => char::from(byte).into(),
@@ -121,7 +121,7 @@ fn a_selector_in_a_query_is_the_selector_however_it_is_encoded() {
     fuzz("query", input, |((_, text), ways, before, after)| {
         let bytes = text.bytes().enumerate();
         let value: String =
-            bytes.map(|(at, byte)| encoded((byte, u8::try_from((ways >> (at % 60)) & 3).unwrap()))).collect();
+            bytes.map(|(at, byte)| encoded(byte, u8::try_from((ways >> (at % 60)) & 3).unwrap())).collect();
         let uri: Uri = format!("/x?{before}labelSelector={value}{after}").parse().unwrap();
         let read = ListOptions::parse(EXTERNAL_GROUP, &uri)
             .map_err(|status| TestCaseError::fail(status.message().to_owned()))?;

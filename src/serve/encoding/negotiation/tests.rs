@@ -15,7 +15,7 @@ const KUBECTL: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/
 
 #[test]
 fn aggregated_discovery_is_found_anywhere_in_any_order() {
-    for (accept, want) in [
+    for (accept, expected) in [
         (format!("{V2},{BETA}"), Discovery::V2),
         (format!("{BETA},{V2}"), Discovery::V2Beta1),
         (format!("application/json,{V2}"), Discovery::V2),
@@ -27,7 +27,7 @@ fn aggregated_discovery_is_found_anywhere_in_any_order() {
         (V2.replace("json", "vnd.kubernetes.protobuf"), Discovery::NotAcceptable),
         ("application/xml".into(), Discovery::NotAcceptable),
     ] {
-        assert_eq!(discovery(&headers(&accept)), want, "{accept}");
+        assert_eq!(discovery(&headers(&accept)), expected, "{accept}");
     }
     assert_eq!(discovery(&HeaderMap::new()), Discovery::Legacy(Encoding::Json));
 }
@@ -36,7 +36,7 @@ fn aggregated_discovery_is_found_anywhere_in_any_order() {
 fn the_greatest_weight_wins_and_the_first_among_equals() {
     use Encoding::{Json, Protobuf, Yaml};
     use TableVersion::{V1, V1Beta1};
-    for (accept, want) in [
+    for (accept, expected) in [
         ("application/vnd.kubernetes.protobuf, */*", Some((Protobuf, None))),
         ("application/vnd.kubernetes.protobuf,application/json", Some((Protobuf, None))),
         ("application/json, */*", Some((Json, None))),
@@ -72,8 +72,8 @@ fn the_greatest_weight_wins_and_the_first_among_equals() {
         ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", None),
         ("application/json;as=Table;v=v1;g=meta.k8s.io;q=0,*/*", Some((Json, None))),
     ] {
-        let want = want.map(|(encoding, table)| Representation { encoding, table });
-        assert_eq!(representation(&headers(accept)), want, "{accept}");
+        let expected = expected.map(|(encoding, table)| Representation { encoding, table });
+        assert_eq!(representation(&headers(accept)), expected, "{accept}");
     }
     assert_eq!(representation(&HeaderMap::new()).map(|representation| representation.encoding), Some(Json));
 }
@@ -87,14 +87,14 @@ fn several_header_lines_are_one_list() {
 
 #[test]
 fn an_element_that_is_not_text_does_not_hide_others() {
-    for (bytes, want) in [
+    for (bytes, expected) in [
         (&b"application/yaml, text/caf\xc3\xa9"[..], Encoding::Yaml),
         (b"\xff, application/yaml", Encoding::Yaml),
         (b"application/json;x=\xe9, application/yaml;q=0.1", Encoding::Yaml),
         (b"application/vnd.kubernetes.protobuf, \xa0", Encoding::Protobuf),
     ] {
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_bytes(bytes).unwrap())]);
-        assert_eq!(encoding(&headers), Some(want), "{bytes:?}");
+        assert_eq!(encoding(&headers), Some(expected), "{bytes:?}");
     }
     let bytes = HeaderValue::from_bytes(b"caf\xe9, gzip").unwrap();
     assert!(accepts_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, bytes)])));
@@ -102,27 +102,27 @@ fn an_element_that_is_not_text_does_not_hide_others() {
 
 #[test]
 fn json_that_a_wildcard_does_not_cover_is_not_acceptable() {
-    for (accept, want) in [
+    for (accept, expected) in [
         ("*/*", true),
         ("application/*;q=0, */*", false),
         ("application/json;q=0, */*", false),
         ("application/*;q=0, */*, application/json", true),
         ("application/yaml", false),
     ] {
-        assert_eq!(accepts_json(&headers(accept)), want, "{accept}");
+        assert_eq!(accepts_json(&headers(accept)), expected, "{accept}");
     }
 }
 
 #[test]
 fn an_error_has_an_encoding_whatever_is_accepted() {
-    for (accept, want) in [
+    for (accept, expected) in [
         (KUBECTL, Encoding::Json),
         ("application/xml", Encoding::Json),
         ("application/json;q=0", Encoding::Json),
         ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Yaml),
         ("application/vnd.kubernetes.protobuf, */*", Encoding::Protobuf),
     ] {
-        assert_eq!(error_encoding(&headers(accept)), want, "{accept}");
+        assert_eq!(error_encoding(&headers(accept)), expected, "{accept}");
     }
 }
 

@@ -70,12 +70,12 @@ fn an_invalid_number_is_an_error_that_names_the_variant_and_what_to_do() {
     ] {
         for (metric, _) in Metric::NAMES {
             let error = values(metric, "variant_name=a", |_, _, _| Some(value)).unwrap_err();
-            let want = format!(
+            let expected = format!(
                 "{metric} of variant llm/a is withheld: {why}; its newest evidence is 5s old (from \
                  2026-11-21T10:00:05Z); this is a bug of this server: report it with the variant, `kubectl get \
                  variantautoscaling a -n llm -o yaml`"
             );
-            assert_eq!((error.reason(), error.message()), (Reason::InternalError, want.as_str()));
+            assert_eq!((error.reason(), error.message()), (Reason::InternalError, expected.as_str()));
             assert_eq!(error.into_response().status().as_u16(), 500);
         }
     }

@@ -88,9 +88,9 @@ fn every_text_of_the_corpus_means_what_it_means_to_kubernetes() {
         .into_iter()
         .map(|case| serde_json::from_value::<Case>(case).unwrap())
         .filter_map(|Case { selector: text, error, canonical, matches }| {
-            let ours = LabelSelector::parse(&text);
+            let parsed = LabelSelector::parse(&text);
             let kubernetes = error.map_or_else(|| Ok((canonical, matches)), Err);
-            match (&ours, &kubernetes) {
+            match (&parsed, &kubernetes) {
                 (Err(_), Err(_)) => None,
                 (Ok(selector), Ok((canonical, matches))) => {
                     let selects = |set: &serde_json::Value| selector.matches(|key| set[key].as_str());
@@ -101,7 +101,7 @@ fn every_text_of_the_corpus_means_what_it_means_to_kubernetes() {
                     (!same)
                         .then(|| format!("{text:?}: {selector} {selected}, expected {canonical} {matches}"))
                 }
-                _ => Some(format!("{text:?}: {ours:?}, expected {kubernetes:?}")),
+                _ => Some(format!("{text:?}: {parsed:?}, expected {kubernetes:?}")),
             }
         })
         .collect();
