@@ -7,6 +7,7 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod api_server;
 mod chart;
 mod cluster;
 mod collect;

@@ -6,7 +6,6 @@
     reason = "helpers of tests fail as tests do"
 )]
 
-mod apiserver;
 pub(crate) mod client;
 mod connections;
 mod custom_metrics;
@@ -22,6 +21,7 @@ mod policy;
 mod process;
 mod quantities;
 mod raw_http2;
+mod reviewing_api_server;
 mod reviews;
 mod shutdown;
 mod streams;

@@ -6,8 +6,9 @@ use wva::cluster::pki::certificates::ROTATED_ANNOTATION;
 use wva::engine::adopt;
 use wva_core::GroupId;
 
-use super::store::{Crash, SECRET, Store};
+use super::certificates::SECRET;
 use super::*;
+use crate::api_server::{ApiServer, Crash};
 
 /// Writes after which every sweep has ended: the largest has some dozens.
 const MAX_WRITES: usize = 200;
@@ -66,8 +67,8 @@ fn evaluation(sequence: u64, count: u32, desired: impl Fn(u32) -> u32, unknown: 
 }
 
 /// The number of every variant that a new leader has.
-async fn restored(api: &Store) -> BTreeMap<VariantId, u32> {
-    let loaded = timeout(SOON, state_store(api.client()).load()).await.unwrap().unwrap();
+async fn restored(api: &ApiServer) -> BTreeMap<VariantId, u32> {
+    let loaded = timeout(WRITE_TIMEOUT, state_store(api.client()).load()).await.unwrap().unwrap();
     assert_eq!(loaded.memory.dropped, [""; 0], "nothing is damaged");
     let memory = adopt(loaded);
     let variants = memory.groups.iter().flat_map(|(group, memory)| {
@@ -78,7 +79,7 @@ async fn restored(api: &Store) -> BTreeMap<VariantId, u32> {
 }
 
 /// Writes all of each evaluation in the name of `epoch`, as a leader does that ends then; or crashes.
-async fn write_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
+async fn write_states(api: &ApiServer, epoch: i64, evaluations: &[&Evaluation]) {
     for evaluation in evaluations {
         let inputs = StateInputs::new(evaluation.memory.clone(), leader(epoch));
         inputs.board.publish(evaluation.published.clone());
@@ -96,7 +97,7 @@ async fn write_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
 
 /// Publishes the evaluations one after the other while a writer in the name of `epoch` runs, until it has nothing left to
 /// write and is killed; or crashes.
-async fn run_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
+async fn run_states(api: &ApiServer, epoch: i64, evaluations: &[&Evaluation]) {
     let inputs = StateInputs::new(Memory::default(), leader(epoch));
     let publishing = async {
         for evaluation in evaluations {
@@ -120,11 +121,11 @@ async fn run_states(api: &Store, epoch: i64, evaluations: &[&Evaluation]) {
 async fn sweep_states(
     first: &Evaluation,
     following: &[&Evaluation],
-    write: impl AsyncFn(&Store, &[&Evaluation]),
+    write: impl AsyncFn(&ApiServer, &[&Evaluation]),
 ) -> usize {
     let mut count = 0;
     for crash in crashes() {
-        let api = Store::new();
+        let api = ApiServer::new();
         write_states(&api, 1, &[first]).await;
         assert_eq!(restored(&api).await, first.desired);
         api.crash(Some(crash));
@@ -155,7 +156,7 @@ async fn sweep_states(
 async fn a_crash_between_any_two_writes_of_the_last_state_loses_and_invents_no_number() {
     let first = evaluation(1, FIRST, |index| index + 1, false);
     let second = evaluation(2, VARIANTS, |index| index + 2, true);
-    let write = async |api: &Store, following: &[&Evaluation]| write_states(api, 1, following).await;
+    let write = async |api: &ApiServer, following: &[&Evaluation]| write_states(api, 1, following).await;
     let count = sweep_states(&first, &[&second], write).await;
     assert!(count >= 10, "the sweep went through {count} crashes");
 }
@@ -167,14 +168,14 @@ async fn a_running_leader_that_crashes_between_any_two_writes_loses_and_invents_
     let second = evaluation(2, VARIANTS, |index| index + 2, false);
     let third = evaluation(3, VARIANTS, |index| index + 2 + u32::from(index < 7), true);
     let fourth = evaluation(4, FIRST, |index| index + 4, false);
-    let write = async |api: &Store, following: &[&Evaluation]| run_states(api, 1, following).await;
+    let write = async |api: &ApiServer, following: &[&Evaluation]| run_states(api, 1, following).await;
     let count = sweep_states(&first, &[&second, &third, &fourth], write).await;
     assert!(count >= 20, "the sweep went through {count} crashes");
 }
 
 /// An API server with the variants `llm/v0` to `llm/v3`.
-fn with_variants() -> Store {
-    let api = Store::new();
+fn with_variants() -> ApiServer {
+    let api = ApiServer::new();
     for index in 0..4 {
         let name = format!("v{index}");
         api.put(
@@ -190,7 +191,7 @@ fn with_variants() -> Store {
 }
 
 /// Writes the statuses of `evaluation` until `api` has them, or crashes.
-async fn write_statuses(api: &Store, evaluation: &Evaluation) {
+async fn write_statuses(api: &ApiServer, evaluation: &Evaluation) {
     let (watches, reader) = ClusterWatch::new(api.client(), WatchSettings::default());
     let board = Board::new();
     let leadership = watch::Sender::new(held());
@@ -207,7 +208,7 @@ async fn write_statuses(api: &Store, evaluation: &Evaluation) {
     let driving = async {
         reader.subscribe().wait_for(|state| state.view.synced).await.unwrap();
         board.publish(evaluation.published.clone());
-        api.until(SOON, |api| (api.has_crashed() || statuses(api) == desired).then_some(())).await;
+        api.until(WRITE_TIMEOUT, |api| (api.has_crashed() || statuses(api) == desired).then_some(())).await;
     };
     tokio::select! {
         () = watches.run(stop.clone()) => {}
@@ -217,7 +218,7 @@ async fn write_statuses(api: &Store, evaluation: &Evaluation) {
 }
 
 /// The number in every status that has one.
-fn statuses(api: &Store) -> BTreeMap<VariantId, u32> {
+fn statuses(api: &ApiServer) -> BTreeMap<VariantId, u32> {
     let number = |index: u32| {
         let name = format!("v{index}");
         let object = api.get(&format!("/apis/llmd.ai/v1alpha1/namespaces/llm/variantautoscalings/{name}"))?;
@@ -254,7 +255,7 @@ async fn a_crash_between_any_two_writes_of_statuses_leaves_numbers_that_were_dec
 }
 
 /// True when the requested rotation is over, and the API server trusts what the Secret has.
-fn is_rotated(api: &Store) -> bool {
+fn is_rotated(api: &ApiServer) -> bool {
     let Some(secret) = api.get(SECRET) else { return false };
     let trusted = certificates::text(&secret["data"], "ca.crt");
     let done = secret["metadata"]["annotations"][ROTATED_ANNOTATION] == "please";
@@ -263,10 +264,11 @@ fn is_rotated(api: &Store) -> bool {
 }
 
 /// Issues the certificates, and a new CA on request, until all is done or the instance crashes.
-async fn rotate(api: &Store) {
+async fn rotate(api: &ApiServer) {
     let (bundles, stop) = certificates::instance(api);
-    let has_ended = |api: &Store| (api.has_crashed() || is_rotated(api)).then_some(());
-    let has_begun = |api: &Store| (api.has_crashed() || certificates::carried(api).is_some()).then_some(());
+    let has_ended = |api: &ApiServer| (api.has_crashed() || is_rotated(api)).then_some(());
+    let has_begun =
+        |api: &ApiServer| (api.has_crashed() || certificates::carried(api).is_some()).then_some(());
     api.until(certificates::ROTATION, has_begun).await;
     if !api.has_crashed() {
         certificates::request_rotation(api, "please");
@@ -280,7 +282,7 @@ async fn rotate(api: &Store) {
 async fn a_crash_between_any_two_writes_of_certificates_leaves_a_rotation_that_goes_on() {
     let mut count = 0;
     for crash in crashes() {
-        let api = Store::installed();
+        let api = ApiServer::installed();
         api.crash(Some(crash));
         rotate(&api).await;
         let ended = !api.has_crashed();

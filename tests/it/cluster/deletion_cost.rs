@@ -61,7 +61,7 @@ async fn fixture(pods: Vec<Value>, answer: (u16, Value)) -> Fixture {
     spawn(watches.run(stop.clone()));
     spawn(writer.run(stop.clone()));
     let all = changes.wait_for(|state| state.view.synced && state.pods.values().flatten().count() == count);
-    timeout(SOON, all).await.unwrap().unwrap();
+    timeout(WRITE_TIMEOUT, all).await.unwrap().unwrap();
     Fixture { writes, board, leadership, sequence: 0, stop }
 }
 
@@ -78,7 +78,7 @@ impl Fixture {
     /// Pod and cost of each write until there is no more.
     async fn written(&mut self) -> Vec<(String, Option<String>)> {
         let mut all = Vec::new();
-        while let Ok(Some(request)) = timeout(QUIET, self.writes.recv()).await {
+        while let Ok(Some(request)) = timeout(QUIET_WINDOW, self.writes.recv()).await {
             let pod = request.path.rsplit('/').next().unwrap().to_owned();
             let cost = request.body["metadata"]["annotations"][COST].as_str().map(str::to_owned);
             all.push((pod, cost));

@@ -7,8 +7,8 @@ use wva::cluster::leadership::lease::ADDRESS_ANNOTATION;
 use wva::cluster::{Election, ElectionSettings};
 use wva::config::LEASE_NAME;
 
-use super::store::{Store, Write};
 use super::*;
+use crate::api_server::{ApiServer, Write};
 
 const ADDRESS: &str = "https://10.0.0.1:6443";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/wva/leases";
@@ -18,13 +18,13 @@ fn lease_path() -> String {
 }
 
 /// An API server with a lease that `holder` has.
-fn with_lease(holder: &str, transitions: i32) -> Store {
-    let api = Store::new();
+fn with_lease(holder: &str, transitions: i32) -> ApiServer {
+    let api = ApiServer::new();
     put_lease(&api, holder, transitions, 1);
     api
 }
 
-fn put_lease(api: &Store, holder: &str, transitions: i32, seconds: i32) {
+fn put_lease(api: &ApiServer, holder: &str, transitions: i32, seconds: i32) {
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": LEASE_NAME, "namespace": "wva", "uid": "l-1" },
@@ -37,13 +37,13 @@ fn put_lease(api: &Store, holder: &str, transitions: i32, seconds: i32) {
     api.put(&lease_path(), lease);
 }
 
-fn lease(api: &Store) -> Value {
+fn lease(api: &ApiServer) -> Value {
     api.get(&lease_path()).unwrap()
 }
 
 /// The write `index` of those that match.
-async fn write(api: &Store, index: usize, matches: impl Fn(&Write) -> bool) -> Write {
-    api.until(SOON, |api| api.writes(LEASES).into_iter().filter(&matches).nth(index)).await
+async fn write(api: &ApiServer, index: usize, matches: impl Fn(&Write) -> bool) -> Write {
+    api.until(WRITE_TIMEOUT, |api| api.writes(LEASES).into_iter().filter(&matches).nth(index)).await
 }
 
 /// An election of instance `a` with a duration of one second.
@@ -77,7 +77,7 @@ impl Running {
     }
 
     async fn until(&mut self, condition: impl FnMut(&Leadership) -> bool) -> Leadership {
-        timeout(SOON, self.leadership.wait_for(condition))
+        timeout(WRITE_TIMEOUT, self.leadership.wait_for(condition))
             .await
             .expect("in time")
             .expect("an open channel")
@@ -92,7 +92,7 @@ fn holder(leadership: &Leadership) -> Option<&str> {
 
 #[tokio::test]
 async fn the_first_instance_creates_the_lease_with_its_address_and_renews_it() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let mut running = Running::new(api.client());
     let created = write(&api, 0, |_| true).await;
     assert_eq!((created.method, created.path.as_str()), (Method::POST, LEASES));
@@ -113,7 +113,7 @@ async fn a_lease_expires_by_our_own_clock_and_not_by_its_renew_time() {
     let version = lease(&api)["metadata"]["resourceVersion"].clone();
     let mut running = Running::new(api.client());
     running.until(|leadership| holder(leadership) == Some("b")).await;
-    sleep(QUIET).await;
+    sleep(QUIET_WINDOW).await;
     assert!(api.writes("").is_empty());
     let taken = write(&api, 0, |_| true).await;
     assert_eq!((taken.method, &taken.body["metadata"]["resourceVersion"]), (Method::PUT, &version));
@@ -122,7 +122,7 @@ async fn a_lease_expires_by_our_own_clock_and_not_by_its_renew_time() {
 
 #[tokio::test]
 async fn an_instance_that_ends_releases_the_lease() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let mut running = Running::new(api.client());
     running.until(Leadership::is_mine).await;
     running.campaign.cancel();
@@ -133,7 +133,7 @@ async fn an_instance_that_ends_releases_the_lease() {
 
 #[tokio::test]
 async fn an_instance_that_released_the_lease_observes_the_next_holder_and_writes_nothing() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let mut running = Running::new(api.client());
     running.until(Leadership::is_mine).await;
     running.campaign.cancel();
@@ -154,13 +154,13 @@ async fn an_instance_that_released_the_lease_observes_the_next_holder_and_writes
     assert_eq!((holder.lease.as_str(), holder.epoch, now.mine_until), ("l-1", 2, None));
 
     running.observe.cancel();
-    timeout(SOON, running.ended.notified()).await.expect("it ends");
+    timeout(WRITE_TIMEOUT, running.ended.notified()).await.expect("it ends");
     assert_eq!(api.writes("").len(), writes, "an observer writes nothing");
 }
 
 #[tokio::test]
 async fn a_lease_that_is_deleted_under_its_holder_is_another_lease() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let mut running = Running::new(api.client());
     let before = running.until(Leadership::is_mine).await.holder.unwrap();
     api.delete(&lease_path());
@@ -187,7 +187,7 @@ async fn a_deleted_lease_makes_no_second_holder_before_it_would_have_expired() {
 
 #[tokio::test]
 async fn a_holder_whose_lease_expired_does_not_name_itself_as_the_holder() {
-    let api = Store::new();
+    let api = ApiServer::new();
     put_lease(&api, "a", 1, 60);
     let mut running = Running::new(api.client());
     let held = running.until(Leadership::is_mine).await;

@@ -1,5 +1,5 @@
 //! Conversations with an API server. Where the request itself is the promise, a scripted server answers; where a conversation
-//! goes back and forth, the small API server in `store` does. The end-to-end suite has a real one.
+//! goes back and forth, the small one in `crate::api_server` does. The end-to-end suite has a real one.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,6 @@ mod lease;
 mod self_check;
 mod state;
 mod status;
-mod store;
 mod watches;
 
 use std::collections::BTreeMap;
@@ -41,10 +40,12 @@ use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::units::Replicas;
 use wva_core::{Report, VariantId};
 
+use crate::api_server::status;
+
 /// How long a request that must come may take.
-const SOON: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long no request must come.
-const QUIET: Duration = Duration::from_millis(400);
+const QUIET_WINDOW: Duration = Duration::from_millis(400);
 /// The age at which evidence is refused.
 const MAX_STALE: Duration = Duration::from_secs(300);
 /// The evidence of decisions: 2023-11-14, in seconds.
@@ -118,11 +119,11 @@ fn server(
 }
 
 async fn next(writes: &mut Writes) -> ApiRequest {
-    timeout(SOON, writes.recv()).await.expect("a write in time").expect("an open channel")
+    timeout(WRITE_TIMEOUT, writes.recv()).await.expect("a write in time").expect("an open channel")
 }
 
 async fn silence(writes: &mut Writes) {
-    if let Ok(Some(request)) = timeout(QUIET, writes.recv()).await {
+    if let Ok(Some(request)) = timeout(QUIET_WINDOW, writes.recv()).await {
         panic!("unexpected {request:?}");
     }
 }
@@ -135,13 +136,6 @@ fn discard(mut writes: Writes) {
 fn list(items: Value) -> Option<(u16, Value)> {
     let metadata = json!({ "resourceVersion": "1" });
     Some((200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items })))
-}
-
-fn status(code: u16, reason: &str) -> (u16, Value) {
-    let status = json!({
-        "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason
-    });
-    (code, status)
 }
 
 fn not_found() -> Option<(u16, Value)> {
@@ -168,7 +162,7 @@ async fn cluster() -> (kube::Client, Writes, ClusterReader, CancellationToken) {
     let (watches, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
     let stop = CancellationToken::new();
     spawn(watches.run(stop.clone()));
-    timeout(SOON, reader.subscribe().wait_for(|state| state.view.synced)).await.unwrap().unwrap();
+    timeout(WRITE_TIMEOUT, reader.subscribe().wait_for(|state| state.view.synced)).await.unwrap().unwrap();
     assert_eq!(reader.view().variants.len(), 1);
     (client, writes, reader, stop)
 }

@@ -11,8 +11,8 @@ use wva::cluster::pki::self_check::{CONDITION, CaBundleMetrics, ServedChain};
 use wva::cluster::{ApiServiceWatch, EventRecorder, SelfCheck};
 
 use super::certificates::{events, ours};
-use super::store::{SERVICES, Store, Write};
 use super::*;
+use crate::api_server::{ApiServer, SERVICES, Write};
 use crate::serve::client::Captured;
 use crate::serve::pki::{Authority, Subject};
 
@@ -27,20 +27,20 @@ fn leaf(authority: &Authority, name: &str) -> ServedChain {
 }
 
 /// Checks what is served; returns the metrics.
-fn check(store: &Store, served: ServedChain, has_own_files: bool) -> Arc<Registry> {
+fn check(api: &ApiServer, served: ServedChain, has_own_files: bool) -> Arc<Registry> {
     let mut registry = Registry::default();
-    let events = events(&store.client(), &mut registry);
-    check_with(store, served, has_own_files, events, registry)
+    let events = events(&api.client(), &mut registry);
+    check_with(api, served, has_own_files, events, registry)
 }
 
 fn check_with(
-    store: &Store,
+    api: &ApiServer,
     served: ServedChain,
     has_own_files: bool,
     events: EventRecorder,
     mut registry: Registry,
 ) -> Arc<Registry> {
-    let client = store.client();
+    let client = api.client();
     let (watching, apiservices) = ApiServiceWatch::new(client.clone(), ours());
     spawn(watching.run(CancellationToken::new()));
     let (publish, certificates) = watch::channel(None);
@@ -69,30 +69,30 @@ async fn until(condition: impl Fn() -> bool) {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, waiting).await.expect("in time");
+    timeout(WRITE_TIMEOUT, waiting).await.expect("in time");
 }
 
 fn service() -> String {
     format!("{SERVICES}/{}", apiservice::NAME)
 }
 
-fn set_bundle(store: &Store, pem: &str) {
+fn set_bundle(api: &ApiServer, pem: &str) {
     let bundle = serde_json::to_value(ByteString(pem.as_bytes().to_vec())).unwrap();
-    store.change(&service(), |service| service["spec"]["caBundle"] = bundle);
+    api.change(&service(), |service| service["spec"]["caBundle"] = bundle);
 }
 
-fn condition(store: &Store) -> Option<Value> {
-    let service = store.get(&service())?;
+fn condition(api: &ApiServer) -> Option<Value> {
+    let service = api.get(&service())?;
     let conditions = service["status"]["conditions"].as_array()?.clone();
     conditions.into_iter().find(|condition| condition["type"] == CONDITION)
 }
 
-fn condition_with(store: &Store, status: &str) -> Option<Value> {
-    condition(store).filter(|condition| condition["status"] == status)
+fn condition_with(api: &ApiServer, status: &str) -> Option<Value> {
+    condition(api).filter(|condition| condition["status"] == status)
 }
 
-fn written_events(store: &Store) -> Vec<Write> {
-    store.writes("/apis/events.k8s.io/v1")
+fn written_events(api: &ApiServer) -> Vec<Write> {
+    api.writes("/apis/events.k8s.io/v1")
 }
 
 fn is_valid(registry: &Registry, value: u8) -> bool {
@@ -104,20 +104,20 @@ fn is_valid(registry: &Registry, value: u8) -> bool {
 async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_repair() {
     let right = Authority::new("right");
     let wrong = Authority::new("wrong");
-    let store = Store::installed();
-    store.change(&service(), |service| {
+    let api = ApiServer::installed();
+    api.change(&service(), |service| {
         service["status"]["conditions"] = json!([{ "type": "Available", "status": "True" }]);
     });
-    set_bundle(&store, &wrong.pem());
-    let registry = check(&store, leaf(&right, "wva.wva.svc"), true);
-    let condition = store.until(SOON, |store| condition_with(store, "False")).await;
+    set_bundle(&api, &wrong.pem());
+    let registry = check(&api, leaf(&right, "wva.wva.svc"), true);
+    let condition = api.until(WRITE_TIMEOUT, |api| condition_with(api, "False")).await;
     assert_eq!(condition["reason"], "UnknownAuthority");
     let message = condition["message"].as_str().unwrap();
     let probe =
         "tls: failed to verify certificate: x509: certificate signed by unknown authority; put the CA";
     assert!(message.starts_with(probe), "{message}");
     assert!(is_valid(&registry, 0), "{}", metrics(&registry));
-    let event = store.until(SOON, |store| written_events(store).pop()).await;
+    let event = api.until(WRITE_TIMEOUT, |api| written_events(api).pop()).await;
     assert_eq!(
         event.path, "/apis/events.k8s.io/v1/namespaces/default/events",
         "where cluster objects have theirs"
@@ -128,13 +128,13 @@ async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_re
     );
     assert_eq!(event.body["regarding"]["uid"], "uid-v1beta1");
 
-    set_bundle(&store, &format!("{}{}", wrong.pem(), right.pem()));
-    let condition = store.until(SOON, |store| condition_with(store, "True")).await;
+    set_bundle(&api, &format!("{}{}", wrong.pem(), right.pem()));
+    let condition = api.until(WRITE_TIMEOUT, |api| condition_with(api, "True")).await;
     assert_eq!(condition["reason"], "Verified");
     assert!(is_valid(&registry, 1));
-    let event = store.until(SOON, |store| written_events(store).into_iter().nth(1)).await;
+    let event = api.until(WRITE_TIMEOUT, |api| written_events(api).into_iter().nth(1)).await;
     assert_eq!((&event.body["type"], &event.body["reason"]), (&json!("Normal"), &json!(CONDITION)));
-    let writes = store.writes(&service());
+    let writes = api.writes(&service());
     assert_eq!(writes.len(), 2, "one write each, nothing while nothing changes: {writes:?}");
     for write in writes {
         assert!(
@@ -147,7 +147,7 @@ async fn a_wrong_ca_bundle_is_a_condition_an_event_and_a_metric_and_so_is_its_re
             "nobody else's condition"
         );
     }
-    let types = store.get(&service()).unwrap()["status"]["conditions"].as_array().unwrap().len();
+    let types = api.get(&service()).unwrap()["status"]["conditions"].as_array().unwrap().len();
     assert_eq!(types, 2);
 }
 
@@ -198,16 +198,16 @@ async fn a_result_has_its_reason_the_next_step_and_where_it_counts_the_api_serve
             ["spec.insecureSkipTLSVerify is true", "remove it"],
         ),
     ] {
-        let store = Store::installed();
-        store.change(&service(), |service| {
+        let api = ApiServer::installed();
+        api.change(&service(), |service| {
             for (field, value) in spec.as_object().unwrap() {
                 service["spec"][field] = value.clone();
             }
             service["status"]["conditions"] = conditions;
         });
-        let registry = check(&store, leaf(&right, name), true);
+        let registry = check(&api, leaf(&right, name), true);
         let (status, reason, valid) = expected;
-        let condition = store.until(SOON, |store| condition_with(store, status)).await;
+        let condition = api.until(WRITE_TIMEOUT, |api| condition_with(api, status)).await;
         assert_eq!(condition["reason"], reason, "{case}");
         let message = condition["message"].as_str().unwrap();
         assert!(messages.iter().all(|part| message.contains(part)), "{case}: {message}");
@@ -219,22 +219,22 @@ async fn a_result_has_its_reason_the_next_step_and_where_it_counts_the_api_serve
 async fn a_ca_bundle_that_is_repaired_at_once_is_not_reported() {
     let right = Authority::new("right");
     let wrong = Authority::new("wrong");
-    let store = Store::installed();
-    set_bundle(&store, &wrong.pem());
-    let registry = check(&store, leaf(&right, "wva.wva.svc"), false);
+    let api = ApiServer::installed();
+    set_bundle(&api, &wrong.pem());
+    let registry = check(&api, leaf(&right, "wva.wva.svc"), false);
     until(|| is_valid(&registry, 0)).await;
-    set_bundle(&store, &right.pem());
-    store.until(SOON, |store| condition_with(store, "True")).await;
+    set_bundle(&api, &right.pem());
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "True")).await;
     sleep(2 * CONFIRM).await;
-    assert!(written_events(&store).is_empty(), "{:?}", written_events(&store));
+    assert!(written_events(&api).is_empty(), "{:?}", written_events(&api));
 }
 
 #[tokio::test]
 async fn an_apiservice_of_another_service_is_not_checked() {
-    let store = Store::new().with_service(apiservice::NAME, "keda");
-    let registry = check(&store, leaf(&Authority::new("right"), "wva.wva.svc"), true);
+    let api = ApiServer::new().with_service(apiservice::NAME, "keda");
+    let registry = check(&api, leaf(&Authority::new("right"), "wva.wva.svc"), true);
     sleep(3 * CONFIRM).await;
-    assert!(store.writes("").is_empty());
+    assert!(api.writes("").is_empty());
     assert!(!metrics(&registry).contains("wva_apiservice_ca_bundle_valid{"));
 }
 
@@ -242,24 +242,24 @@ async fn an_apiservice_of_another_service_is_not_checked() {
 async fn a_check_that_cannot_be_done_is_reported_once_without_a_result() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let right = Authority::new("right");
-    let store = Store::installed();
-    set_bundle(&store, &right.pem());
+    let api = ApiServer::installed();
+    set_bundle(&api, &right.pem());
     let is_loaded = Arc::new(AtomicBool::new(false));
     let (loaded, chain) = (is_loaded.clone(), leaf(&right, "wva.wva.svc"));
     let served = move || if loaded.load(Ordering::Relaxed) { chain() } else { Vec::new() };
-    let registry = check(&store, Arc::new(served), true);
-    let condition = store.until(SOON, |store| condition_with(store, "Unknown")).await;
+    let registry = check(&api, Arc::new(served), true);
+    let condition = api.until(WRITE_TIMEOUT, |api| condition_with(api, "Unknown")).await;
     assert_eq!(condition["reason"], "CannotLook");
     let message = condition["message"].as_str().unwrap();
     assert!(message.contains("no certificate to serve yet: look into"), "{message}");
     assert!(!metrics(&registry).contains("wva_apiservice_ca_bundle_valid{"), "{}", metrics(&registry));
     sleep(4 * CONFIRM).await;
     assert_eq!(log.lines("no certificate to serve yet").len(), 1, "{:?}", log.lines("APIService"));
-    assert_eq!(store.writes(&service()).len(), 1);
-    assert!(written_events(&store).is_empty(), "nothing is known to be wrong with the bundle");
+    assert_eq!(api.writes(&service()).len(), 1);
+    assert!(written_events(&api).is_empty(), "nothing is known to be wrong with the bundle");
 
     is_loaded.store(true, Ordering::Relaxed);
-    store.until(SOON, |store| condition_with(store, "True")).await;
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "True")).await;
     assert!(is_valid(&registry, 1));
 }
 
@@ -267,23 +267,23 @@ async fn a_check_that_cannot_be_done_is_reported_once_without_a_result() {
 async fn a_condition_is_retracted_once_when_the_apiservice_goes_to_another_service() {
     let right = Authority::new("right");
     let wrong = Authority::new("wrong");
-    let store = Store::installed();
-    set_bundle(&store, &wrong.pem());
-    let registry = check(&store, leaf(&right, "wva.wva.svc"), true);
-    store.until(SOON, |store| condition_with(store, "False")).await;
-    store.change(&service(), |service| service["spec"]["service"]["name"] = json!("keda"));
-    let retracted = |store: &Store| {
-        let writes = store.writes(&service());
+    let api = ApiServer::installed();
+    set_bundle(&api, &wrong.pem());
+    let registry = check(&api, leaf(&right, "wva.wva.svc"), true);
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "False")).await;
+    api.change(&service(), |service| service["spec"]["service"]["name"] = json!("keda"));
+    let retracted = |api: &ApiServer| {
+        let writes = api.writes(&service());
         writes.into_iter().filter(|write| write.body["status"]["conditions"] == json!([])).collect::<Vec<_>>()
     };
-    let write = store.until(SOON, |store| retracted(store).pop()).await;
+    let write = api.until(WRITE_TIMEOUT, |api| retracted(api).pop()).await;
     assert!(write.path.ends_with("/status"), "{}", write.path);
     assert!(write.query.split('&').any(|part| part == "fieldManager=wva-ca-check"), "{}", write.query);
     assert_eq!(write.body["metadata"]["uid"], "uid-v1beta1");
     // The new owner may be another installation of wva, with a condition of its own.
-    store.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
+    api.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
     sleep(3 * CONFIRM).await;
-    assert_eq!(retracted(&store).len(), 1);
+    assert_eq!(retracted(&api).len(), 1);
     assert!(!metrics(&registry).contains("wva_apiservice_ca_bundle_valid{"));
 }
 
@@ -291,13 +291,13 @@ async fn a_condition_is_retracted_once_when_the_apiservice_goes_to_another_servi
 async fn a_missing_apiservice_is_logged_only_when_none_points_to_us() {
     let [_, first, second] = apiservice::NAMES;
     let served = leaf(&Authority::new("right"), "wva.wva.svc");
-    for (store, lines) in [
-        (Store::new(), 1),
-        (Store::new().with_service(first, "wva").with_service(second, "wva"), 0),
-        (Store::new().with_service(first, "keda"), 1),
+    for (api, lines) in [
+        (ApiServer::new(), 1),
+        (ApiServer::new().with_service(first, "wva").with_service(second, "wva"), 0),
+        (ApiServer::new().with_service(first, "keda"), 1),
     ] {
         let (log, _guard) = Captured::log(tracing::Level::WARN);
-        check(&store, served.clone(), true);
+        check(&api, served.clone(), true);
         sleep(CONFIRM).await;
         let logged = log.lines("does not exist: install the chart");
         assert_eq!(logged.len(), lines, "{logged:?}");
@@ -309,19 +309,19 @@ async fn a_missing_apiservice_is_logged_only_when_none_points_to_us() {
 #[tokio::test]
 async fn events_of_reads_do_not_displace_events_about_certificates() {
     let (_client, _writes, reader, _stop) = cluster().await;
-    let store = Store::installed();
+    let api = ApiServer::installed();
     let mut registry = Registry::default();
-    let (events, writer) = EventRecorder::new(store.client(), reader, "a".into(), &mut registry);
+    let (events, writer) = EventRecorder::new(api.client(), reader, "a".into(), &mut registry);
     let chat = VariantId::new("llm", "chat");
     let b = VariantId::new("llm", "b");
     for n in 0..1000 {
         events.record_ambiguous_selector(&format!("m{n}"), "model=m", &[&chat, &b]);
     }
     let served = leaf(&Authority::new("right"), "localhost");
-    check_with(&store, served, true, events, registry);
-    store.until(SOON, |store| condition_with(store, "False")).await;
+    check_with(&api, served, true, events, registry);
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "False")).await;
     spawn(writer.run(CancellationToken::new()));
-    let first = store.until(SOON, |store| written_events(store).into_iter().next()).await;
+    let first = api.until(WRITE_TIMEOUT, |api| written_events(api).into_iter().next()).await;
     assert_eq!(first.body["reason"], "CABundleNotVerified", "and it goes first");
 }
 
@@ -329,17 +329,17 @@ async fn events_of_reads_do_not_displace_events_about_certificates() {
 async fn an_event_without_room_is_retried_and_the_log_line_is_not_repeated() {
     let (log, _guard) = Captured::log(tracing::Level::WARN);
     let (_client, _writes, reader, _stop) = cluster().await;
-    let store = Store::installed();
+    let api = ApiServer::installed();
     let mut registry = Registry::default();
-    let (events, writer) = EventRecorder::new(store.client(), reader, "a".into(), &mut registry);
+    let (events, writer) = EventRecorder::new(api.client(), reader, "a".into(), &mut registry);
     drop(writer); // the queue is closed
     let right = Authority::new("right");
-    set_bundle(&store, &right.pem());
+    set_bundle(&api, &right.pem());
     let served = leaf(&right, "localhost");
-    let registry = check_with(&store, served, true, events, registry);
-    store.until(SOON, |store| condition_with(store, "False")).await;
+    let registry = check_with(&api, served, true, events, registry);
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "False")).await;
     // Any change is a reason to check again; our own condition was the first.
-    store.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
+    api.change(&service(), |service| service["metadata"]["labels"] = json!({ "a": "b" }));
     let lost_at_most_once =
         || ["0", "1"].iter().any(|n| metrics(&registry).contains(&format!("wva_events_lost_total {n}\n")));
     until(|| !lost_at_most_once()).await;
@@ -394,10 +394,10 @@ async fn an_ambiguous_selector_is_one_event_a_metric_however_many_selectors_are_
 
 #[tokio::test]
 async fn a_refused_event_is_counted() {
-    let store = Store::installed();
-    store.forbid("/apis/events.k8s.io");
-    let registry = check(&store, leaf(&Authority::new("right"), "localhost"), true);
-    store.until(SOON, |store| condition_with(store, "False")).await;
+    let api = ApiServer::installed();
+    api.forbid("/apis/events.k8s.io");
+    let registry = check(&api, leaf(&Authority::new("right"), "localhost"), true);
+    api.until(WRITE_TIMEOUT, |api| condition_with(api, "False")).await;
     until(|| metrics(&registry).contains("wva_events_lost_total 1\n")).await;
 }
 

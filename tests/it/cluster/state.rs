@@ -7,8 +7,8 @@ use wva::telemetry::StateMetrics;
 use wva_core::memory::Learned;
 use wva_core::{GroupId, Policy, Snapshot, decide, observe};
 
-use super::store::{Store, Write};
 use super::*;
+use crate::api_server::{ApiServer, Write};
 
 /// Where the state objects are.
 const MAPS: &str = "/api/v1/namespaces/wva/configmaps";
@@ -43,7 +43,7 @@ fn steady(desired: u32, seconds: i64) -> Verdict {
 
 /// A writer of epoch `epoch` of lease `l-1`, beside `objects` that an earlier leader left.
 struct Fixture {
-    api: Store,
+    api: ApiServer,
     inputs: StateInputs,
     stop: CancellationToken,
     sequence: u64,
@@ -53,7 +53,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(epoch: i64, objects: impl IntoIterator<Item = Value>) -> Self {
-        let api = Store::new();
+        let api = ApiServer::new();
         objects.into_iter().for_each(|object| put(&api, object));
         let inputs = StateInputs::new(Memory::default(), leading(epoch));
         let stop = CancellationToken::new();
@@ -76,7 +76,7 @@ impl Fixture {
     async fn next(&mut self) -> Write {
         let at = self.compared;
         self.compared += 1;
-        self.api.until(SOON, |api| api.writes(MAPS).into_iter().nth(at)).await
+        self.api.until(WRITE_TIMEOUT, |api| api.writes(MAPS).into_iter().nth(at)).await
     }
 
     /// The names of the objects that are written, or deleted, within four seconds.
@@ -97,7 +97,7 @@ impl Fixture {
     }
 }
 
-fn put(api: &Store, object: Value) {
+fn put(api: &ApiServer, object: Value) {
     api.put(&format!("{MAPS}/{}", object["metadata"]["name"].as_str().unwrap()), object);
 }
 
@@ -227,7 +227,7 @@ async fn a_leader_that_lost_the_lease_deletes_nothing() {
 
 #[tokio::test]
 async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
-    let api = Store::new();
+    let api = ApiServer::new();
     put(&api, object("memory", 0, &header(99, "l-1", 1), "{\"another\":\"shape\"}"));
     put(&api, object("decisions", 0, &header(1, "l-1", 1), "no line\n"));
     let memory = adopt(state_store(api.client()).load().await.unwrap());
@@ -252,7 +252,7 @@ const EARLIER_OBJECTS: &str = include_str!("fixtures/state-objects-of-a-rate-pol
 
 #[tokio::test]
 async fn numbers_reasons_and_what_was_learned_by_version_0_1_0_are_read() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let objects: Vec<Value> = serde_json::from_str(EARLIER_OBJECTS).unwrap();
     let [decision, memory] = [0, 1].map(|index| -> Value {
         serde_json::from_str(objects[index]["data"]["entries"].as_str().unwrap()).unwrap()
@@ -287,7 +287,7 @@ fn memory(count: u32) -> Memory {
 #[tokio::test]
 async fn memories_that_do_not_fit_lose_what_was_learned_and_keep_their_targets() {
     const MODELS: u32 = 5_000;
-    let api = Store::new();
+    let api = ApiServer::new();
     let mut registry = Registry::default();
     let inputs = StateInputs::new(memory(MODELS), held());
     let writer = inputs.writer(api.client()).with_metrics(StateMetrics::register(&mut registry));
@@ -309,33 +309,33 @@ async fn memories_that_do_not_fit_lose_what_was_learned_and_keep_their_targets()
 // ---- objects that somebody deletes
 
 /// The lines of the first object of a kind.
-fn lines(store: &Store, kind: &str) -> String {
+fn lines(store: &ApiServer, kind: &str) -> String {
     let object = store.get(&format!("{MAPS}/wva-state-{kind}-0"));
     object.map(|object| object["data"]["entries"].as_str().unwrap().to_owned()).unwrap_or_default()
 }
 
-fn is_written(kind: &'static str) -> impl Fn(&Store) -> Option<()> {
+fn is_written(kind: &'static str) -> impl Fn(&ApiServer) -> Option<()> {
     move |api| (!lines(api, kind).is_empty()).then_some(())
 }
 
 #[tokio::test]
 async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
-    let api = Store::new();
+    let api = ApiServer::new();
     let inputs = StateInputs::new(memory(3), held());
     let stop = CancellationToken::new();
     let running = async {
         api.until_watched().await;
         inputs.board.publish(published(1, 3));
-        api.until(SOON, is_written("decisions")).await;
+        api.until(WRITE_TIMEOUT, is_written("decisions")).await;
         // A number that is gone makes the memory the only place that has it.
         inputs.board.publish(unknown(2));
-        api.until(SOON, is_written("memory")).await;
-        api.until(SOON, |api| lines(api, "decisions").contains("TooOld").then_some(())).await;
+        api.until(WRITE_TIMEOUT, is_written("memory")).await;
+        api.until(WRITE_TIMEOUT, |api| lines(api, "decisions").contains("TooOld").then_some(())).await;
         let before = (lines(&api, "decisions"), lines(&api, "memory"));
         for kind in ["decisions", "memory"] {
             // Nothing changes: no evaluation is published any more.
             api.delete(&format!("{MAPS}/wva-state-{kind}-0"));
-            api.until(SOON, is_written(kind)).await;
+            api.until(WRITE_TIMEOUT, is_written(kind)).await;
         }
         assert_eq!((lines(&api, "decisions"), lines(&api, "memory")), before);
         stop.cancel();
@@ -345,8 +345,8 @@ async fn state_objects_that_somebody_deletes_are_written_again_at_once() {
 
 #[tokio::test]
 async fn the_memory_of_an_earlier_leader_is_written_again_when_somebody_deletes_it() {
-    for delete in [Store::delete, Store::delete_unwatched] {
-        let api = Store::new();
+    for delete in [ApiServer::delete, ApiServer::delete_unwatched] {
+        let api = ApiServer::new();
         let path = format!("{MAPS}/{MEMORY}");
         let left = object("memory", 0, &header(1, "l-1", 1), "of the leader before\n");
         api.put(&path, left);
@@ -355,10 +355,10 @@ async fn the_memory_of_an_earlier_leader_is_written_again_when_somebody_deletes_
         let running = async {
             api.until_watched().await;
             inputs.board.publish(published(1, 3));
-            api.until(SOON, is_written("decisions")).await;
+            api.until(WRITE_TIMEOUT, is_written("decisions")).await;
             assert_eq!(lines(&api, "memory"), "of the leader before\n", "for the first five minutes");
             delete(&api, &path);
-            api.until(SOON, |api| lines(api, "memory").contains("\"target\":2").then_some(())).await;
+            api.until(WRITE_TIMEOUT, |api| lines(api, "memory").contains("\"target\":2").then_some(())).await;
             stop.cancel();
         };
         tokio::join!(inputs.writer(api.client()).run(stop.clone()), running);

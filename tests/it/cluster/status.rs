@@ -55,7 +55,7 @@ async fn a_status_is_applied_once_and_only_by_the_leader() {
     assert_eq!(status["actuation"]["applied"], false);
     assert_eq!(status["conditions"][0]["observedGeneration"], 3);
 
-    while let Ok(Some(event)) = timeout(QUIET, fixture.writes.recv()).await {
+    while let Ok(Some(event)) = timeout(QUIET_WINDOW, fixture.writes.recv()).await {
         assert_eq!(
             event.path, "/apis/events.k8s.io/v1/namespaces/llm/events",
             "events may follow, no second status"

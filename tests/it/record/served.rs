@@ -26,7 +26,7 @@ use super::material::{Folder, Said, wva};
 use crate::engine::{OneVariant, PausedClock, idle, term};
 use crate::serve::identity::eventually;
 use crate::serve::pki::SERVICE;
-use crate::serve::test_server::{TestServer, held_by};
+use crate::serve::test_server::{TestServer, led_by};
 
 const ALICE: &[&str] = &["X-Remote-User: alice"];
 
@@ -169,7 +169,7 @@ async fn the_list_names_every_evaluation_and_each_can_be_had() {
     assert_eq!(nothing.status, 404);
     assert!(nothing.message().contains("nothing has been evaluated yet"), "{}", nothing.body);
     assert_eq!(recorded.get("/debug/snapshots").await.body, "[]");
-    recorded.server.leadership.send_replace(held_by(None));
+    recorded.server.leadership.send_replace(led_by(None));
     let elsewhere = recorded.get("/debug/snapshots/latest").await.message();
     assert!(elsewhere.contains("instance wva-0 holds the lease"), "{elsewhere}");
     recorded.evaluate(3).await;

@@ -77,11 +77,11 @@ pub(crate) async fn tls(
     alpn: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let config = config(ca, identity, &[alpn], rustls::DEFAULT_VERSIONS);
-    over(TcpStream::connect(address).await?, name, config).await
+    tls_over(TcpStream::connect(address).await?, name, config).await
 }
 
 /// TLS over an open TCP connection.
-pub(crate) async fn over(
+pub(crate) async fn tls_over(
     tcp: TcpStream,
     name: &str,
     config: ClientConfig,
@@ -97,7 +97,7 @@ pub(crate) async fn tcp_from(host: u8, address: SocketAddr) -> TcpStream {
 }
 
 /// A TCP connection with small buffers, so that both sides soon notice when the other one does not read.
-pub(crate) async fn narrow(address: SocketAddr) -> TcpStream {
+pub(crate) async fn tcp_with_small_buffers(address: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4 * 1024).unwrap();
     socket.set_send_buffer_size(16 * 1024).unwrap();

@@ -11,14 +11,14 @@ use tokio_rustls::client::TlsStream;
 use wva::serve::tls::ServingCertificate;
 
 use super::READ;
-use super::client::{Captured, H2, config, exchange, over, tcp_from, tls};
+use super::client::{Captured, H2, config, exchange, tcp_from, tls, tls_over};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
-use super::test_server::{TestServer, later};
+use super::test_server::{TestServer, advance_clock};
 
-async fn from(server: &TestServer, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
+async fn connect_from(server: &TestServer, host: u8, identity: Option<&Leaf>) -> TlsStream<TcpStream> {
     let config = config(&server.shared_ca.pem(), identity, &["http/1.1"], rustls::DEFAULT_VERSIONS);
-    over(tcp_from(host, server.address).await, SERVICE, config).await.unwrap()
+    tls_over(tcp_from(host, server.address).await, SERVICE, config).await.unwrap()
 }
 
 /// Sends a request on a connection that stays open; true when it is answered.
@@ -39,17 +39,17 @@ async fn many_connections_from_one_address_displace_only_its_own() {
     let server = TestServer::with(|options| options.max_connections = Some(32)).await;
     let mut crowd = Vec::new();
     for _ in 0..8 {
-        let mut stream = from(&server, 2, None).await;
+        let mut stream = connect_from(&server, 2, None).await;
         assert!(is_served(&mut stream).await);
         crowd.push(stream);
     }
     let mut others = Vec::new();
     for _ in 0..4 {
-        let mut stream = from(&server, 3, None).await;
+        let mut stream = connect_from(&server, 3, None).await;
         assert!(is_served(&mut stream).await, "another address finds room");
         others.push(stream);
     }
-    let mut fifth = from(&server, 3, None).await;
+    let mut fifth = connect_from(&server, 3, None).await;
     assert!(is_served(&mut fifth).await);
     assert!(!is_served(&mut others[0]).await, "once both have as many, its own oldest makes room");
     let mut left = 0;
@@ -68,20 +68,20 @@ async fn idle_connections_of_a_node_do_not_block_its_next_probe() {
     let server = TestServer::with(|options| options.max_connections = Some(32)).await;
     let mut quiet = Vec::new();
     for _ in 0..8 {
-        quiet.push(from(&server, 2, None).await);
+        quiet.push(connect_from(&server, 2, None).await);
     }
     for _ in 0..20 {
-        assert!(is_served(&mut from(&server, 2, None).await).await);
+        assert!(is_served(&mut connect_from(&server, 2, None).await).await);
     }
 }
 
 #[tokio::test]
 async fn a_scraper_that_comes_once_a_minute_keeps_its_connection() {
     let server = TestServer::new().await;
-    let mut stream = from(&server, 1, None).await;
+    let mut stream = connect_from(&server, 1, None).await;
     for _ in 0..4 {
         assert!(is_served(&mut stream).await);
-        later(Duration::from_secs(60)).await;
+        advance_clock(Duration::from_secs(60)).await;
         sleep(Duration::from_millis(50)).await;
     }
 }
@@ -98,11 +98,14 @@ async fn a_chain_of_more_than_five_certificates_is_rejected_unverified() {
         key: leaf.key.clone(),
     };
     let verifications = || log.lines("this CA did not issue the client certificate").len();
-    assert!(is_served(&mut from(&server, 1, Some(&of_length(5))).await).await, "a probe, whoever it is");
+    assert!(
+        is_served(&mut connect_from(&server, 1, Some(&of_length(5))).await).await,
+        "a probe, whoever it is"
+    );
     let before = verifications();
     assert!(before > 0);
     for length in [6, 121] {
-        assert!(!is_served(&mut from(&server, 1, Some(&of_length(length))).await).await, "{length}");
+        assert!(!is_served(&mut connect_from(&server, 1, Some(&of_length(length))).await).await, "{length}");
     }
     assert_eq!(verifications(), before);
     wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="client_certificate"} 2"#).await;
@@ -117,7 +120,7 @@ async fn users_and_strangers_leave_room_for_each_other_and_for_infrastructure() 
         let mut open = Vec::new();
         for n in 0..40 {
             let identity = if is_user { Some(&alice) } else { (n % 2 == 0).then_some(&foreign) };
-            open.push(from(&server, 1, identity).await);
+            open.push(connect_from(&server, 1, identity).await);
         }
         assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         assert_eq!(server.send(Some(&server.instance()), "GET /livez", &[]).await.status, 200);
@@ -141,7 +144,7 @@ async fn api_servers_behind_one_address_have_no_connection_quota() {
     let server = TestServer::with(|options| options.max_connections = Some(40)).await;
     let mut open = Vec::new();
     for _ in 0..30 {
-        let mut stream = from(&server, 2, Some(&server.proxy)).await;
+        let mut stream = connect_from(&server, 2, Some(&server.proxy)).await;
         assert!(is_served(&mut stream).await);
         open.push(stream);
     }
@@ -163,7 +166,7 @@ async fn a_flood_of_handshakes_does_not_displace_the_slow_one_of_another_address
     let mut answer = [0; 1];
     assert_eq!(flood[17].read(&mut answer).await.unwrap_or(0), 0);
     let config = config(&server.shared_ca.pem(), None, &["http/1.1"], rustls::DEFAULT_VERSIONS);
-    let mut slow = over(slow, SERVICE, config).await.expect("its place was its own");
+    let mut slow = tls_over(slow, SERVICE, config).await.expect("its place was its own");
     assert!(is_served(&mut slow).await);
     wait_for_metric(&server, r#"wva_connections_refused_total{kind="handshake"} 19"#).await;
 }
@@ -177,7 +180,7 @@ async fn tls_1_2_and_1_3_work_with_http2_and_http1() {
         {
             let config = config(&server.shared_ca.pem(), Some(&server.proxy), offered, &[version]);
             let tcp = TcpStream::connect(server.address).await.unwrap();
-            let stream = over(tcp, SERVICE, config).await.unwrap();
+            let stream = tls_over(tcp, SERVICE, config).await.unwrap();
             let (_, tls) = stream.get_ref();
             assert_eq!(tls.protocol_version(), Some(version.version));
             assert_eq!(tls.alpn_protocol(), chosen);
@@ -189,7 +192,7 @@ async fn tls_1_2_and_1_3_work_with_http2_and_http1() {
     }
     let config = config(&server.shared_ca.pem(), None, &["spdy/3"], rustls::DEFAULT_VERSIONS);
     let tcp = TcpStream::connect(server.address).await.unwrap();
-    assert!(over(tcp, SERVICE, config).await.is_err());
+    assert!(tls_over(tcp, SERVICE, config).await.is_err());
     wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="incompatible"} 1"#).await;
 }
 
@@ -219,7 +222,7 @@ async fn a_handshake_that_times_out_is_closed_and_counted() {
     let mut half = TcpStream::connect(server.address).await.unwrap();
     half.write_all(&[22, 3, 1, 2, 0, 1]).await.unwrap();
     assert_eq!(server.get("/livez").await.status, 200, "both are accepted");
-    later(Duration::from_secs(11)).await;
+    advance_clock(Duration::from_secs(11)).await;
     for stream in [&mut silent, &mut half] {
         let mut answer = Vec::new();
         let _ = timeout(Duration::from_secs(2), stream.read_to_end(&mut answer)).await.expect("closed");
@@ -246,7 +249,7 @@ async fn failed_handshakes_are_counted_by_kind_and_logged_once_a_minute() {
     wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="not_tls"} 3"#).await;
     wait_for_metric(&server, r#"wva_tls_handshake_failures_total{kind="closed"} 3"#).await;
     assert_eq!(log.lines("TLS handshakes failed").len(), 2, "one of each kind, none for who only left");
-    later(Duration::from_secs(61)).await;
+    advance_clock(Duration::from_secs(61)).await;
     eventually(|| async { log.lines("TLS handshakes failed").len() == 4 }).await;
     let summaries = log.lines("count=49 kind=\"refused_by_peer\"");
     assert_eq!(summaries.len(), 1, "the others in one line: {:?}", log.lines("TLS handshakes failed"));
@@ -368,10 +371,10 @@ async fn an_idle_connection_is_closed_unless_it_is_the_proxys() {
     let mut stranger = H2::connect(&server, None).await;
     assert_eq!(proxy.read().await.unwrap().status(), 200);
     assert_eq!(stranger.read().await.unwrap().status(), 403);
-    later(Duration::from_secs(91)).await;
+    advance_clock(Duration::from_secs(91)).await;
     let ended = timeout(Duration::from_secs(2), stranger.driver.join_next()).await.expect("it is closed");
     ended.unwrap().unwrap().expect("with GOAWAY");
-    later(Duration::from_secs(91)).await;
+    advance_clock(Duration::from_secs(91)).await;
     assert_eq!(proxy.read().await.unwrap().status(), 200);
 }
 

@@ -197,11 +197,11 @@ async fn an_object_has_the_value_of_the_external_metric() {
     for (namespace, name, target) in [("llm", "llama-a100", "llama-decode"), ("pair", "two", "pair-two")] {
         for metric in [DESIRED, "wva_current_replicas", "wva_desired_ratio", "inferno_desired_replicas"] {
             let external = path(namespace, metric) + &format!("?labelSelector=variant_name%3D{name}");
-            let want = server.proxied("hpa", &external).await.value();
+            let expected = server.proxied("hpa", &external).await.value();
             for (resource, name) in [("variantautoscalings.llmd.ai", name), ("deployments.apps", target)] {
                 for version in ["v1beta1", "v1beta2"] {
                     let path = object(version, namespace, resource, name, metric);
-                    assert_eq!(server.proxied("hpa", &path).await.value(), want, "{path}");
+                    assert_eq!(server.proxied("hpa", &path).await.value(), expected, "{path}");
                 }
             }
         }

@@ -14,7 +14,7 @@ use super::client::{Captured, exchange, tls};
 use super::custom_metrics::{self, deployment, object, server_with, variant};
 use super::identity::eventually;
 use super::pki::{Authority, INSTANCE, Leaf, SERVICE, Subject};
-use super::test_server::{TestServer, held_by, mine, sample, target};
+use super::test_server::{TestServer, leading, led_by, sample, target};
 use super::{READ, path};
 
 const INNER: &str = "/internal/v1/external/llm/wva_desired_replicas";
@@ -31,7 +31,7 @@ async fn leader_and_follower() -> (TestServer, TestServer) {
         *decision = target(3, Some(2), "2026-11-21T09:59:00Z");
     }
     follower.publish(older);
-    follower.leadership.send_replace(held_by(Some(format!("https://{}", leader.address))));
+    follower.leadership.send_replace(led_by(Some(format!("https://{}", leader.address))));
     (leader, follower)
 }
 
@@ -158,7 +158,7 @@ async fn a_silent_leader_delays_one_read_and_not_each() {
     let (_leader, follower) = leader_and_follower().await;
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
-    follower.leadership.send_replace(held_by(Some(format!("https://{address}"))));
+    follower.leadership.send_replace(led_by(Some(format!("https://{address}"))));
     let started = Instant::now();
     assert_eq!(follower.proxied("hpa", READ).await.value(), "3");
     let first = started.elapsed();
@@ -174,11 +174,11 @@ async fn a_silent_leader_delays_one_read_and_not_each() {
 async fn a_moved_lease_is_noticed_and_a_read_is_forwarded_once() {
     let (leader, follower) = leader_and_follower().await;
     // Each believes that the other one holds the lease.
-    leader.leadership.send_replace(held_by(Some(format!("https://{}", follower.address))));
+    leader.leadership.send_replace(led_by(Some(format!("https://{}", follower.address))));
     let answer = follower.proxied("hpa", READ).await;
     assert_eq!(answer.value(), "3");
     assert!(answer.header("warning").unwrap().contains("no longer holds the lease"));
-    follower.leadership.send_replace(mine());
+    follower.leadership.send_replace(leading());
     assert_eq!(leader.proxied("hpa", READ).await.value(), "3");
     assert_eq!(leader.proxied("hpa", READ).await.header("warning"), None);
 }
@@ -267,7 +267,7 @@ async fn renewed_shared_certificates_open_a_new_connection_to_the_leader() {
 #[tokio::test]
 async fn an_error_from_the_last_state_says_that_the_leader_did_not_answer() {
     let (_leader, follower) = leader_and_follower().await;
-    follower.leadership.send_replace(held_by(Some("https://127.0.0.1:1".into())));
+    follower.leadership.send_replace(led_by(Some("https://127.0.0.1:1".into())));
     let answer = follower.proxied("hpa", &path("llm", "wva_desired_replicas")).await;
     assert_eq!(answer.value(), "3");
     *follower.reads.now.lock() = "2026-11-21T11:00:00Z".parse().unwrap();

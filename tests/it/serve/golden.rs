@@ -8,7 +8,7 @@ use flate2::read::GzDecoder;
 use wva_core::VariantId;
 
 use super::client::Answer;
-use super::test_server::{NOW, TestServer, held_by, sample, target};
+use super::test_server::{NOW, TestServer, led_by, sample, target};
 use super::{READ, path};
 
 const V2: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
@@ -35,8 +35,8 @@ pub(crate) fn golden(name: &str, answer: &Answer) {
     if must_update() {
         std::fs::write(&file, &got).unwrap();
     }
-    let want = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(got, want, "{} differs", file.display());
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(got, expected, "{} differs", file.display());
 }
 
 /// Text unchanged, protobuf as a hex dump, and a placeholder for a compressed body.
@@ -255,7 +255,7 @@ async fn before_the_first_result_an_error_names_the_variant_and_the_cause() {
     golden("data-nothing-yet", &server.proxied("hpa", &one_variant).await);
     golden("data-nothing-yet-two", &server.proxied("hpa", &two_variants).await);
     golden("data-nothing-yet-any", &server.proxied("hpa", READ).await);
-    server.leadership.send_replace(held_by(None));
+    server.leadership.send_replace(led_by(None));
     golden("data-nothing-yet-not-holder", &server.proxied("hpa", &one_variant).await);
     server.leadership.send_replace(wva::engine::Leadership::default());
     golden("data-nothing-yet-no-holder", &server.proxied("hpa", &one_variant).await);

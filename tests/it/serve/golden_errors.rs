@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use super::client::{Answer, H2};
 use super::custom_metrics::{self, DESIRED, object};
 use super::golden::golden;
-use super::test_server::{TestServer, held_by};
+use super::test_server::{TestServer, led_by};
 use super::{READ, path};
 
 const GROUP_VERSION: &str = "/apis/external.metrics.k8s.io/v1beta1";
@@ -177,7 +177,7 @@ async fn an_answer_over_http_2_has_these_headers() {
 #[tokio::test]
 async fn the_last_state_comes_with_a_warning() {
     let server = custom_metrics::server().await;
-    server.leadership.send_replace(held_by(None));
+    server.leadership.send_replace(led_by(None));
     let object = object("v1beta2", "llm", "deployments.apps", "llama-decode", DESIRED);
     golden("edge-last-state", &server.proxied("hpa", READ).await);
     golden("edge-last-state-two", &server.proxied("hpa", &path("pair", DESIRED)).await);

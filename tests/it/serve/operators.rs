@@ -9,7 +9,7 @@ use wva_core::snapshot::Signal;
 use super::READ;
 use super::client::Captured;
 use super::identity::eventually;
-use super::test_server::{TestServer, held_by, later, mine, sample, target, trust};
+use super::test_server::{TestServer, advance_clock, leading, led_by, sample, target, trust};
 
 async fn health(server: &TestServer, path: &str) -> (u16, String) {
     let answer = server.get(path).await;
@@ -85,7 +85,7 @@ async fn a_server_is_not_ready_before_it_can_answer_reads() {
     let server = TestServer::with(|options| options.is_leader = false).await;
     assert_eq!(health(&server, "/readyz/leadership").await.0, 500);
     assert_eq!(health(&server, "/readyz").await.0, 500);
-    server.leadership.send_replace(held_by(None));
+    server.leadership.send_replace(led_by(None));
     assert_eq!(health(&server, "/readyz").await.0, 200);
     server.leadership.send_replace(Leadership::default());
     assert_eq!(health(&server, "/readyz").await.0, 200, "between two leaders");
@@ -102,7 +102,7 @@ async fn readiness_waits_at_most_30_s_for_trust_and_lease_or_for_the_watches() {
         .await;
         server.publish(wva::engine::Published::empty());
         assert_eq!(health(&server, "/readyz").await.0, 500);
-        later(Duration::from_secs(31)).await;
+        advance_clock(Duration::from_secs(31)).await;
         assert_eq!(health(&server, "/readyz").await, (200, "ok".into()));
         if !is_synced {
             let read = server.proxied("hpa", READ).await;
@@ -115,13 +115,13 @@ async fn readiness_waits_at_most_30_s_for_trust_and_lease_or_for_the_watches() {
 /// Lets the lease of this instance expire without a known new leader.
 fn isolate(server: &TestServer) {
     *server.reads.has_expired.lock() = true;
-    let expired = Leadership { mine_until: Some(tokio::time::Instant::now()), ..held_by(None) };
+    let expired = Leadership { mine_until: Some(tokio::time::Instant::now()), ..led_by(None) };
     server.leadership.send_replace(expired);
 }
 
 #[tokio::test]
 async fn an_isolated_instance_is_ready_again_once_it_knows_the_leader() {
-    for leadership in [held_by(None), mine()] {
+    for leadership in [led_by(None), leading()] {
         let server = TestServer::new().await;
         isolate(&server);
         assert_eq!(server.proxied("hpa", READ).await.status, 503);
@@ -151,7 +151,7 @@ async fn an_isolated_single_instance_is_ready_again_after_30_s() {
     let server = TestServer::new().await;
     isolate(&server);
     for (after, status) in [(0, 500), (29, 500), (2, 200), (60, 200), (3600, 200)] {
-        later(Duration::from_secs(after)).await;
+        advance_clock(Duration::from_secs(after)).await;
         assert_eq!(health(&server, "/readyz").await.0, status, "{after} s later");
     }
 }
@@ -163,10 +163,10 @@ async fn short_contacts_do_not_make_an_isolated_instance_unready_each_time() {
     for (isolated, in_contact, status) in [(20, 5, 500), (5, 20, 200), (40, 25, 200), (15, 31, 500)] {
         isolate(&server);
         health(&server, "/readyz").await;
-        later(Duration::from_secs(isolated)).await;
-        server.leadership.send_replace(mine());
+        advance_clock(Duration::from_secs(isolated)).await;
+        server.leadership.send_replace(leading());
         assert_eq!(health(&server, "/readyz").await.0, 200);
-        later(Duration::from_secs(in_contact)).await;
+        advance_clock(Duration::from_secs(in_contact)).await;
         isolate(&server);
         assert_eq!(
             health(&server, "/readyz").await.0,
@@ -237,7 +237,7 @@ async fn a_missing_signal_is_shown_by_a_metric() {
 async fn only_the_leader_shows_the_numbers() {
     let server = TestServer::new().await;
     assert_eq!(health(&server, "/livez").await.0, 200);
-    server.leadership.send_replace(held_by(None));
+    server.leadership.send_replace(led_by(None));
     let answer = server.metrics().await;
     assert!(!answer.body.contains("wva_desired_replicas"));
     assert!(answer.body.contains("wva_http_requests_total"));

@@ -20,7 +20,7 @@ use wva_core::Policy;
 use super::client::{Answer, H2};
 use super::golden::golden;
 use super::identity::eventually;
-use super::test_server::{TestServer, later};
+use super::test_server::{TestServer, advance_clock};
 use super::{READ, path};
 use crate::engine::{OneVariant, PausedClock, idle, term};
 
@@ -100,7 +100,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     let first = server.proxied("hpa", READ).await;
     assert_eq!(first.value(), "1");
     prometheus.hangs.store(true, Ordering::SeqCst);
-    later(Duration::from_secs(6)).await;
+    advance_clock(Duration::from_secs(6)).await;
     let reads = timeout(Duration::from_secs(3), join_all((0..20).map(|_| timed(&server)))).await;
     for (answer, took) in reads.expect("well before the aggregator's 60 s") {
         assert_eq!(answer.value(), "1");
@@ -114,10 +114,10 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     assert_eq!(prometheus.max_open.load(Ordering::SeqCst), 1, "all readers wait for one evaluation");
     let open = || prometheus.open.load(Ordering::SeqCst);
     assert_eq!(open(), 1);
-    later(Duration::from_secs(20)).await;
+    advance_clock(Duration::from_secs(20)).await;
     eventually(async || open() == 0).await;
     assert_eq!(server.proxied("hpa", READ).await.value(), "1");
-    later(Duration::from_secs(280)).await;
+    advance_clock(Duration::from_secs(280)).await;
     let (old, took) = timed(&server).await;
     assert_eq!(old.status, 503);
     let message = old.message();
@@ -128,7 +128,7 @@ async fn during_a_hanging_evaluation_reads_get_the_last_number_until_max_stale()
     // The evaluation under way is cut, and the loop pauses three times as long: it evaluates at most a quarter of the time.
     for seconds in [21, 90] {
         sleep(Duration::from_millis(50)).await;
-        later(Duration::from_secs(seconds)).await;
+        advance_clock(Duration::from_secs(seconds)).await;
     }
     eventually(async || server.proxied("hpa", READ).await.status == 200).await;
 }
@@ -203,7 +203,7 @@ async fn reads_of_own_metrics_have_their_own_limit() {
         );
         golden("edge-too-many-scrapes", &rejected);
         assert_eq!(server.proxied("hpa", READ).await.value(), "5");
-        later(Duration::from_secs(6)).await;
+        advance_clock(Duration::from_secs(6)).await;
     };
     let (scrapes, ()) = tokio::join!(join_all((0..16).map(scrape)), others);
     assert!(scrapes.iter().all(|answer| answer.status == 503), "their reviews time out");

@@ -5,22 +5,21 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::apiserver::GOOD;
 use super::process::Process;
+use super::reviewing_api_server::{FORBIDDEN, GOOD};
+use crate::api_server::object_path;
 
 const CONFIG_MAPS: &str = "/api/v1/configmaps";
 const SATURATION: &str = "wva-saturation-scaling-config";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-fn config_map(namespace: &str, version: &str, data: Value) -> Value {
-    let metadata = json!({
-        "namespace": namespace, "name": SATURATION, "uid": format!("cm-{namespace}"), "resourceVersion": version
-    });
+fn config_map(namespace: &str, data: Value) -> Value {
+    let metadata = json!({ "namespace": namespace, "name": SATURATION, "uid": format!("cm-{namespace}") });
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })
 }
 
 fn variant(namespace: &str) -> Value {
-    let metadata = json!({ "namespace": namespace, "name": "chat", "uid": "u", "resourceVersion": "1" });
+    let metadata = json!({ "namespace": namespace, "name": "chat", "uid": "u" });
     let spec = json!({ "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "modelID": "m" });
     json!({ "apiVersion": "llmd.ai/v1alpha1", "kind": "VariantAutoscaling", "metadata": metadata, "spec": spec })
 }
@@ -28,7 +27,7 @@ fn variant(namespace: &str) -> Value {
 fn node(name: &str) -> Value {
     let labels = json!({ "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" });
     json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels, "resourceVersion": "1" },
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels },
         "status": { "allocatable": { "nvidia.com/gpu": "8" }, "conditions": [{ "type": "Ready", "status": "True" }] }
     })
 }
@@ -52,8 +51,8 @@ async fn metrics(process: &Process) -> String {
 
 /// A cluster with a variant in `llm`, a ConfigMap of the release, and one of the namespace.
 async fn started(name: &str) -> Process {
-    let home = config_map("wva", "1", json!({ "default": "kvCacheThreshold: 0.6\n" }));
-    let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
+    let home = config_map("wva", json!({ "default": "kvCacheThreshold: 0.6\n" }));
+    let local = config_map("llm", json!({ "default": "priority: 5\n" }));
     let objects = [
         (CONFIG_MAPS, home),
         (CONFIG_MAPS, local),
@@ -72,10 +71,10 @@ async fn the_program_follows_its_configmaps() {
         "before it was ready:\n{log}"
     );
     assert!(log.contains("namespaces: none → "), "that of the namespace counts there:\n{log}");
-    let tuned = config_map("wva", "2", json!({ "default": "kvCacheThreshold: 0.7\n" }));
-    process.api.change(CONFIG_MAPS, "MODIFIED", &tuned);
+    let tuned = config_map("wva", json!({ "default": "kvCacheThreshold: 0.7\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, tuned.clone());
     logged(&process, "global.default.saturation.kvCacheThreshold: 0.6 → 0.7").await;
-    process.api.change(CONFIG_MAPS, "DELETED", &tuned);
+    process.api.objects.delete(&object_path(CONFIG_MAPS, &tuned));
     logged(&process, "global.default.saturation.kvCacheThreshold: 0.7 → 0.8").await;
     logged(&process, "ConfigMap deleted: its entries no longer count; defaults are in force").await;
 }
@@ -83,8 +82,8 @@ async fn the_program_follows_its_configmaps() {
 #[tokio::test]
 async fn an_invalid_entry_is_reported_and_its_last_good_text_stays() {
     let process = started("wrong-policy").await;
-    let wrong = config_map("wva", "2", json!({ "default": "kvCacheThreshold: 6\n" }));
-    process.api.change(CONFIG_MAPS, "MODIFIED", &wrong);
+    let wrong = config_map("wva", json!({ "default": "kvCacheThreshold: 6\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, wrong);
     let problem = "ConfigMap wva/wva-saturation-scaling-config, entry default: kvCacheThreshold 6 is out of range: must be \
                    0 to 1; its last good text stays in force";
     logged(&process, problem).await;
@@ -92,12 +91,12 @@ async fn an_invalid_entry_is_reported_and_its_last_good_text_stays() {
     let series = format!("wva_config_invalid{{{labels}}} 1");
     assert!(metrics(&process).await.contains(&series));
     until(&process, "no event", async || {
-        let written = process.api.written.lock();
-        written.values().any(|object| object["note"] == problem && object["regarding"]["uid"] == "cm-wva")
+        let mut events = process.api.objects.writes("/apis/events.k8s.io/").into_iter();
+        events.any(|event| event.body["note"] == problem && event.body["regarding"]["uid"] == "cm-wva")
     })
     .await;
-    let right = config_map("wva", "3", json!({ "default": "kvCacheThreshold: 0.75\n" }));
-    process.api.change(CONFIG_MAPS, "MODIFIED", &right);
+    let right = config_map("wva", json!({ "default": "kvCacheThreshold: 0.75\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, right);
     logged(&process, "kvCacheThreshold: 0.6 → 0.75").await;
     logged(&process, "every entry of the ConfigMaps is valid again").await;
     assert!(!metrics(&process).await.contains("wva_config_invalid{"));
@@ -105,12 +104,11 @@ async fn an_invalid_entry_is_reported_and_its_last_good_text_stays() {
 
 #[tokio::test]
 async fn a_forbidden_list_delays_the_start_for_at_most_ten_seconds() {
-    let local = config_map("llm", "1", json!({ "default": "priority: 5\n" }));
+    let local = config_map("llm", json!({ "default": "priority: 5\n" }));
     let objects = [(CONFIG_MAPS, local), ("/apis/llmd.ai/v1alpha1/variantautoscalings", variant("llm"))];
     let began = Instant::now();
     let process =
-        Process::start_with_objects("forbidden", &["--queueing-model-config-map", "forbidden"], &objects)
-            .await;
+        Process::start_with_objects("forbidden", &["--queueing-model-config-map", FORBIDDEN], &objects).await;
     assert!(began.elapsed() >= Duration::from_secs(10), "ready too early");
     logged(
         &process,
@@ -124,8 +122,8 @@ async fn a_forbidden_list_delays_the_start_for_at_most_ten_seconds() {
 async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
     let process = started("inventory").await;
     assert!(!process.log().contains("/api/v1/nodes"), "no limit needs them");
-    let limited = config_map("wva", "2", json!({ "default": "enableLimiter: true\n" }));
-    process.api.change(CONFIG_MAPS, "MODIFIED", &limited);
+    let limited = config_map("wva", json!({ "default": "enableLimiter: true\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, limited);
     logged(&process, "limits.inventory: false → true").await;
     logged(&process, "/api/v1/nodes").await;
 }
@@ -134,17 +132,18 @@ async fn nodes_are_watched_for_as_long_as_they_are_a_limit() {
 async fn an_excluded_namespace_is_ignored_with_its_configmaps() {
     let process = started("excluded").await;
     logged(&process, "namespaces: none → ").await;
-    let namespace = |version: &str, exclude: &str| {
-        let annotations = json!({ "wva.llmd.ai/exclude": exclude });
-        let metadata = json!({ "name": "llm", "resourceVersion": version, "annotations": annotations });
-        json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata })
+    let annotate = |exclude: &str| {
+        let metadata = json!({ "name": "llm", "annotations": { "wva.llmd.ai/exclude": exclude } });
+        let namespace =
+            json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": metadata });
+        process.api.objects.put_in("/api/v1/namespaces", namespace);
     };
-    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("2", "yes"));
-    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("3", "true"));
+    annotate("yes");
+    annotate("true");
     logged(&process, r#"namespaces=["llm"]"#).await;
     logged(&process, " → none").await;
     let exclusions = || process.log().matches("with the annotation wva.llmd.ai/exclude are ignored").count();
     assert_eq!(exclusions(), 1, "only the value true counts: {}", process.log());
-    process.api.change("/api/v1/namespaces", "MODIFIED", &namespace("4", "false"));
+    annotate("false");
     logged(&process, "namespaces=[]").await;
 }

@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use super::READ;
-use super::apiserver::{ApiServer, GOOD};
-use super::client::{Answer, config, exchange, over, tls};
+use super::client::{Answer, config, exchange, tls, tls_over};
 use super::pki::{Authority, Leaf, SERVICE, Subject};
 use super::raw_http2::{GOAWAY, Raw, get, read};
+use super::reviewing_api_server::{GOOD, ReviewingApiServer};
 
 /// Time to start a process on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,7 +22,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Process {
     child: Child,
     address: SocketAddr,
-    pub(super) api: ApiServer,
+    pub(super) api: ReviewingApiServer,
     serving: Serving,
     proxy: Leaf,
     directory: PathBuf,
@@ -55,7 +55,7 @@ impl Process {
         Self::start_with_objects(name, arguments, &[]).await
     }
 
-    /// With these objects in the cluster, by the path of their list.
+    /// With these objects in the cluster, by the path of their resource.
     pub(super) async fn start_with_objects(
         name: &str,
         arguments: &[&str],
@@ -81,7 +81,7 @@ impl Process {
     ) -> Self {
         let front_proxy = Authority::new("front-proxy-ca");
         let users = Authority::new("kubernetes");
-        let api = ApiServer::start(&front_proxy, &users, objects).await;
+        let api = ReviewingApiServer::start(&front_proxy, &users, objects).await;
         let access = directory.join("kubeconfig");
         std::fs::write(&access, kubeconfig(api.address)).unwrap();
         let address = free_address().await;
@@ -120,7 +120,7 @@ impl Process {
 
     async fn h2(&self) -> Raw {
         let config = config(&self.serving.ca(), Some(&self.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
-        Raw::begin(over(TcpStream::connect(self.address).await.unwrap(), SERVICE, config).await.unwrap())
+        Raw::begin(tls_over(TcpStream::connect(self.address).await.unwrap(), SERVICE, config).await.unwrap())
             .await
     }
 

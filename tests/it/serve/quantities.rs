@@ -96,7 +96,7 @@ async fn extreme_counts_are_valid_in_every_metric_and_representation() {
         published.decisions.insert(VariantId::new("llm", "llama-a100"), target(desired, Some(current), NOW));
         server.publish(published);
         for metric in METRICS {
-            let (want, exact) = match metric {
+            let (expected, exact) = match metric {
                 "wva_current_replicas" => (f64::from(current), true),
                 "wva_desired_ratio" => (f64::from(desired) / f64::from(current.max(1)), false),
                 _ => (f64::from(desired), true),
@@ -114,7 +114,10 @@ async fn extreme_counts_are_valid_in_every_metric_and_representation() {
                 "{metric} {desired}/{current}: {texts:?}"
             );
             let margin = if exact { 0.0 } else { 0.001 };
-            assert!(got >= want - 1e-9 && got <= want + margin, "{metric} {desired}/{current}: {texts:?}");
+            assert!(
+                got >= expected - 1e-9 && got <= expected + margin,
+                "{metric} {desired}/{current}: {texts:?}"
+            );
         }
     }
 }
@@ -145,7 +148,7 @@ async fn both_versions_of_custom_metrics_read_back_from_protobuf_field_by_field(
         assert_eq!(answer.header("content-type"), Some("application/vnd.kubernetes.protobuf"));
         let in_selector = |path: &[u64]| [&selector_path[..], path].concat();
         let evidence: Timestamp = "2026-11-21T10:00:05Z".parse().unwrap();
-        for (path, want) in [
+        for (path, expected) in [
             (vec![1, 1], &[&*format!("custom.metrics.k8s.io/{version}")][..]),
             (vec![1, 2], &["MetricValueList"]),
             (vec![2, 2, 1, 1], &["Deployment"]),
@@ -162,7 +165,7 @@ async fn both_versions_of_custom_metrics_read_back_from_protobuf_field_by_field(
             (in_selector(&[2, 2]), &["NotIn"]),
             (in_selector(&[2, 3]), &["x", "y"]),
         ] {
-            assert_eq!(object_fields(&answer, &path), want, "{version} {path:?}");
+            assert_eq!(object_fields(&answer, &path), expected, "{version} {path:?}");
         }
     }
 }

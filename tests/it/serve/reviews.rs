@@ -10,7 +10,7 @@ use super::READ;
 use super::client::{Answer, Captured, H2};
 use super::golden::golden;
 use super::identity::eventually;
-use super::test_server::{TestServer, later};
+use super::test_server::{TestServer, advance_clock};
 
 /// The sync interval of an HPA.
 const SYNC: Duration = Duration::from_secs(15);
@@ -28,7 +28,7 @@ async fn an_hpa_causes_one_review_per_45_s_and_waits_only_for_the_first() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.value(), "5");
     for sync in 1..=40 {
-        later(SYNC).await;
+        advance_clock(SYNC).await;
         assert_eq!(server.proxied("hpa", READ).await.value(), "5");
         // Every third sync finds a permission within its refresh window.
         eventually(async || reviews(&server) == 1 + sync / 3).await;
@@ -38,7 +38,7 @@ async fn an_hpa_causes_one_review_per_45_s_and_waits_only_for_the_first() {
 /// Reads of an HPA over 285 s, none of which waits for a review.
 async fn read_for_285_s(server: &TestServer) {
     for _ in 1..20 {
-        later(SYNC).await;
+        advance_clock(SYNC).await;
         let read = timeout(Duration::from_secs(2), server.proxied("hpa", READ)).await;
         assert_eq!(read.expect("not after the review").value(), "5");
         sleep(Duration::from_millis(10)).await;
@@ -61,7 +61,7 @@ async fn a_permission_is_extended_for_five_minutes_without_the_api_server() {
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.is_unreachable.lock() = true;
     read_for_285_s(&server).await;
-    later(SYNC + Duration::from_secs(1)).await;
+    advance_clock(SYNC + Duration::from_secs(1)).await;
     let expired = server.proxied("hpa", READ).await;
     assert_eq!(expired.status, 503, "301 s");
     let message = expired.message();
@@ -88,20 +88,20 @@ async fn a_revoked_permission_ends_with_the_next_review() {
         eventually(async || server.proxied("hpa", READ).await.status == 403).await;
         assert_eq!(reviews(&server), before + 1);
         server.reviewer.readers.lock().insert("hpa".into());
-        later(Duration::from_secs(11)).await;
+        advance_clock(Duration::from_secs(11)).await;
         assert_eq!(server.proxied("hpa", READ).await.status, 200);
     };
-    later(Duration::from_secs(45)).await;
+    advance_clock(Duration::from_secs(45)).await;
     ends().await;
     *server.reviewer.is_unreachable.lock() = true;
-    later(Duration::from_secs(200)).await;
+    advance_clock(Duration::from_secs(200)).await;
     assert_eq!(
         server.proxied("hpa", READ).await.status,
         200,
         "it is extended, even after minutes without a read"
     );
     *server.reviewer.is_unreachable.lock() = false;
-    later(Duration::from_secs(11)).await;
+    advance_clock(Duration::from_secs(11)).await;
     ends().await;
 }
 
@@ -110,7 +110,7 @@ async fn a_permission_is_not_extended_when_the_api_server_rejects_the_review() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("hpa", READ).await.status, 200);
     *server.reviewer.refuses.lock() = true;
-    later(Duration::from_secs(61)).await;
+    advance_clock(Duration::from_secs(61)).await;
     assert_eq!(server.proxied("hpa", READ).await.status, 503);
     *server.reviewer.refuses.lock() = false;
     *server.reviewer.is_unreachable.lock() = true;
@@ -126,13 +126,13 @@ async fn a_denial_is_never_extended_and_a_token_for_two_minutes() {
     assert_eq!(server.proxied("prometheus", READ).await.status, 200);
     *server.reviewer.is_unreachable.lock() = true;
     for _ in 1..8 {
-        later(SYNC).await;
+        advance_clock(SYNC).await;
         assert_eq!(with_token(&server, "good").await.status, 200);
         assert_eq!(server.proxied("mallory", READ).await.status, 503);
         assert_eq!(with_token(&server, "bad").await.status, 503);
         sleep(Duration::from_millis(10)).await;
     }
-    later(SYNC + Duration::from_secs(1)).await;
+    advance_clock(SYNC + Duration::from_secs(1)).await;
     assert_eq!(with_token(&server, "good").await.status, 503, "121 s");
 }
 
@@ -141,15 +141,15 @@ async fn a_denial_is_cached_for_less_time_than_a_permission() {
     let server = TestServer::new().await;
     assert_eq!(server.proxied("carol", READ).await.status, 403);
     server.reviewer.readers.lock().insert("carol".into());
-    later(Duration::from_secs(8)).await;
+    advance_clock(Duration::from_secs(8)).await;
     assert_eq!(server.proxied("carol", READ).await.status, 403);
     assert_eq!(reviews(&server), 1);
-    later(Duration::from_secs(3)).await;
+    advance_clock(Duration::from_secs(3)).await;
     assert_eq!(server.proxied("carol", READ).await.status, 200, "the new RoleBinding works after 10 s");
     server.reviewer.readers.lock().remove("carol");
-    later(Duration::from_secs(55)).await;
+    advance_clock(Duration::from_secs(55)).await;
     assert_eq!(server.proxied("carol", READ).await.status, 200);
-    later(Duration::from_secs(6)).await;
+    advance_clock(Duration::from_secs(6)).await;
     assert_eq!(server.proxied("carol", READ).await.status, 403, "and the removed one ends within 60 s");
 }
 
@@ -160,10 +160,10 @@ async fn an_invalid_token_is_cached_for_less_time_than_a_valid_one() {
     for (token, status, cached, expired) in [("bad", 401, 4, 2), ("good", 200, 9, 22)] {
         let before = token_reviews();
         assert_eq!(with_token(&server, token).await.status, status);
-        later(Duration::from_secs(cached)).await;
+        advance_clock(Duration::from_secs(cached)).await;
         assert_eq!(with_token(&server, token).await.status, status);
         assert_eq!(token_reviews(), before + 1, "{token}");
-        later(Duration::from_secs(expired)).await;
+        advance_clock(Duration::from_secs(expired)).await;
         assert_eq!(with_token(&server, token).await.status, status);
         assert_eq!(token_reviews(), before + 2, "{token}");
     }
@@ -182,15 +182,15 @@ async fn callers_with_the_same_question_share_one_review_with_a_timeout() {
     let reads: Vec<_> = (0..50).map(|_| h2.read()).collect();
     sleep(Duration::from_millis(200)).await;
     assert_eq!(reviews(&server), 1);
-    later(Duration::from_secs(6)).await;
+    advance_clock(Duration::from_secs(6)).await;
     for answer in timeout(Duration::from_secs(2), join_all(reads)).await.expect("an end") {
         assert_eq!(answer.unwrap().status(), 503);
     }
-    later(Duration::from_secs(1)).await;
+    advance_clock(Duration::from_secs(1)).await;
     let read = server.proxied("hpa", READ);
     let advance = async {
         sleep(Duration::from_millis(100)).await;
-        later(Duration::from_secs(6)).await;
+        advance_clock(Duration::from_secs(6)).await;
     };
     let (late, ()) = tokio::join!(read, advance);
     assert!(late.message().contains("the API server did not answer within 5 s"), "{}", late.body);

@@ -15,14 +15,14 @@ use tokio_rustls::client::TlsStream;
 use wva_core::VariantId;
 
 use super::READ;
-use super::client::{H2, config, is_closed, narrow, over, tls};
+use super::client::{H2, config, is_closed, tcp_with_small_buffers, tls, tls_over};
 use super::identity::eventually;
 use super::pki::SERVICE;
 use super::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Frame, GOAWAY, HEADERS, PING, RST_STREAM, Raw, SETTINGS,
     frame, get, initial_window, more, read, read_headers,
 };
-use super::test_server::{NOW, TestServer, later, sample, target};
+use super::test_server::{NOW, TestServer, advance_clock, sample, target};
 
 const ENHANCE_YOUR_CALM: u32 = 11;
 const CANCEL: [u8; 4] = [0, 0, 0, 8];
@@ -67,10 +67,10 @@ async fn a_header_block_that_never_ends_is_cut() {
     // The proxy's connection may be idle, but this one keeps a header block open.
     raw.send(&frame(HEADERS, END_STREAM, 3, &read_headers())).await;
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(20)).await;
+    advance_clock(Duration::from_secs(20)).await;
     raw.send(&frame(CONTINUATION, 0, 3, &[])).await;
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(11)).await;
+    advance_clock(Duration::from_secs(11)).await;
     assert!(is_closed(&mut raw.0).await, "it has begun 31 s ago");
 }
 
@@ -84,7 +84,7 @@ async fn a_pipelined_head_is_cut_30_s_after_the_answer_before_it() {
     let read = timeout(Duration::from_secs(2), open.read(&mut answer)).await.unwrap().unwrap();
     assert!(answer[..read].starts_with(b"HTTP/1.1 200"));
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(31)).await;
+    advance_clock(Duration::from_secs(31)).await;
     assert!(is_closed(&mut open).await, "an idle connection may be quiet for 90 s, and this one is not idle");
 }
 
@@ -106,7 +106,10 @@ async fn a_peer_that_floods_and_never_reads_is_cut_and_the_others_are_answered()
     for flood in [frame(PING, 0, 0, &[0; 8]), frame(SETTINGS, 0, 0, &[])] {
         let server = TestServer::new().await;
         let config = config(&server.shared_ca.pem(), Some(&server.proxy), &["h2"], rustls::DEFAULT_VERSIONS);
-        let mut raw = Raw::begin(over(narrow(server.address).await, SERVICE, config).await.unwrap()).await;
+        let mut raw = Raw::begin(
+            tls_over(tcp_with_small_buffers(server.address).await, SERVICE, config).await.unwrap(),
+        )
+        .await;
         raw.send(&read(1)).await;
         let flood = flood.repeat(1000);
         // Until neither side takes any more.
@@ -181,10 +184,10 @@ async fn a_slow_request_head_is_cut_after_30_s_and_an_idle_connection_is_not() {
     sleep(Duration::from_millis(50)).await;
     slow.write_all(b"GET /livez HT").await.unwrap();
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(28)).await;
+    advance_clock(Duration::from_secs(28)).await;
     slow.write_all(b"T").await.unwrap();
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(3)).await;
+    advance_clock(Duration::from_secs(3)).await;
     assert!(is_closed(&mut slow).await, "a byte now and then buys no more time");
     idle.write_all(request).await.unwrap();
     let served = timeout(Duration::from_secs(2), async {
@@ -203,9 +206,9 @@ async fn a_proxys_connection_without_a_preface_is_cut() {
         tls(server.address, &server.shared_ca.pem(), SERVICE, Some(&server.proxy), "h2").await.unwrap();
     sleep(Duration::from_millis(50)).await;
     // Idle for 90 s, then 5 s to finish requests.
-    later(Duration::from_secs(91)).await;
+    advance_clock(Duration::from_secs(91)).await;
     sleep(Duration::from_millis(50)).await;
-    later(Duration::from_secs(6)).await;
+    advance_clock(Duration::from_secs(6)).await;
     assert!(is_closed(&mut spare).await, "no preface");
 }
 
@@ -214,7 +217,7 @@ async fn a_proxys_connection_without_a_preface_is_cut() {
 async fn is_cut(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> bool {
     for _ in 0..3 {
         sleep(Duration::from_millis(300)).await;
-        later(Duration::from_secs(31)).await;
+        advance_clock(Duration::from_secs(31)).await;
         sleep(Duration::from_millis(50)).await;
         if let Ok(Err(_)) = timeout(Duration::from_secs(1), stream.write_all(bytes)).await {
             return true;
@@ -228,7 +231,7 @@ async fn a_client_that_never_reads_its_answers_is_cut() {
     let server = TestServer::new().await;
     let config =
         config(&server.shared_ca.pem(), Some(&server.proxy), &["http/1.1"], rustls::DEFAULT_VERSIONS);
-    let mut stream = over(narrow(server.address).await, SERVICE, config).await.unwrap();
+    let mut stream = tls_over(tcp_with_small_buffers(server.address).await, SERVICE, config).await.unwrap();
     let requests = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n".repeat(100);
     while timeout(Duration::from_secs(1), stream.write_all(&requests)).await.is_ok_and(|sent| sent.is_ok()) {}
     assert!(is_cut(&mut stream, &requests).await);
@@ -255,9 +258,9 @@ async fn answers_that_are_not_taken_hold_their_permits_until_the_connection_ends
         let served = frames.iter().filter(|frame| frame.kind == HEADERS && frame.payload[0] == 0x88).count();
         assert_eq!(served, 16, "window {window}");
         assert_eq!(scrape().await, 429);
-        later(Duration::from_secs(31)).await;
+        advance_clock(Duration::from_secs(31)).await;
         sleep(Duration::from_millis(50)).await;
-        later(Duration::from_secs(6)).await;
+        advance_clock(Duration::from_secs(6)).await;
         assert!(raw.is_closed().await, "window {window}");
         eventually(|| async { scrape().await == 200 }).await;
     }
@@ -283,7 +286,7 @@ async fn a_slow_download_is_not_idle() {
     };
     raw.until(until(window)).await;
     for _ in 0..13 {
-        later(Duration::from_secs(10)).await;
+        advance_clock(Duration::from_secs(10)).await;
         raw.send(&more(1, 16_384)).await;
         window += 16_384;
         raw.until(until(window)).await;

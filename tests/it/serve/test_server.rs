@@ -243,7 +243,8 @@ impl TestServer {
         let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(options.has_trust.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership = watch::Sender::new(if options.is_leader { mine() } else { Leadership::default() });
+        let leadership =
+            watch::Sender::new(if options.is_leader { leading() } else { Leadership::default() });
         let published = watch::Sender::new(Arc::new(sample()));
         let synced = watch::Sender::new(options.has_synced);
         let shared = watch::Sender::new(options.has_certificate.then(|| options.shared_ca.shared()));
@@ -319,20 +320,20 @@ impl TestServer {
 }
 
 /// Advances the clock.
-pub(crate) async fn later(by: Duration) {
+pub(crate) async fn advance_clock(by: Duration) {
     tokio::time::pause();
     tokio::time::advance(by).await;
     tokio::time::resume();
 }
 
 /// This instance holds the lease.
-pub(crate) fn mine() -> Leadership {
+pub(crate) fn leading() -> Leadership {
     let mine_until = Some(Instant::now() + Duration::from_secs(3600));
     Leadership { holder: None, mine_until }
 }
 
 /// Another instance holds the lease.
-pub(crate) fn held_by(address: Option<String>) -> Leadership {
+pub(crate) fn led_by(address: Option<String>) -> Leadership {
     let holder = Holder { identity: "wva-0".into(), address, lease: String::new(), epoch: 1 };
     Leadership { holder: Some(holder), mine_until: None }
 }

@@ -1,23 +1,33 @@
 //! A small API server in memory, for conversations that go back and forth: it stores what is written, checks versions, merges
 //! what is applied, and answers watches.
 
-use http::Method;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body as Answer;
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::client::Body;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tower::service_fn;
 use wva::cluster::pki::apiservice;
 
-use super::*;
-
-pub(super) const SECRET: &str = "/api/v1/namespaces/wva/secrets/wva-tls";
-pub(super) const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+/// The path of the APIServices.
+pub(crate) const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
 /// One write that was accepted.
 #[derive(Debug, Clone)]
-pub(super) struct Write {
-    pub(super) method: Method,
-    pub(super) path: String,
-    pub(super) query: String,
-    pub(super) body: Value,
+pub(crate) struct Write {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: String,
+    pub(crate) body: Value,
 }
 
 type ListObserver = Box<dyn Fn(&str) + Send>;
@@ -38,11 +48,11 @@ struct Content {
 
 /// A crash between two writes: the program gets the answer to the last one, or does not.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Crash {
+pub(crate) struct Crash {
     /// Writes that are accepted; nothing is answered after them.
-    pub(super) after: usize,
+    pub(crate) after: usize,
     /// Whether that last one is answered.
-    pub(super) answered: bool,
+    pub(crate) answered: bool,
 }
 
 impl Content {
@@ -67,19 +77,20 @@ impl Content {
     }
 }
 
+/// The server; its clones are the same one.
 #[derive(Clone)]
-pub(super) struct Store {
+pub(crate) struct ApiServer {
     content: Arc<Mutex<Content>>,
     version: watch::Sender<u64>,
 }
 
-impl Store {
-    pub(super) fn new() -> Self {
+impl ApiServer {
+    pub(crate) fn new() -> Self {
         Self { content: Arc::default(), version: watch::Sender::new(0) }
     }
 
     /// With an APIService `name` of Service wva/`service`.
-    pub(super) fn with_service(self, name: &str, service: &str) -> Self {
+    pub(crate) fn with_service(self, name: &str, service: &str) -> Self {
         let (version, group) = name.split_once('.').unwrap();
         self.put(
             &format!("{SERVICES}/{name}"),
@@ -96,59 +107,59 @@ impl Store {
     }
 
     /// With the one APIService that every installation has.
-    pub(super) fn installed() -> Self {
+    pub(crate) fn installed() -> Self {
         Self::new().with_service(apiservice::NAME, "wva")
     }
 
     /// Rejects every write below `path` from now on.
-    pub(super) fn forbid(&self, path: &str) {
+    pub(crate) fn forbid(&self, path: &str) {
         self.content.lock().forbidden.push(path.into());
     }
 
     /// Calls `observe` with the query of each list from now on.
-    pub(super) fn on_list(&self, observe: impl Fn(&str) + Send + 'static) {
+    pub(crate) fn on_list(&self, observe: impl Fn(&str) + Send + 'static) {
         self.content.lock().on_list = Some(Box::new(observe));
     }
 
     /// Rejects nothing any more.
-    pub(super) fn permit(&self) {
+    pub(crate) fn permit(&self) {
         self.content.lock().forbidden.clear();
     }
 
-    pub(super) fn client(&self) -> kube::Client {
-        let store = self.clone();
+    pub(crate) fn client(&self) -> kube::Client {
+        let server = self.clone();
         let answer = move |request: Request<Body>| {
-            let store = store.clone();
-            async move { Ok::<_, Infallible>(store.answer(request).await) }
+            let server = server.clone();
+            async move { Ok::<_, Infallible>(server.answer(request).await) }
         };
         kube::Client::new(service_fn(answer), "default")
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<Value> {
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
         self.content.lock().objects.get(path).cloned()
     }
 
     /// Stores an object, as a person or another program does.
-    pub(super) fn put(&self, path: &str, object: Value) {
+    pub(crate) fn put(&self, path: &str, object: Value) {
         let mut content = self.content.lock();
         content.store(path, object);
         self.version.send_replace(content.version);
     }
 
-    pub(super) fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn change(&self, path: &str, change: impl FnOnce(&mut Value)) {
         let mut object = self.get(path).unwrap();
         change(&mut object);
         self.put(path, object);
     }
 
-    pub(super) fn delete(&self, path: &str) {
+    pub(crate) fn delete(&self, path: &str) {
         let mut content = self.content.lock();
         content.remove(path);
         self.version.send_replace(content.version);
     }
 
     /// Deletes an object while watches are broken: they learn that their version has expired, and have to list anew.
-    pub(super) fn delete_unwatched(&self, path: &str) {
+    pub(crate) fn delete_unwatched(&self, path: &str) {
         let mut content = self.content.lock();
         content.remove(path);
         if let Some((_, _, event)) = content.events.last_mut() {
@@ -162,32 +173,32 @@ impl Store {
     }
 
     /// Where the writing program crashes from now on; `None`: it does not. Writes are counted anew.
-    pub(super) fn crash(&self, crash: Option<Crash>) {
+    pub(crate) fn crash(&self, crash: Option<Crash>) {
         let mut content = self.content.lock();
         content.writes.clear();
         content.crash = crash;
     }
 
     /// True when the program has crashed.
-    pub(super) fn has_crashed(&self) -> bool {
+    pub(crate) fn has_crashed(&self) -> bool {
         let content = self.content.lock();
         content.crash.is_some_and(|crash| content.writes.len() >= crash.after)
     }
 
     /// The writes whose path begins with `below`.
-    pub(super) fn writes(&self, below: &str) -> Vec<Write> {
+    pub(crate) fn writes(&self, below: &str) -> Vec<Write> {
         self.content.lock().writes.iter().filter(|write| write.path.starts_with(below)).cloned().collect()
     }
 
     /// Waits until there is a watch: what was listed before may be older than what happens from now on.
-    pub(super) async fn until_watched(&self) {
+    pub(crate) async fn until_watched(&self) {
         while self.version.receiver_count() == 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Waits for a result of `read`.
-    pub(super) async fn until<T>(&self, within: Duration, read: impl Fn(&Self) -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, within: Duration, read: impl Fn(&Self) -> Option<T>) -> T {
         let mut versions = self.version.subscribe();
         let waiting = async {
             loop {
@@ -204,7 +215,17 @@ impl Store {
         result
     }
 
-    async fn answer(&self, request: Request<Body>) -> Response<Answer> {
+    /// Stores an object of the resource with this path in all namespaces.
+    pub(crate) fn put_in(&self, resource: &str, object: Value) {
+        self.put(&object_path(resource, &object), object);
+    }
+
+    /// The answer to any request.
+    pub(crate) async fn answer<B>(&self, request: Request<B>) -> Response<Answer>
+    where
+        B: hyper::body::Body,
+        B::Error: Debug,
+    {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
         let path = head.uri.path().to_owned();
@@ -302,6 +323,25 @@ impl Store {
     }
 }
 
+/// A `Status` with its code.
+pub(crate) fn status(code: u16, reason: &str) -> (u16, Value) {
+    let status = json!({
+        "kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason
+    });
+    (code, status)
+}
+
+/// The path of an object of the resource with this path in all namespaces.
+pub(crate) fn object_path(resource: &str, object: &Value) -> String {
+    let metadata = &object["metadata"];
+    let (group, kind) = resource.rsplit_once('/').unwrap();
+    let name = metadata["name"].as_str().unwrap();
+    match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{group}/namespaces/{namespace}/{kind}/{name}"),
+        None => format!("{resource}/{name}"),
+    }
+}
+
 /// Merges what is applied: fields of the spec, and conditions by their type.
 fn merged(mut known: Value, applied: &Value) -> Value {
     for (field, value) in applied["spec"].as_object().into_iter().flatten() {
@@ -329,12 +369,13 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 /// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
-    const COLLECTIONS: [&str; 9] = [
+    const COLLECTIONS: [&str; 10] = [
         "apiservices",
         "configmaps",
         "deployments",
         "leases",
         "namespaces",
+        "nodes",
         "pods",
         "replicasets",
         "secrets",
