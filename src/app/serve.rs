@@ -27,7 +27,7 @@ use crate::cluster::{
     ElectionSettings, EventRecorder, SelfCheck, ServiceRef, StateStore, StateWriter, StatusWriter,
     TrustWatch, WatchSettings,
 };
-use crate::collect::series_of;
+use crate::collect::current_series_names;
 use crate::config::{Config, ignored_environment};
 use crate::engine::{
     Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over,
@@ -282,7 +282,7 @@ impl App {
             board.subscribe(),
             leadership.clone(),
             instance,
-            series_of,
+            current_series_names,
         );
         self.phases.work.start("status writer", |stop| writer.run(stop));
         let store = self.store();

@@ -1,23 +1,29 @@
 //! Input edge: metrics of model servers become [`crate::engine::Collected`] samples, from Prometheus or from pods.
 //!
-//! Both sources read the same names (`signals`) and answer the same way (`merge`): one series for one signal of one
-//! serving process, old and new metric names never mixed, two Prometheus replicas never interleaved, every sample with
-//! its true time. Nothing here decides what a sample means: that is `core::quality`.
+//! The types of a sample on its way, by stage:
+//!
+//! 1. *Read.* `prometheus::response` gives `QueriedSeries`, with all labels; `scrape::parse` gives `PageSample`s, which
+//!    `scrape::history` collects over time.
+//! 2. *Identified.* Both become `RawSeries`: the metric's name from the table `signals`, and the pod and engine it is about.
+//! 3. *Merged.* `merge` makes one [`crate::engine::Series`] of all `RawSeries` of one signal of one engine: it never mixes old and
+//!    new metric names, nor two replicas of Prometheus.
+//!
+//! Every sample keeps its true time. What it means is for `wva_core::quality` to decide.
 
-mod bounds;
-mod http;
+mod http_client;
+mod limits;
 mod merge;
-mod page;
 mod prometheus;
 mod round_robin;
 mod scrape;
-mod series;
+mod series_labels;
 mod signals;
+mod signals_page;
 mod token;
 
-pub use http::TlsSettings;
-pub use page::signals_page;
+pub use http_client::TlsSettings;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
 pub use scrape::{ScrapeSettings, ScrapeSource};
-pub use series::series_of;
+pub use signals::current_series_names;
+pub use signals_page::signals_page;
 pub use token::Token;

@@ -1,13 +1,13 @@
-//! Who is asked first when there may not be time for all: whoever answered last time, or was never asked. So what hangs
-//! takes only the time that is left over, and those that hang take turns at it. Pure.
+//! The order of requests when there may not be time for all: targets that did not answer last time come last, and take turns
+//! there. Targets that hang thus get only the time that is left over.
 
 use std::collections::BTreeMap;
 
-/// Remembers who was asked and said nothing.
+/// Remembers the targets that did not answer.
 #[derive(Debug)]
 pub(super) struct RoundRobin<K> {
     round: u64,
-    /// The round in which each was asked last, in vain. Bounded by what is in scope.
+    /// The last round in which each target did not answer. Limited to the targets in scope.
     silent: BTreeMap<K, u64>,
 }
 
@@ -18,23 +18,24 @@ impl<K> Default for RoundRobin<K> {
 }
 
 impl<K: Ord> RoundRobin<K> {
-    /// Starts a round, and forgets who left.
-    pub(super) fn start(&mut self, in_scope: impl Fn(&K) -> bool) {
+    /// Starts a round, and forgets targets that are no longer in scope.
+    pub(super) fn start_round(&mut self, is_in_scope: impl Fn(&K) -> bool) {
         self.round += 1;
-        self.silent.retain(|who, _| in_scope(who));
+        self.silent.retain(|target, _| is_in_scope(target));
     }
 
-    /// The smaller the earlier.
-    pub(super) fn place(&self, who: &K) -> u64 {
-        self.silent.get(who).copied().unwrap_or_default()
+    /// The sort key of a target: lower ones come first.
+    pub(super) fn place(&self, target: &K) -> u64 {
+        self.silent.get(target).copied().unwrap_or_default()
     }
 
-    /// What came of asking. Not to be called for those whom there was no time to ask: they keep their place.
-    pub(super) fn note(&mut self, who: K, answered: bool) {
-        if answered {
-            self.silent.remove(&who);
+    /// Records whether a target answered. Not to be called for targets that were not requested for lack of time: they keep their
+    /// place.
+    pub(super) fn record(&mut self, target: K, has_answered: bool) {
+        if has_answered {
+            self.silent.remove(&target);
         } else {
-            self.silent.insert(who, self.round);
+            self.silent.insert(target, self.round);
         }
     }
 }
@@ -44,19 +45,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_hangs_goes_last_and_those_who_hang_take_turns() {
-        let mut turns = RoundRobin::default();
-        turns.start(|_| true);
-        turns.note("a", false);
-        turns.note("b", false);
-        turns.start(|_| true);
-        turns.note("a", false);
+    fn silent_targets_come_last_and_take_turns() {
+        let mut round_robin = RoundRobin::default();
+        round_robin.start_round(|_| true);
+        round_robin.record("a", false);
+        round_robin.record("b", false);
+        round_robin.start_round(|_| true);
+        round_robin.record("a", false);
         let mut order = ["a", "b", "c"];
-        order.sort_by_key(|who| turns.place(who));
+        order.sort_by_key(|target| round_robin.place(target));
         assert_eq!(order, ["c", "b", "a"]);
-        turns.note("a", true);
-        assert_eq!(turns.place(&"a"), 0);
-        turns.start(|who| *who != "b");
-        assert_eq!(turns.place(&"b"), 0);
+        round_robin.record("a", true);
+        assert_eq!(round_robin.place(&"a"), 0);
+        round_robin.start_round(|target| *target != "b");
+        assert_eq!(round_robin.place(&"b"), 0);
     }
 }

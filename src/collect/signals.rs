@@ -1,52 +1,52 @@
-//! Which metric names say what: one table for every engine and the scheduler, old names beside new ones, and which
-//! values are possible. Not here: where samples come from, and what is concluded from them.
+//! The table of metric names: which signal each metric of an engine or scheduler measures, in current and older versions, and
+//! which values are valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use wva_core::snapshot::Signal;
 
-/// How far above 1 a share may be before it is something else than a share (a percentage, say). Engines divide block
-/// counts in floating point, so a full cache may read 1.0000001; 1 % is far more than rounding and far less than a unit.
-const SHARE_SLACK: f64 = 0.01;
+/// How far above 1 a ratio may be before it must be something else, such as a percentage. Engines divide block counts in floating
+/// point, so a full cache may read 1.0000001; 1 % is far above rounding errors and far below any percentage.
+const RATIO_TOLERANCE: f64 = 0.01;
 
-/// A metric name that is read.
+/// The name of a metric that is read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Name {
-    /// As the engine exposes it.
+pub(crate) struct MetricName {
+    /// The name, as the engine exposes it.
     pub(crate) text: &'static str,
-    /// What it measures.
+    /// What the metric measures.
     pub(crate) signal: Signal,
-    /// 0 is the current name of the signal, higher numbers are older or belong to another engine.
+    /// 0 for the current name; higher for names of older versions or of another engine.
     pub(crate) generation: u8,
-    /// How its value is to be read.
-    pub(crate) kind: Kind,
+    /// How to read its value.
+    pub(crate) kind: MetricKind,
 }
 
-/// How a value is to be read.
+/// How to read the value of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MetricKind {
     /// A gauge from 0 to 1.
-    Share,
+    Ratio,
     /// A gauge, at least 0.
     Gauge,
     /// A counter, at least 0.
     Counter,
-    /// Always 1: the value is in its labels ([`cache_tokens`]).
+    /// A gauge that is always 1: its value is in its labels ([`cache_tokens`]).
     CacheConfig,
-    /// A gauge, of which only `reason="capacity"` counts: deferred requests wait for something else than room.
+    /// A gauge, of which only `reason="capacity"` is read: deferred requests do not wait for capacity.
     WaitingForCapacity,
-    /// A gauge, of which only `sleep_state="awake"` counts: 0 is asleep, and is read as 1.
+    /// A gauge, of which only `sleep_state="awake"` is read, inverted: 0 means asleep and becomes 1.
     Awake,
-    /// A gauge of the scheduler: its parts (by priority, by flow) add up.
+    /// A gauge of the scheduler, summed over its labels (priority, flow).
     SchedulerGauge,
-    /// A counter of the scheduler, of which only `status="success"` counts: its parts (by endpoint) add up.
+    /// A counter of the scheduler, of which only `status="success"` is read, summed over its labels (endpoint).
     SchedulerSuccesses,
 }
 
-impl Kind {
-    /// The label value of a series that counts, where it isn't every series of the name.
-    pub(crate) const fn only(self) -> Option<(&'static str, &'static str)> {
+impl MetricKind {
+    /// The label and value that a series must have to be read, if any.
+    pub(crate) const fn required_label(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::WaitingForCapacity => Some(("reason", "capacity")),
             Self::Awake => Some(("sleep_state", "awake")),
@@ -55,27 +55,27 @@ impl Kind {
         }
     }
 
-    /// True for what the scheduler says of a model, false for what an engine says of itself.
+    /// True for metrics of a scheduler about a model, false for metrics of an engine.
     pub(crate) const fn is_scheduler(self) -> bool {
         matches!(self, Self::SchedulerGauge | Self::SchedulerSuccesses)
     }
 }
 
-const fn name(text: &'static str, signal: Signal, generation: u8, kind: Kind) -> Name {
-    Name { text, signal, generation, kind }
+const fn name(text: &'static str, signal: Signal, generation: u8, kind: MetricKind) -> MetricName {
+    MetricName { text, signal, generation, kind }
 }
 
-/// Every name, newest first within a signal. vLLM renamed its cache gauge and its latency histogram, and its prefix
-/// cache counters twice; Python exporters add `_total` to a counter, others don't. SGLang's prefix cache is left out:
-/// its parts must be added up by source first.
-static NAMES: &[Name] = {
-    use Kind::WaitingForCapacity;
-    use Kind::{Awake, CacheConfig, Counter, Gauge, SchedulerGauge, SchedulerSuccesses, Share};
+/// All names, the newest of a signal first. vLLM has renamed its cache gauge and its latency histogram once, and its prefix-cache
+/// counters twice. Python exporters append `_total` to a counter, others do not. SGLang's prefix-cache counters are not read,
+/// because they would have to be summed by source first.
+static NAMES: &[MetricName] = {
+    use MetricKind::WaitingForCapacity;
+    use MetricKind::{Awake, CacheConfig, Counter, Gauge, Ratio, SchedulerGauge, SchedulerSuccesses};
     use Signal as S;
     &[
-        name("vllm:kv_cache_usage_perc", S::KvUsage, 0, Share),
-        name("vllm:gpu_cache_usage_perc", S::KvUsage, 1, Share),
-        name("sglang:token_usage", S::KvUsage, 2, Share),
+        name("vllm:kv_cache_usage_perc", S::KvUsage, 0, Ratio),
+        name("vllm:gpu_cache_usage_perc", S::KvUsage, 1, Ratio),
+        name("sglang:token_usage", S::KvUsage, 2, Ratio),
         name("vllm:num_requests_waiting_by_reason", S::Waiting, 0, WaitingForCapacity),
         name("vllm:num_requests_waiting", S::Waiting, 1, Gauge),
         name("sglang:num_queue_reqs", S::Waiting, 2, Gauge),
@@ -126,82 +126,93 @@ static NAMES: &[Name] = {
     ]
 };
 
-static BY_TEXT: LazyLock<BTreeMap<&'static str, &'static Name>> =
+static BY_TEXT: LazyLock<BTreeMap<&'static str, &'static MetricName>> =
     LazyLock::new(|| NAMES.iter().map(|name| (name.text, name)).collect());
 
-/// The entry of a metric name; `None` for what isn't read.
-pub(crate) fn find(text: &str) -> Option<&'static Name> {
+/// The entry of a metric name; `None` if the metric is not read.
+pub(crate) fn find(text: &str) -> Option<&'static MetricName> {
     BY_TEXT.get(text).copied()
 }
 
-/// The names of each of `signals` as alternatives of a regular expression, of all signals when `None`. Names have no
-/// character that one must escape. Where an engine is asked about, so is whether it sleeps.
-pub(crate) fn alternatives(signals: Option<&BTreeSet<Signal>>) -> Vec<String> {
-    let is_asked =
+/// For each of `signals` (all of them when `None`) a regular expression that matches its names; no name needs escaping. Whether
+/// engines sleep is always included.
+pub(crate) fn name_patterns(signals: Option<&BTreeSet<Signal>>) -> Vec<String> {
+    let is_included =
         |signal| signals.is_none_or(|signals| signals.contains(&signal) || signal == Signal::Asleep);
     let mut names: BTreeMap<Signal, Vec<&str>> = BTreeMap::new();
-    for name in NAMES.iter().filter(|name| is_asked(name.signal)) {
+    for name in NAMES.iter().filter(|name| is_included(name.signal)) {
         names.entry(name.signal).or_default().push(name.text);
     }
     names.into_values().map(|names| names.join("|")).collect()
 }
 
 /// The names of `signal`, newest first.
-pub(crate) fn names(signal: Signal) -> Vec<&'static Name> {
+pub(crate) fn names(signal: Signal) -> Vec<&'static MetricName> {
     let mut names: Vec<_> = NAMES.iter().filter(|name| name.signal == signal).collect();
     names.sort_by_key(|name| name.generation);
     names
 }
 
-/// What a query for `names` leaves out: matchers for the series of which only some count, each as `,label=~"|value"`.
-pub(crate) fn matchers(names: &str) -> String {
-    let asked: BTreeSet<&str> = names.split('|').collect();
-    let only = NAMES.iter().filter(|name| !name.kind.is_scheduler() && asked.contains(name.text));
-    let only: BTreeSet<_> = only.filter_map(|name| name.kind.only()).collect();
-    only.into_iter().map(|(label, value)| format!(",{label}=~\"|{value}\"")).collect()
+/// The current name of `signal` for each engine, and for the scheduler: what to look for when a series is missing.
+#[must_use]
+pub fn current_series_names(signal: Signal) -> Vec<String> {
+    let mut engines = BTreeSet::new();
+    let is_first =
+        |name: &&str| name.split_once(':').is_none_or(|(engine, _)| engines.insert(engine.to_owned()));
+    names(signal).into_iter().map(|name| name.text).filter(is_first).map(str::to_owned).collect()
 }
 
-/// A signal of a scheduler, not of an engine.
-pub(crate) const fn is_schedulers(signal: Signal) -> bool {
+/// Label matchers for a query for `names`, which exclude series that would not be read. Each is `,label=~"|value"`, which also
+/// matches metrics without the label.
+pub(crate) fn label_matchers(names: &str) -> String {
+    let names: BTreeSet<&str> = names.split('|').collect();
+    let queried = NAMES.iter().filter(|name| !name.kind.is_scheduler() && names.contains(name.text));
+    let required: BTreeSet<_> = queried.filter_map(|name| name.kind.required_label()).collect();
+    required.into_iter().map(|(label, value)| format!(",{label}=~\"|{value}\"")).collect()
+}
+
+/// True for signals of a scheduler, false for those of an engine.
+pub(crate) const fn is_scheduler_signal(signal: Signal) -> bool {
     matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
 }
 
-/// The signal that stands for `signal` and its other half: both must come from one generation of names.
-pub(crate) const fn couple(signal: Signal) -> Signal {
+/// For the denominator of a ratio its numerator, otherwise `signal` itself. Both halves of a ratio must come from one generation of
+/// names, so they are selected together.
+pub(crate) const fn numerator(signal: Signal) -> Signal {
     match signal {
         Signal::InterTokenLatencyCount => Signal::InterTokenLatencySum,
         Signal::TimeToFirstTokenCount => Signal::TimeToFirstTokenSum,
         Signal::RequestPromptTokensCount => Signal::RequestPromptTokensSum,
         Signal::RequestGenerationTokensCount => Signal::RequestGenerationTokensSum,
         Signal::PrefixCacheQueries => Signal::PrefixCacheHits,
-        other => other,
+        signal => signal,
     }
 }
 
-/// The value as it may be used; `None` when it is impossible: not finite, negative, or a share well above 1.
-pub(crate) fn possible(kind: Kind, value: f64) -> Option<f64> {
+/// The value to use; `None` when the sample is invalid: not finite, negative, or a ratio well above 1.
+pub(crate) fn valid_value(kind: MetricKind, value: f64) -> Option<f64> {
     if !value.is_finite() || value < 0.0 {
         return None;
     }
     match kind {
-        Kind::Share if value > 1.0 + SHARE_SLACK => None,
-        Kind::Share => Some(value.min(1.0)),
-        Kind::Awake => Some(if value > 0.0 { 0.0 } else { 1.0 }),
+        MetricKind::Ratio if value > 1.0 + RATIO_TOLERANCE => None,
+        MetricKind::Ratio => Some(value.min(1.0)),
+        MetricKind::Awake => Some(if value > 0.0 { 0.0 } else { 1.0 }),
         _ => Some(value),
     }
 }
 
-/// KV-cache size in tokens from the labels of `vllm:cache_config_info`: as the engine says it, else blocks × block size, which
-/// is too much where layers have caches of different sizes (a model with sliding windows: 262,144 for 99,273). `None` when
-/// the engine doesn't know yet (vLLM writes `None` before it has profiled the memory) or says zero.
+/// KV-cache size in tokens from the labels of `vllm:cache_config_info`: as reported, else blocks × block size, which is too much
+/// where layers have caches of different sizes (a model with sliding windows: 262,144 instead of 99,273). `None` when the engine
+/// does not know it yet (vLLM writes `None` before it has profiled the memory) or reports zero.
 pub(crate) fn cache_tokens<'l>(label: impl Fn(&str) -> Option<&'l str>) -> Option<f64> {
     let number = |name| label(name).and_then(|text| text.parse::<u32>().ok());
     let product = || {
         // The product of two u32 fits u64, and below 2^53 (a cache of 9 quadrillion tokens) f64 is exact.
         Some((u64::from(number("num_gpu_blocks")?) * u64::from(number("block_size")?)) as f64)
     };
-    let said = number("kv_cache_size_tokens").filter(|tokens| *tokens > 0).map(f64::from);
-    said.or_else(product).filter(|tokens| *tokens > 0.0)
+    let reported = number("kv_cache_size_tokens").filter(|tokens| *tokens > 0).map(f64::from);
+    reported.or_else(product).filter(|tokens| *tokens > 0.0)
 }
 
 #[cfg(test)]
@@ -217,26 +228,26 @@ mod tests {
 
     #[test]
     fn both_halves_of_a_ratio_exist_in_every_generation() {
-        for half in NAMES.iter().filter(|name| couple(name.signal) != name.signal) {
-            let other = NAMES
-                .iter()
-                .any(|name| name.signal == couple(half.signal) && name.generation == half.generation);
-            assert!(other, "{} has no counterpart", half.text);
+        for denominator in NAMES.iter().filter(|name| numerator(name.signal) != name.signal) {
+            let has_numerator = NAMES.iter().any(|name| {
+                name.signal == numerator(denominator.signal) && name.generation == denominator.generation
+            });
+            assert!(has_numerator, "{} has no numerator", denominator.text);
         }
     }
 
     #[test]
-    fn an_impossible_value_is_refused_and_rounding_is_not() {
-        assert_eq!(possible(Kind::Share, 1.000_000_1), Some(1.0));
-        assert_eq!(possible(Kind::Share, 87.0), None);
-        assert_eq!(possible(Kind::Gauge, -1.0), None);
-        assert_eq!(possible(Kind::Counter, f64::NAN), None);
-        assert_eq!(possible(Kind::Counter, f64::INFINITY), None);
-        assert_eq!(possible(Kind::Gauge, 0.0), Some(0.0));
+    fn invalid_values_are_rejected_and_rounding_errors_are_not() {
+        assert_eq!(valid_value(MetricKind::Ratio, 1.000_000_1), Some(1.0));
+        assert_eq!(valid_value(MetricKind::Ratio, 87.0), None);
+        assert_eq!(valid_value(MetricKind::Gauge, -1.0), None);
+        assert_eq!(valid_value(MetricKind::Counter, f64::NAN), None);
+        assert_eq!(valid_value(MetricKind::Counter, f64::INFINITY), None);
+        assert_eq!(valid_value(MetricKind::Gauge, 0.0), Some(0.0));
     }
 
     #[test]
-    fn cache_size_is_what_the_engine_says_else_blocks_times_block_size_and_unknown_is_not_zero() {
+    fn cache_size_is_the_reported_one_else_blocks_times_block_size_and_unknown_is_not_zero() {
         let tokens = |labels: &[(&'static str, &'static str)]| {
             cache_tokens(|name| labels.iter().find(|(label, _)| *label == name).map(|(_, value)| *value))
         };
@@ -253,11 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn a_query_asks_only_for_the_series_of_a_name_that_count() {
-        assert_eq!(matchers("vllm:prompt_tokens_total|vllm:num_requests_running"), "");
+    fn each_engine_has_one_current_name() {
+        assert_eq!(current_series_names(Signal::KvUsage), ["vllm:kv_cache_usage_perc", "sglang:token_usage"]);
+        assert!(Signal::ALL.into_iter().all(|signal| !current_series_names(signal).is_empty()));
+    }
+
+    #[test]
+    fn a_query_matches_only_the_series_that_are_read() {
+        assert_eq!(label_matchers("vllm:prompt_tokens_total|vllm:num_requests_running"), "");
         let both = "vllm:engine_sleep_state|vllm:num_requests_waiting_by_reason|vllm:num_requests_waiting";
-        assert_eq!(matchers(both), ",reason=~\"|capacity\",sleep_state=~\"|awake\"");
-        let asked = alternatives(Some(&[Signal::Running].into()));
-        assert_eq!(asked.last().map(String::as_str), Some("vllm:engine_sleep_state"), "{asked:?}");
+        assert_eq!(label_matchers(both), ",reason=~\"|capacity\",sleep_state=~\"|awake\"");
+        let patterns = name_patterns(Some(&[Signal::Running].into()));
+        assert_eq!(patterns.last().map(String::as_str), Some("vllm:engine_sleep_state"), "{patterns:?}");
     }
 }

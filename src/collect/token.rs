@@ -1,5 +1,5 @@
-//! A bearer token that is given as text or read from a file, and never shown. The file is read once an evaluation,
-//! because projected service-account tokens are replaced while the program runs; so small a read costs microseconds.
+//! A bearer token from the settings or from a file. It is never shown. The file is read at every evaluation, because projected
+//! service-account tokens are replaced while the program runs; the read takes microseconds.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt as _;
 
-/// The longest token that is accepted: service-account tokens are 1–2 KiB, and servers refuse headers above 16 KiB.
+/// The longest token. Service-account tokens have 1–2 KiB, and servers reject headers above 16 KiB.
 const MAX_TOKEN_BYTES: u64 = 16 * 1024;
 
 /// Where a bearer token comes from.
@@ -33,18 +33,18 @@ impl fmt::Debug for Token {
     }
 }
 
-/// A token that can't be used.
+/// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     #[error("cannot read the bearer token file {path}: {cause}; check that it is mounted and readable")]
     Unreadable { path: PathBuf, cause: std::io::Error },
     #[error(
-        "the bearer token {origin} is empty, longer than 16 KiB or not one line of text; put one token there"
+        "the bearer token {source_hash} is empty, longer than 16 KiB or not one line of text; put one token there"
     )]
-    Malformed { origin: String },
+    Malformed { source_hash: String },
 }
 
-/// The `Authorization` header of a token, read again when it's due.
+/// A source of the `Authorization` header.
 pub(super) struct Bearer {
     token: Token,
     /// The last token that the file held.
@@ -56,8 +56,8 @@ impl Bearer {
         Self { token, last: Mutex::new(None) }
     }
 
-    /// The header to send; `None` without a token. When the file can't be read any more, the last token is used:
-    /// it may well be valid, and if it isn't, the server's answer says so.
+    /// The header; `None` without a token. When the file cannot be read any more, the last token is used: it may still be valid,
+    /// and if it is not, the server's answer says so.
     pub(super) async fn header(&self) -> Result<Option<HeaderValue>, TokenError> {
         let path = match &self.token {
             Token::None => return Ok(None),
@@ -79,13 +79,13 @@ async fn read(path: &Path) -> Result<HeaderValue, TokenError> {
     let unreadable = |cause| TokenError::Unreadable { path: path.to_owned(), cause };
     let file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let mut text = String::new();
-    // One byte more than allowed, so that a longer file is noticed instead of cut.
+    // One byte more than allowed, so that a longer file is detected instead of truncated.
     file.take(MAX_TOKEN_BYTES + 1).read_to_string(&mut text).await.map_err(unreadable)?;
     header(&text, &format!("in {}", path.display()))
 }
 
-fn header(text: &str, origin: &str) -> Result<HeaderValue, TokenError> {
-    let malformed = || TokenError::Malformed { origin: origin.to_owned() };
+fn header(text: &str, source_hash: &str) -> Result<HeaderValue, TokenError> {
+    let malformed = || TokenError::Malformed { source_hash: source_hash.to_owned() };
     let token = text.trim();
     if token.is_empty() || token.len() as u64 > MAX_TOKEN_BYTES {
         return Err(malformed());

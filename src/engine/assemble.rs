@@ -22,7 +22,7 @@ pub struct Assembled {
     /// The snapshot.
     pub snapshot: Snapshot,
     /// Pods and models whose series could not be joined. Their models count as measured incompletely.
-    pub broken: Vec<JoinFailure>,
+    pub failures: Vec<JoinFailure>,
 }
 
 /// A node that joins has GPUs before they are labelled: some drivers take ten minutes to install. Until then its GPUs are not
@@ -33,10 +33,10 @@ const NODE_JOIN_WINDOW: Seconds = Seconds::whole(15 * 60);
 #[must_use]
 pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now: Timestamp) -> Assembled {
     let mut groups = groups_of(view, &answer);
-    let mut broken = Vec::new();
+    let mut failures = Vec::new();
     if let Ok(collected) = answer {
-        broken = collected.broken;
-        broken.extend(join::join(&mut groups, collected.series));
+        failures = collected.failures;
+        failures.extend(join::join(&mut groups, collected.series));
     }
     let variants = groups.values_mut().flat_map(|group| &mut group.variants);
     variants.for_each(|variant| mark_sleepers(variant, now));
@@ -53,7 +53,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
         unlabelled,
     };
     normalize(&mut snapshot);
-    Assembled { snapshot, broken }
+    Assembled { snapshot, failures }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {

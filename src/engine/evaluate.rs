@@ -339,9 +339,9 @@ impl Engine {
         let error = answer.as_ref().err().map(|error| error.kind);
         // The view again: pods may have been deleted while the source was answering.
         let view = self.parts.cluster.view();
-        let Assembled { snapshot, broken } = assemble(&view, answer, self.parts.clock.now());
-        self.parts.metrics.failed(broken.len());
-        self.join_failures.report(broken);
+        let Assembled { snapshot, failures } = assemble(&view, answer, self.parts.clock.now());
+        self.parts.metrics.failed(failures.len());
+        self.join_failures.report(failures);
         let term = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
         let result = term.is_some().then(|| self.decide(&snapshot, &pass));
         let took = pass.started.elapsed();

@@ -44,12 +44,12 @@ pub trait MetricSource: Send + Sync {
     fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>>;
 }
 
-/// What to read.
+/// What a source must read.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
     /// The namespaces that have variants.
     pub namespaces: BTreeSet<String>,
-    /// The pods that serve, for sources that read them directly.
+    /// The serving pods, for sources that read them directly.
     pub endpoints: Vec<Endpoint>,
     /// The signals that decisions need, for sources that query each one; `None`: all.
     pub needs: Option<RequiredSignals>,
@@ -68,19 +68,19 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// What a source answered.
+/// The result of a collection.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
     /// The series, in no particular order.
     pub series: Vec<Series>,
     /// Parts of the answer that are known to be incomplete.
     pub gaps: Vec<Gap>,
-    /// Samples that were NaN, infinite or negative where impossible; dropped.
+    /// The number of samples dropped because they were NaN, infinite, negative, or above 1 as a ratio.
     pub bad_samples: u64,
-    /// Series that were dropped because their pod has too many.
+    /// The number of series dropped because they exceed the limits of their pod.
     pub dropped_series: u64,
-    /// Pods whose series could not be joined; each is a gap of its namespace.
-    pub broken: Vec<JoinFailure>,
+    /// Pods whose series could not be merged. Each is also a gap of its namespace.
+    pub failures: Vec<JoinFailure>,
 }
 
 /// Most series of one pod: 15 of each of 64 engines. A pod has one engine, or eight.
@@ -103,15 +103,15 @@ pub struct Series {
     pub model: Option<Arc<str>>,
     /// What was measured.
     pub signal: Signal,
-    /// For a scheduler's series about one receiver: which one. The scheduler's total contains these samples too.
-    pub to: Option<Receiver>,
+    /// For a scheduler's counter of requests: where they were sent. `None` for the total, which contains these samples too.
+    pub destination: Option<Destination>,
     /// Oldest first, with their true times; all finite.
     pub samples: Vec<Sample>,
 }
 
 /// Where a scheduler sends requests, in the namespace of its series.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Receiver {
+pub struct Destination {
     /// Name of the pod.
     pub pod: Arc<str>,
     /// The port of the serving process in it, if the scheduler reports it.
@@ -168,7 +168,7 @@ pub struct ClusterView {
     pub invalid: Vec<InvalidVariant>,
     /// GPUs of the nodes by the accelerator's name; `None` when nodes are not watched, or not listed yet.
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
-    /// How many of them other pods use than those of our variants.
+    /// The number of these GPUs that pods of no variant use.
     pub elsewhere: BTreeMap<SmolStr, u32>,
     /// The oldest node with GPUs whose accelerator no label names.
     pub unlabelled: Option<UnlabelledNode>,

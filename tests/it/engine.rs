@@ -75,7 +75,7 @@ pub(crate) fn idle(at: Timestamp) -> Collected {
         port: Some(8000),
         model: Some("llama".into()),
         signal,
-        to: None,
+        destination: None,
         samples: vec![Sample { at, value }],
     };
     let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];

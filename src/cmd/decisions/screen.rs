@@ -11,7 +11,7 @@ use super::explanation::{Explanation, Pod};
 use super::format::{explanation_text, number_and_reason};
 use crate::cluster::writers::signal_gap::describe_gap;
 use crate::cmd::terminal::wrapped;
-use crate::collect::series_of;
+use crate::collect::current_series_names;
 
 /// The width of a line.
 const LINE_WIDTH: usize = 100;
@@ -86,7 +86,11 @@ fn head(explanation: &Explanation) -> String {
 
 fn evidence(text: &mut String, explanation: &Explanation) {
     if let Some(gap) = &explanation.decision.gap {
-        entry(text, "signals", &format!("{}: {}", gap.cause.as_str(), describe_gap(gap, series_of)));
+        entry(
+            text,
+            "signals",
+            &format!("{}: {}", gap.cause.as_str(), describe_gap(gap, current_series_names)),
+        );
     }
     match &explanation.source {
         None => {}
@@ -208,7 +212,10 @@ mod tests {
         };
         let text = screen(&explanation);
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let line = format!("signals NotLearned: {} source answered in full", describe_gap(&gap, series_of));
+        let line = format!(
+            "signals NotLearned: {} source answered in full",
+            describe_gap(&gap, current_series_names)
+        );
         assert!(words(&text).contains(&words(&line)), "{text}");
         explanation.decision.gap = None;
         assert!(!screen(&explanation).contains("signals"), "nothing is missing");

@@ -1,21 +1,18 @@
-//! From raw series to one series a signal: who it is about, which of two copies counts, which of two names counts, and
-//! what adds up. Pure; both sources end here.
+//! Merges the series that a source read: the result has one series per signal, engine and, for schedulers, model. Pure.
 //!
-//! - *Who*: namespace, pod and engine. The engine is its `engine` label, else its port, else empty. Data-parallel
-//!   processes at several ports of one pod may all call themselves engine 0: then the name is `port/engine`.
-//!   Older vLLM leaves the label out of its cache configuration alone: that is the only engine's at the same port, and
-//!   nobody's when there are several.
-//! - *Copies*: series that say the same of the same process (an HA pair of Prometheus, two scrape jobs): the one with
-//!   the newest sample counts, whole. Copies are never interleaved, because their clocks and offsets differ.
-//! - *Hearsay*: what a pod, engine or scheduler, says of itself wins over what a collector says of it, before any room is
-//!   taken.
-//! - *Names*: a ratio's halves come from one generation of names; the newest name that is complete counts, unless an
-//!   older one has a newer sample (an engine that was rolled back).
-//! - *Parts*: what an engine or a scheduler divides by labels is one figure again ([`parts`]); what the scheduler counts by
-//!   endpoint is, beside that, one figure an endpoint.
-//! - *Ranks*: each data-parallel rank is an engine. What the process before them counts of all (`SGLang`'s tokens and latencies) is
-//!   shared out evenly.
-//! - *Sleep*: what an engine says while it sleeps is left out, so that it looks like one that isn't seen, and not like an idle one.
+//! - *Engines.* An engine is named by its `engine` label, else by its port, else by the empty string. Data-parallel processes at
+//!   several ports of one pod may all have the label 0; they are named `port/engine`. Older vLLM sets no label on its cache
+//!   configuration: that belongs to the only engine at its port, and is ignored if there are several.
+//! - *Copies.* Several series may report the same of the same process (an HA pair of Prometheus, two scrape jobs). The one with the
+//!   newest sample is used, whole: copies are never interleaved, because their clocks and offsets differ.
+//! - *Relayed series.* If a pod, engine or scheduler, is scraped directly, what a collector reports about it is ignored.
+//! - *Names.* Both halves of a ratio come from one generation of names. The newest complete one is used, unless an older one has a
+//!   newer sample (an engine that was rolled back).
+//! - *Parts.* What an engine or a scheduler splits by labels is combined ([`parts`]). The requests that a scheduler sent to one
+//!   destination are also a series of their own.
+//! - *Ranks.* Each data-parallel rank is an engine. Counters of the process in front of all ranks (`SGLang`'s tokens and latencies)
+//!   are divided equally among them.
+//! - *Sleep.* What an engine reports while it sleeps is dropped, so that it looks like an engine without data, not like an idle one.
 
 mod parts;
 mod raw;
@@ -28,93 +25,93 @@ use jiff::Timestamp;
 use wva_core::isolate;
 use wva_core::snapshot::{Sample, Signal};
 
-use super::bounds::{Dropped, Holder, Room};
-use super::signals::{self, Kind, Name};
-use crate::engine::{Collected, Gap, JoinFailure, MAX_ENGINES_OF_A_POD, Receiver, Series};
+use super::limits::{DroppedSeries, LimitScope, LimitUsage};
+use super::signals::{self, MetricKind, MetricName};
+use crate::engine::{Collected, Destination, Gap, JoinFailure, MAX_ENGINES_OF_A_POD, Series};
 
-pub(super) use raw::{Part, RawSeries, hash, is_dividing};
+pub(super) use raw::{Part, RawSeries, hash, is_part_label};
 
-/// Ports of one pod that a scheduler's series are told apart by: one an engine. What goes to any other one is of all engines.
+/// Most ports of one pod by which a scheduler's series are told apart: one for each engine. Requests to other ports count for all
+/// engines of the pod.
 const MAX_PORTS_OF_A_POD: usize = MAX_ENGINES_OF_A_POD;
 
-/// What is left of all series.
+/// The result of a merge.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     pub(super) series: Vec<Series>,
-    /// What is beyond the bounds of a pod.
-    pub(super) dropped: Dropped,
-    /// Pods whose series broke, and their namespaces.
-    broken: Vec<(Arc<str>, JoinFailure)>,
+    /// Series beyond the limits of their pod.
+    pub(super) dropped: DroppedSeries,
+    /// Pods whose series could not be merged, with their namespaces.
+    failures: Vec<(Arc<str>, JoinFailure)>,
 }
 
 impl Merged {
-    /// Adds everything but what was dropped, which the caller may know more of.
-    pub(super) fn hand_over(self, collected: &mut Collected) -> Dropped {
+    /// Adds series and failures to `collected`, and returns the dropped series, to which the caller may add others.
+    pub(super) fn add_to(self, collected: &mut Collected) -> DroppedSeries {
         collected.series.extend(self.series);
-        for (namespace, broken) in self.broken {
-            let reason = format!("{broken}; its metrics are not read; please report this");
+        for (namespace, failure) in self.failures {
+            let reason = format!("{failure}; its metrics are not read; please report this");
             collected.gaps.push(Gap { namespace: Some(namespace.to_string()), reason });
-            collected.broken.push(broken);
+            collected.failures.push(failure);
         }
         self.dropped
     }
 }
 
-/// One series a signal and process; series without a sample are left out. Pods have nothing to do with each other, so
-/// each is merged by itself, and one that breaks costs itself.
+/// Merges series. Each pod is merged separately, so that a failure affects only that pod.
 pub(super) fn merge(mut raw: Vec<RawSeries>) -> Merged {
-    name_ports_of_engines(&mut raw);
+    forget_unknown_ports(&mut raw);
     let mut pods: HashMap<(Arc<str>, Arc<str>), Vec<RawSeries>> = HashMap::new();
     for series in raw {
         pods.entry((series.namespace.clone(), series.pod.clone())).or_default().push(series);
     }
     let mut pods: Vec<_> = pods.into_iter().collect();
-    pods.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    pods.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
     let mut merged = Merged::default();
-    let mut schedulers: HashMap<Arc<str>, Room> = HashMap::new();
+    let mut schedulers: HashMap<Arc<str>, LimitUsage> = HashMap::new();
     for ((namespace, pod), raw) in pods {
         let raw = prefer_direct(raw);
-        let all = raw.len();
-        let raw = keep_bounded(raw, schedulers.entry(namespace.clone()).or_default());
+        let total = raw.len();
+        let raw = keep_within_limits(raw, schedulers.entry(namespace.clone()).or_default());
+        let beyond_limits = total - raw.len();
         match isolate::caught(|| merge_pod(&namespace, &pod, raw)) {
-            Ok((series, kept)) => {
-                merged.dropped.add(&namespace, &pod, (all - kept) as u64);
+            Ok((series, of_surplus_engines)) => {
+                merged.dropped.add(&namespace, &pod, (beyond_limits + of_surplus_engines) as u64);
                 merged.series.extend(series);
             }
             Err(cause) => {
                 let what = format!("pod {pod} in namespace {namespace}");
-                merged.broken.push((namespace, JoinFailure { what, cause }));
+                merged.failures.push((namespace, JoinFailure { what, cause }));
             }
         }
     }
     merged
 }
 
-/// The series of one pod, and how many of a source's series stand behind them.
+/// The series of one pod, and the number of raw series that were dropped because the pod has too many engines.
 fn merge_pod(namespace: &Arc<str>, pod: &Arc<str>, raw: Vec<RawSeries>) -> (Vec<Series>, usize) {
     #[cfg(test)]
     tests::break_down(pod);
-    let series = |(subject, named): (Subject, Named)| Series {
-        namespace: namespace.clone(),
-        pod: pod.clone(),
-        engine: subject.engine,
-        port: named.port,
-        model: named.model,
-        signal: named.name.signal,
-        to: subject.to,
-        samples: named.samples,
-    };
-    let (named, kept) = keep_engines(by_subject(raw));
-    (without_sleepers(choose_names(one_each(named)).map(series).collect()), kept)
+    let read = raw.len();
+    let mut keyed = with_keys(raw);
+    let dropped = keep_first_engines(&mut keyed);
+    let series =
+        choose_generations(combine_parts(keyed)).map(|Candidate { key, name, port, model, samples }| {
+            let (namespace, pod) = (namespace.clone(), pod.clone());
+            let SeriesKey { engine, destination, .. } = key;
+            Series { namespace, pod, engine, port, model, signal: name.signal, destination, samples }
+        });
+    // Of a counter divided among ranks, each share may have been dropped, but only one series was read.
+    (drop_asleep(series.collect()), dropped.min(read))
 }
 
-/// Of the ports that schedulers name, leaves those at which an engine of the pod is known. Whoever runs a scheduler can name
-/// every port there is; what came to one at which nobody is known is of all engines of the pod.
-fn name_ports_of_engines(raw: &mut [RawSeries]) {
+/// Forgets the ports that schedulers name, except those at which an engine of the pod is known. A scheduler can name any number of
+/// ports; requests to an unknown one count for all engines of the pod.
+fn forget_unknown_ports(raw: &mut [RawSeries]) {
     let mut ports: HashMap<(Arc<str>, Arc<str>), BTreeSet<u16>> = HashMap::new();
     for series in raw.iter() {
-        if let Some(to) = series.to.as_ref().filter(|to| to.port.is_some()) {
-            ports.entry((series.namespace.clone(), to.pod.clone())).or_default();
+        if let Some(destination) = series.destination.as_ref().filter(|to| to.port.is_some()) {
+            ports.entry((series.namespace.clone(), destination.pod.clone())).or_default();
         }
     }
     if ports.is_empty() {
@@ -129,76 +126,76 @@ fn name_ports_of_engines(raw: &mut [RawSeries]) {
         }
     }
     for series in raw {
-        let RawSeries { namespace, to: Some(to), .. } = series else { continue };
-        let known = ports.get(&(namespace.clone(), to.pod.clone()));
-        to.port = to.port.filter(|port| known.is_some_and(|known| known.contains(port)));
+        let RawSeries { namespace, destination: Some(destination), .. } = series else { continue };
+        let known = ports.get(&(namespace.clone(), destination.pod.clone()));
+        destination.port = destination.port.filter(|port| known.is_some_and(|known| known.contains(port)));
     }
 }
 
-/// What a pod says of itself wins over what a collector says of it, whatever engine that names.
+/// Drops the relayed series of a pod that is scraped directly, whatever engines they name.
 fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
     if raw.iter().all(|series| !series.is_relayed) {
         return raw;
     }
     for is_scheduler in [false, true] {
-        let is_such = |series: &RawSeries| series.name.kind.is_scheduler() == is_scheduler;
-        if raw.iter().any(|series| is_such(series) && !series.is_relayed && !series.samples.is_empty()) {
-            raw.retain(|series| !is_such(series) || !series.is_relayed);
+        let matches = |series: &RawSeries| series.name.kind.is_scheduler() == is_scheduler;
+        if raw.iter().any(|series| matches(series) && !series.is_relayed && !series.samples.is_empty()) {
+            raw.retain(|series| !matches(series) || !series.is_relayed);
         }
     }
     raw
 }
 
-/// The process of a pod, or the scheduler's model, that a series is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Subject {
-    engine: Arc<str>,
-    model: Option<Arc<str>>,
-    /// Of what the scheduler gave out, one receiver's share; `None` is all of it.
-    to: Option<Receiver>,
-}
-
-/// As many series as one pod may have, and all schedulers of its namespace.
-fn keep_bounded(mut raw: Vec<RawSeries>, schedulers: &mut Room) -> Vec<RawSeries> {
-    let mut room = Room::default();
+/// Drops series beyond the limits of the pod, and of all schedulers of its namespace.
+fn keep_within_limits(mut raw: Vec<RawSeries>, schedulers: &mut LimitUsage) -> Vec<RawSeries> {
+    let mut usage = LimitUsage::default();
     raw.retain(|series| match series.name.kind.is_scheduler() {
-        true => schedulers.take(Holder::Schedulers, series.text_bytes()),
-        false => room.take(Holder::Pod, 0),
+        true => schedulers.try_add(LimitScope::Schedulers, series.label_bytes()),
+        // The bytes were limited when the series were read.
+        false => usage.try_add(LimitScope::Pod, 0),
     });
     raw
 }
 
-/// The series with whom they are about, those of one name of one subject together; and how many of a source's series
-/// stand behind them.
-fn by_subject(raw: Vec<RawSeries>) -> (Vec<(Subject, RawSeries)>, usize) {
-    let kept = raw.len();
-    let several = at_several_ports(&raw);
-    let mut raw = share_among_ranks(attach_cache_config(raw));
-    parts::settle(&mut raw);
+/// What a series of a pod is about. All series with one key and signal are merged into one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct SeriesKey {
+    /// The engine; empty for a scheduler.
+    engine: Arc<str>,
+    /// The model of a scheduler's series.
+    model: Option<Arc<str>>,
+    /// For a scheduler's counter of requests to one destination; `None` for its total.
+    destination: Option<Destination>,
+}
+
+/// A series with its key.
+struct KeyedSeries {
+    key: SeriesKey,
+    series: RawSeries,
+}
+
+/// Assigns the series to engines, and gives each its key. Series without a sample are dropped.
+fn with_keys(raw: Vec<RawSeries>) -> Vec<KeyedSeries> {
+    let ambiguous = engines_at_several_ports(&raw);
+    let mut raw = divide_among_ranks(attach_cache_config(raw));
+    parts::resolve_undecided(&mut raw);
     let raw = raw.into_iter().filter(|series| !series.samples.is_empty());
-    let named = raw.map(|mut series| {
-        let to = series.to.take();
-        (Subject { to, ..subject(&series, &several) }, series)
-    });
-    (named.collect(), kept)
+    raw.map(|series| KeyedSeries { key: key(&series, &ambiguous), series }).collect()
 }
 
-/// Of more engines than a pod may have, the first by name.
-fn keep_engines((mut named, kept): (Vec<(Subject, RawSeries)>, usize)) -> (Vec<(Subject, RawSeries)>, usize) {
-    let engines = named.iter().filter(|(_, series)| !series.name.kind.is_scheduler());
-    let engines: BTreeSet<&Arc<str>> = engines.map(|(subject, _)| &subject.engine).collect();
-    let first_beyond = engines.into_iter().nth(MAX_ENGINES_OF_A_POD).cloned();
-    let before = named.len();
-    if let Some(first_beyond) = first_beyond {
-        named.retain(|(subject, series)| series.name.kind.is_scheduler() || subject.engine < first_beyond);
-    }
-    let dropped = before - named.len();
-    (named, kept.saturating_sub(dropped))
+/// If a pod has too many engines, keeps the first ones by name, and returns the number of series dropped.
+fn keep_first_engines(keyed: &mut Vec<KeyedSeries>) -> usize {
+    let of_engines = keyed.iter().filter(|keyed| !keyed.series.name.kind.is_scheduler());
+    let engines: BTreeSet<&Arc<str>> = of_engines.map(|keyed| &keyed.key.engine).collect();
+    let Some(first_surplus) = engines.into_iter().nth(MAX_ENGINES_OF_A_POD).cloned() else { return 0 };
+    let before = keyed.len();
+    keyed.retain(|keyed| keyed.series.name.kind.is_scheduler() || keyed.key.engine < first_surplus);
+    before - keyed.len()
 }
 
-/// What names no engine, at a port where data-parallel ranks are, is counted by the process before them for all of them: each
-/// gets an even share. In an answer that isn't whole nobody knows how many there are.
-fn share_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
+/// Divides counters without an engine, at a port with data-parallel ranks, equally among the ranks: the process in front of them
+/// counts for all. In a truncated answer, the number of ranks is unknown, so that they are dropped.
+fn divide_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
     if !raw.iter().any(|series| series.is_rank) {
         return raw;
     }
@@ -206,27 +203,28 @@ fn share_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
     for series in raw.iter().filter(|series| series.is_rank) {
         ranks.entry(series.port).or_default().extend(series.engine.clone());
     }
-    let mut shared = Vec::with_capacity(raw.len());
+    let mut divided = Vec::with_capacity(raw.len());
     for series in raw {
-        let is_orphan = series.engine.is_none() && series.name.kind == Kind::Counter;
-        let Some(ranks) = ranks.get(&series.port).filter(|_| is_orphan) else {
-            shared.push(series);
+        let is_of_all_ranks = series.engine.is_none() && series.name.kind == MetricKind::Counter;
+        let Some(ranks) = ranks.get(&series.port).filter(|_| is_of_all_ranks) else {
+            divided.push(series);
             continue;
         };
-        if series.part.is_cut {
+        if series.part.is_truncated {
             continue;
         }
         let share = 1.0 / ranks.len() as f64;
-        shared.extend(ranks.iter().map(|rank| {
-            let samples = series.samples.iter().map(|one| Sample { value: one.value * share, ..*one });
+        divided.extend(ranks.iter().map(|rank| {
+            let samples =
+                series.samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample });
             RawSeries { engine: Some(rank.clone()), samples: samples.collect(), ..series.clone() }
         }));
     }
-    shared
+    divided
 }
 
-/// The engine labels that were seen at several ports of the pod.
-fn at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
+/// The engine labels that occur at several ports of the pod.
+fn engines_at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
     let mut ports: BTreeMap<&Arc<str>, u16> = BTreeMap::new();
     let mut several = BTreeSet::new();
     for series in raw {
@@ -239,127 +237,145 @@ fn at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
     several
 }
 
-/// Gives a cache configuration that names no engine to the only one at its port. Kept by itself it would be another
-/// engine, of which nothing else is ever heard.
+/// Assigns a cache configuration without an engine to the only engine at its port, and drops it if there are several. Otherwise it
+/// would look like another engine without any other data.
 fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    let is_orphan = |series: &RawSeries| series.name.kind == Kind::CacheConfig && series.engine.is_none();
-    let wanted: BTreeSet<_> = raw.iter().filter(|series| is_orphan(series)).map(|one| one.port).collect();
-    if wanted.is_empty() {
+    let is_unassigned =
+        |series: &RawSeries| series.name.kind == MetricKind::CacheConfig && series.engine.is_none();
+    let ports: BTreeSet<_> =
+        raw.iter().filter(|series| is_unassigned(series)).map(|series| series.port).collect();
+    if ports.is_empty() {
         return raw;
     }
     let mut engines: BTreeMap<_, BTreeSet<Arc<str>>> = BTreeMap::new();
     for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
-        if let Some(engine) = series.engine.as_ref().filter(|_| wanted.contains(&series.port)) {
+        if let Some(engine) = series.engine.as_ref().filter(|_| ports.contains(&series.port)) {
             engines.entry(series.port).or_default().insert(engine.clone());
         }
     }
     raw.retain_mut(|series| {
-        let known = engines.get(&series.port).filter(|_| is_orphan(series));
-        if let Some(known) = known {
-            series.engine = known.first().cloned();
+        let engines = engines.get(&series.port).filter(|_| is_unassigned(series));
+        if let Some(engines) = engines {
+            series.engine = engines.first().cloned();
         }
-        known.is_none_or(|known| known.len() == 1)
+        engines.is_none_or(|engines| engines.len() == 1)
     });
     raw
 }
 
-fn subject(series: &RawSeries, several: &BTreeSet<Arc<str>>) -> Subject {
+fn key(series: &RawSeries, ambiguous: &BTreeSet<Arc<str>>) -> SeriesKey {
+    let destination = series.destination.clone();
     if series.name.kind.is_scheduler() {
-        return Subject { engine: Arc::default(), model: series.model.clone(), to: None };
+        return SeriesKey { engine: Arc::default(), model: series.model.clone(), destination };
     }
     let engine = match (&series.engine, series.port) {
-        (Some(engine), Some(port)) if several.contains(engine) => format!("{port}/{engine}").into(),
+        (Some(engine), Some(port)) if ambiguous.contains(engine) => format!("{port}/{engine}").into(),
         (Some(engine), _) => engine.clone(),
         (None, Some(port)) => port.to_string().into(),
         (None, None) => Arc::default(),
     };
-    Subject { engine, model: None, to: None }
+    SeriesKey { engine, model: None, destination }
 }
 
-/// Everything known of one name of one subject.
-struct Named {
-    name: &'static Name,
+/// A combined series under one of the names of its signal. Smaller than a raw series, because candidates are sorted.
+struct Candidate {
+    key: SeriesKey,
+    name: &'static MetricName,
     port: Option<u16>,
     model: Option<Arc<str>>,
     samples: Vec<Sample>,
 }
 
-/// One series a name of a subject. What a scheduler gave out is the sum of what it gave to each receiver.
-fn one_each(named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, Named)> {
-    let (shares, mut totals): (Vec<_>, Vec<_>) =
-        named.into_iter().partition(|(subject, _)| subject.to.is_some());
-    let mut all = Vec::with_capacity(totals.len());
-    for (subject, share) in each_whole(shares) {
-        totals.push((Subject { to: None, ..subject.clone() }, share.clone()));
-        all.push((subject, share));
+impl Candidate {
+    /// The key and the ratio (or single signal), within which one generation of names is chosen.
+    fn ratio(&self) -> (&SeriesKey, Signal) {
+        (&self.key, signals::numerator(self.name.signal))
     }
-    all.extend(each_whole(totals));
-    let named =
-        |RawSeries { name, port, model, samples, .. }: RawSeries| Named { name, port, model, samples };
-    all.into_iter().map(|(subject, series)| (subject, named(series))).collect()
 }
 
-fn each_whole(mut named: Vec<(Subject, RawSeries)>) -> Vec<(Subject, RawSeries)> {
-    named.sort_by(|(one, a), (other, b)| (one, a.name.text).cmp(&(other, b.name.text)));
-    let mut all = Vec::new();
-    let mut named = named.into_iter().peekable();
-    while let Some((subject, first)) = named.next() {
+/// Combines the parts of each metric. The total of a scheduler's counter is the sum over its destinations.
+fn combine_parts(keyed: Vec<KeyedSeries>) -> Vec<Candidate> {
+    let (by_destination, mut totals): (Vec<_>, Vec<_>) =
+        keyed.into_iter().partition(|keyed| keyed.key.destination.is_some());
+    let mut combined = Vec::with_capacity(totals.len());
+    for KeyedSeries { key, series } in combine_each(by_destination) {
+        totals.push(KeyedSeries {
+            key: SeriesKey { destination: None, ..key.clone() },
+            series: series.clone(),
+        });
+        combined.push(KeyedSeries { key, series });
+    }
+    combined.extend(combine_each(totals));
+    let candidate = |KeyedSeries { key, series }: KeyedSeries| {
+        let RawSeries { name, port, model, samples, .. } = series;
+        Candidate { key, name, port, model, samples }
+    };
+    combined.into_iter().map(candidate).collect()
+}
+
+/// Combines the series of each key and name.
+fn combine_each(mut keyed: Vec<KeyedSeries>) -> Vec<KeyedSeries> {
+    keyed
+        .sort_by(|left, right| (&left.key, left.series.name.text).cmp(&(&right.key, right.series.name.text)));
+    let mut combined = Vec::new();
+    let mut keyed = keyed.into_iter().peekable();
+    while let Some(KeyedSeries { key, series: first }) = keyed.next() {
         let name = first.name;
-        let mut series = vec![first];
-        while let Some((_, next)) = named.next_if(|(other, next)| *other == subject && next.name == name) {
-            series.push(next);
+        let mut parts = vec![first];
+        while let Some(next) = keyed.next_if(|next| next.key == key && next.series.name == name) {
+            parts.push(next.series);
         }
-        all.extend(parts::whole(series).map(|whole| (subject, whole)));
+        combined.extend(parts::combine(parts).map(|series| KeyedSeries { key, series }));
     }
-    all
+    combined
 }
 
-/// Leaves out what engines say since they fell asleep. That they sleep is kept where they do.
-fn without_sleepers(mut series: Vec<Series>) -> Vec<Series> {
+/// Drops the samples of engines that sleep, from the time since which they do, and the sleep signal of engines that do not.
+fn drop_asleep(mut series: Vec<Series>) -> Vec<Series> {
     let mut asleep: BTreeMap<Arc<str>, Timestamp> = BTreeMap::new();
-    series.retain(|one| {
-        if one.signal != Signal::Asleep {
+    series.retain(|series| {
+        if series.signal != Signal::Asleep {
             return true;
         }
-        let since = one.samples.iter().rev().take_while(|sample| sample.value > 0.0).last();
-        since.is_some_and(|since| asleep.insert(one.engine.clone(), since.at).is_none())
+        let first = series.samples.iter().rev().take_while(|sample| sample.value > 0.0).last();
+        first.is_some_and(|first| asleep.insert(series.engine.clone(), first.at).is_none())
     });
     if asleep.is_empty() {
         return series;
     }
-    series.retain_mut(|one| {
-        let is_engines = !signals::is_schedulers(one.signal) && one.signal != Signal::Asleep;
-        if let Some(since) = asleep.get(&one.engine).filter(|_| is_engines) {
-            one.samples.retain(|sample| sample.at < *since);
+    series.retain_mut(|series| {
+        let is_affected = !signals::is_scheduler_signal(series.signal) && series.signal != Signal::Asleep;
+        if let Some(since) = asleep.get(&series.engine).filter(|_| is_affected) {
+            series.samples.retain(|sample| sample.at < *since);
         }
-        !one.samples.is_empty()
+        !series.samples.is_empty()
     });
     series
 }
 
-/// Of every ratio (or single signal) of every subject, the generation of names that counts.
-fn choose_names(mut named: Vec<(Subject, Named)>) -> impl Iterator<Item = (Subject, Named)> {
-    fn ratio((subject, named): &(Subject, Named)) -> (&Subject, Signal) {
-        (subject, signals::couple(named.name.signal))
+/// Keeps the candidates of the best generation of names of each ratio.
+fn choose_generations(mut candidates: Vec<Candidate>) -> impl Iterator<Item = Candidate> {
+    candidates.sort_by(|left, right| {
+        (left.ratio(), left.name.generation).cmp(&(right.ratio(), right.name.generation))
+    });
+    let mut is_chosen = Vec::with_capacity(candidates.len());
+    for of_ratio in candidates.chunk_by(|left, right| left.ratio() == right.ratio()) {
+        let best = best_generation(of_ratio);
+        is_chosen.extend(of_ratio.iter().map(|candidate| Some(candidate.name.generation) == best));
     }
-    named.sort_by(|a, b| (ratio(a), a.1.name.generation).cmp(&(ratio(b), b.1.name.generation)));
-    let mut best = Vec::with_capacity(named.len());
-    for names in named.chunk_by(|one, other| ratio(one) == ratio(other)) {
-        let generation = best_generation(names);
-        best.extend(names.iter().map(|(_, named)| Some(named.name.generation) == generation));
-    }
-    named.into_iter().zip(best).filter_map(|(named, best)| best.then_some(named))
+    candidates.into_iter().zip(is_chosen).filter_map(|(candidate, is_chosen)| is_chosen.then_some(candidate))
 }
 
-/// The most complete generation, of these the one with the newest sample, of these the newest name.
-fn best_generation(names: &[(Subject, Named)]) -> Option<u8> {
-    let generations = names.chunk_by(|(_, one), (_, other)| one.name.generation == other.name.generation);
-    let rank = |names: &&[(Subject, Named)]| {
-        let newest = names.iter().filter_map(|(_, named)| named.samples.last()).map(|sample| sample.at).max();
-        let age = names.first().map(|(_, named)| named.name.generation);
-        (names.len(), newest, Reverse(age))
+/// The most complete generation, of these the one with the newest sample, of these the newest names.
+fn best_generation(candidates: &[Candidate]) -> Option<u8> {
+    let generations = candidates.chunk_by(|left, right| left.name.generation == right.name.generation);
+    let rank = |of_generation: &&[Candidate]| {
+        let newest = of_generation.iter().filter_map(|candidate| candidate.samples.last());
+        let newest = newest.map(|sample| sample.at).max();
+        let generation = of_generation.first().map(|candidate| candidate.name.generation);
+        (of_generation.len(), newest, Reverse(generation))
     };
-    generations.max_by_key(rank).and_then(|names| names.first()).map(|(_, named)| named.name.generation)
+    generations.max_by_key(rank).and_then(|best| best.first()).map(|candidate| candidate.name.generation)
 }
 
 #[cfg(test)]

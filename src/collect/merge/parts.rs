@@ -1,14 +1,14 @@
-//! What comes in parts: one figure of one process in several series, divided by labels, and how these become one again.
+//! Combines the parts of a metric, which an engine or scheduler splits by labels, into one series.
 //!
-//! A page divides a figure by labels of its own (SGLang its counters by `is_streaming`, its gauges by `priority`). Of a series
-//! of Prometheus, labels come from the scrape configuration too, and tell copies apart instead: a label that every series
-//! of the pod has is taken for one of these.
+//! Engines set labels of their own (SGLang splits counters by `is_streaming` and gauges by `priority`). In Prometheus, the scrape
+//! configuration adds further labels, which tell copies of a series apart. A label that all series of a pod have is assumed to be
+//! of that kind.
 //!
-//! - Copies are chosen whole, by where they were scraped; parts of two copies are never added up.
-//! - Of parts by priority and their total (no priority, or an empty one) the total counts.
-//! - Parts add up at moments at which all of them were scraped. A part that is seen later for the first time counts before
-//!   that as it was first seen, so that a page that was cut never looks like a jump.
-//! - A share isn't added up: the fullest counts. Nor is the size of a cache: the smallest counts.
+//! - Of several scrape targets, all parts of the best one are used. Parts of different targets are never added up.
+//! - Where there are parts by priority and a total (no priority, or an empty one), the total is used.
+//! - Parts are added up at the times at which all of them were scraped. Before the first sample of a part, its first value is used,
+//!   so that a part missing from a truncated page does not look like a jump.
+//! - Ratios are not added up: the highest is used. Of cache sizes, the lowest is used.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,128 +17,130 @@ use jiff::Timestamp;
 use wva_core::snapshot::{Sample, Signal};
 
 use super::raw::RawSeries;
-use crate::collect::signals::{Kind, Name};
+use crate::collect::signals::{MetricKind, MetricName};
 
-/// Moments of one figure that are kept, the newest: 10 min of a scrape a second, by two jobs. A page that gives every series a
-/// time of its own has as many moments as samples, and each takes a look at every part.
-const MAX_MOMENTS: usize = 1_200;
+/// Most sample times of one metric; the newest are kept. 10 min at one scrape a second by two jobs. A page that gives each series
+/// a time of its own has as many times as samples, and all parts are searched for each.
+const MAX_TIMES: usize = 1_200;
 
-fn may_be_divided(series: &RawSeries) -> bool {
-    !series.name.kind.is_scheduler() && series.name.kind != Kind::CacheConfig
+fn may_have_parts(series: &RawSeries) -> bool {
+    !series.name.kind.is_scheduler() && series.name.kind != MetricKind::CacheConfig
 }
 
-/// Settles which labels of the series of one pod divide: those that not every series has. Parts of answers that aren't whole
-/// are left out, since nobody knows what is missing.
-pub(super) fn settle(raw: &mut Vec<RawSeries>) {
-    let divisible = || raw.iter().filter(|series| may_be_divided(series));
-    if divisible().any(|series| !series.part.unsure.is_empty()) {
-        let names = |series: &RawSeries| series.part.unsure.iter().map(|(name, _)| *name).collect();
+/// Decides which of the undecided labels of a pod's series split metrics: those that not every series has. Then removes parts from
+/// truncated answers, since others may be missing.
+pub(super) fn resolve_undecided(raw: &mut Vec<RawSeries>) {
+    let with_parts = || raw.iter().filter(|series| may_have_parts(series));
+    if with_parts().any(|series| !series.part.undecided.is_empty()) {
+        let names = |series: &RawSeries| series.part.undecided.iter().map(|(name, _)| *name).collect();
         let common: Option<BTreeSet<u64>> =
-            divisible().map(names).reduce(|one: BTreeSet<u64>, next| &one & &next);
+            with_parts().map(names).reduce(|common: BTreeSet<u64>, names| &common & &names);
         let common = common.unwrap_or_default();
-        for series in raw.iter_mut().filter(|series| may_be_divided(series)) {
-            for (_, pair) in series.part.unsure.iter().filter(|(name, _)| !common.contains(name)) {
+        for series in raw.iter_mut().filter(|series| may_have_parts(series)) {
+            for (_, pair) in series.part.undecided.iter().filter(|(name, _)| !common.contains(name)) {
+                // Both hashes are sums of hashed pairs, so that a label can be moved from one to the other.
                 series.part.id = series.part.id.wrapping_add(*pair);
-                series.origin = series.origin.wrapping_sub(*pair);
+                series.source_hash = series.source_hash.wrapping_sub(*pair);
             }
         }
     }
-    raw.retain(|series| !series.part.is_cut || series.part.id == 0 || !may_be_divided(series));
+    raw.retain(|series| !series.part.is_truncated || series.part.id == 0 || !may_have_parts(series));
 }
 
-/// One series of all `series` of one name and subject; `None` when nothing is known for sure.
-pub(super) fn whole(series: Vec<RawSeries>) -> Option<RawSeries> {
+/// Combines all series of one name and key into one; `None` when no value is certain.
+pub(super) fn combine(series: Vec<RawSeries>) -> Option<RawSeries> {
     let name = series.first()?.name;
-    let mut parts = if name.kind.is_scheduler() { series } else { best_copy(series) };
-    // Of one part, the copy that counts.
-    parts.sort_by_key(|series| (series.part.id, Reverse(series.rank())));
+    let mut parts = if name.kind.is_scheduler() { series } else { best_target(series) };
+    // The best copy of each part.
+    parts.sort_by_key(|series| (series.part.id, Reverse(series.copy_rank())));
     parts.dedup_by_key(|series| series.part.id);
     if !name.kind.is_scheduler() {
-        leave_total_or_parts(&mut parts);
+        keep_total_or_parts(&mut parts);
     }
     let samples = match &parts[..] {
         [_] => None,
-        parts if name.kind.is_scheduler() => Some(scheduler_total(name.kind, parts)),
-        parts => Some(together(name, parts)),
+        parts if name.kind.is_scheduler() => Some(combine_scheduler_parts(name.kind, parts)),
+        parts => Some(combine_engine_parts(name, parts)),
     };
-    let mut first = parts.into_iter().next()?;
-    first.samples = samples.unwrap_or(first.samples);
-    (!first.samples.is_empty()).then_some(first)
+    let mut combined = parts.into_iter().next()?;
+    combined.samples = samples.unwrap_or(combined.samples);
+    (!combined.samples.is_empty()).then_some(combined)
 }
 
-/// The series of the scrape target that counts: the one with the newest sample.
-fn best_copy(series: Vec<RawSeries>) -> Vec<RawSeries> {
+/// The series of the scrape target with the newest sample.
+fn best_target(series: Vec<RawSeries>) -> Vec<RawSeries> {
     if series.len() < 2 {
         return series;
     }
     let mut targets: BTreeMap<u64, Vec<RawSeries>> = BTreeMap::new();
     for series in series {
-        targets.entry(series.origin).or_default().push(series);
+        targets.entry(series.source_hash).or_default().push(series);
     }
-    let rank = |series: &Vec<RawSeries>| series.iter().map(RawSeries::rank).max();
+    let rank = |series: &Vec<RawSeries>| series.iter().map(RawSeries::copy_rank).max();
     targets.into_values().max_by_key(rank).unwrap_or_default()
 }
 
-/// Of a total and its parts by priority leaves the total, unless the parts are newer.
-fn leave_total_or_parts(parts: &mut Vec<RawSeries>) {
+/// Where there are a total and parts by priority, keeps the total, unless the parts are newer.
+fn keep_total_or_parts(series: &mut Vec<RawSeries>) {
     let newest = |has_priority: bool| {
-        let those = parts.iter().filter(|series| series.part.has_priority == has_priority);
-        those.map(RawSeries::newest).max()
+        let matching = series.iter().filter(|series| series.part.has_priority == has_priority);
+        matching.map(RawSeries::newest).max()
     };
-    if let (Some(total), Some(divided)) = (newest(false), newest(true)) {
-        let drops_parts = total >= divided;
-        parts.retain(|series| series.part.has_priority != drops_parts);
+    if let (Some(total), Some(parts)) = (newest(false), newest(true)) {
+        let drops_parts = total >= parts;
+        series.retain(|series| series.part.has_priority != drops_parts);
     }
 }
 
-/// All parts of a figure of an engine.
-fn together(name: &Name, parts: &[RawSeries]) -> Vec<Sample> {
-    let add: fn(f64, f64) -> f64 = match name.signal {
+/// All parts of a metric of an engine, at the times at which all were scraped.
+fn combine_engine_parts(name: &MetricName, parts: &[RawSeries]) -> Vec<Sample> {
+    let combine: fn(f64, f64) -> f64 = match name.signal {
         Signal::KvUsage | Signal::Asleep => f64::max,
         Signal::KvCapacity => f64::min,
-        _ => |one, next| one + next,
+        _ => |sum, value| sum + value,
     };
-    let moments = moments(parts);
-    let is_count = matches!(name.signal, Signal::Waiting | Signal::Running);
+    let times = times(parts);
+    // A number of requests by a label is only reported while there are such requests.
+    let starts_at_zero = matches!(name.signal, Signal::Waiting | Signal::Running);
     let before_first = |part: &RawSeries| {
-        if is_count { Some(0.0) } else { part.samples.first().map(|first| first.value) }
+        if starts_at_zero { Some(0.0) } else { part.samples.first().map(|first| first.value) }
     };
     let value_at = |part: &RawSeries, at: Timestamp| match part.samples.binary_search_by_key(&at, |s| s.at) {
-        Ok(place) => part.samples.get(place).map(|sample| sample.value),
+        Ok(index) => part.samples.get(index).map(|sample| sample.value),
         Err(0) => before_first(part),
         Err(_) => None,
     };
-    let sum = |at| {
+    let combined_at = |at| {
         let values: Option<Vec<f64>> = parts.iter().map(|part| value_at(part, at)).collect();
-        let value = values?.into_iter().reduce(add).filter(|value| value.is_finite())?;
+        let value = values?.into_iter().reduce(combine).filter(|value| value.is_finite())?;
         Some(Sample { at, value })
     };
-    let kept: Vec<Sample> = moments.iter().filter_map(|at| sum(*at)).collect();
-    // Parts that were scraped at different times are no parts of one page.
-    if kept.len() * 2 < moments.len() { Vec::new() } else { kept }
+    let combined: Vec<Sample> = times.iter().filter_map(|at| combined_at(*at)).collect();
+    // Series that were scraped at different times are not parts of one page.
+    if combined.len() * 2 < times.len() { Vec::new() } else { combined }
 }
 
-/// The sum of the scheduler's parts at every moment that any of them was measured. A part without a sample at that moment
-/// counts as nothing when it is a gauge (the queue is gone), and with its last value when it is a counter (it still counts).
-fn scheduler_total(kind: Kind, parts: &[RawSeries]) -> Vec<Sample> {
+/// The sum of a scheduler's parts at each time at which any was measured. A part without a sample at that time counts as 0 if it is
+/// a gauge (the queue no longer exists), and with its last value if it is a counter.
+fn combine_scheduler_parts(kind: MetricKind, parts: &[RawSeries]) -> Vec<Sample> {
     let value_at = |part: &RawSeries, at: Timestamp| -> f64 {
-        let known = part.samples.partition_point(|sample| sample.at <= at);
-        let newest = known.checked_sub(1).and_then(|index| part.samples.get(index));
+        let count = part.samples.partition_point(|sample| sample.at <= at);
+        let newest = count.checked_sub(1).and_then(|index| part.samples.get(index));
         match newest {
-            Some(sample) if sample.at == at || kind == Kind::SchedulerSuccesses => sample.value,
+            Some(sample) if sample.at == at || kind == MetricKind::SchedulerSuccesses => sample.value,
             _ => 0.0,
         }
     };
-    let sum = |at| Sample { at, value: parts.iter().map(|part| value_at(part, at)).sum() };
-    moments(parts).into_iter().map(sum).filter(|sample| sample.value.is_finite()).collect()
+    let sum_at = |at| Sample { at, value: parts.iter().map(|part| value_at(part, at)).sum() };
+    times(parts).into_iter().map(sum_at).filter(|sample| sample.value.is_finite()).collect()
 }
 
-/// When any of the parts was measured, oldest first.
-fn moments(parts: &[RawSeries]) -> Vec<Timestamp> {
-    let mut moments: Vec<Timestamp> =
+/// The times at which any of the parts was measured, oldest first.
+fn times(parts: &[RawSeries]) -> Vec<Timestamp> {
+    let mut times: Vec<Timestamp> =
         parts.iter().flat_map(|part| part.samples.iter().map(|sample| sample.at)).collect();
-    moments.sort_unstable();
-    moments.dedup();
-    moments.drain(..moments.len().saturating_sub(MAX_MOMENTS));
-    moments
+    times.sort_unstable();
+    times.dedup();
+    times.drain(..times.len().saturating_sub(MAX_TIMES));
+    times
 }

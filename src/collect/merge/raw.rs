@@ -1,4 +1,4 @@
-//! One series as a source found it, and which part of a figure it is.
+//! A series as a source read it, and which part of its metric it is.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use wva_core::snapshot::Sample;
 
-use crate::collect::signals::Name;
-use crate::engine::Receiver;
+use crate::collect::signals::MetricName;
+use crate::engine::Destination;
 
-/// Labels that say who it is about or where it was scraped, and labels whose value is the figure: they divide nothing.
-const NAMING: [&str; 20] = [
+/// Labels that do not split a metric into parts: they identify what the series is about or where it was scraped, or their value
+/// is the measurement.
+const IDENTITY_LABELS: [&str; 20] = [
     "__name__",
     "cluster",
     "container",
@@ -32,33 +33,31 @@ const NAMING: [&str; 20] = [
     "sleep_state",
     "le",
 ];
-/// Labels that are known to divide.
-const DIVIDING: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
-/// The label whose empty value is the total of all others.
+/// Labels that are known to split a metric into parts.
+const PART_LABELS: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
+/// A series with an empty value of this label is the total of all others.
 const PRIORITY: &str = "priority";
 
-/// One series as a source found it; its samples are oldest first and possible. Names are shared: there are many series
-/// of each.
+/// A series as a source read it. Its samples are valid, oldest first. Strings are shared, because many series have the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct RawSeries {
-    pub(crate) name: &'static Name,
+    pub(crate) name: &'static MetricName,
     pub(crate) namespace: Arc<str>,
     pub(crate) pod: Arc<str>,
     /// The `engine` label, or else the data-parallel rank.
     pub(crate) engine: Option<Arc<str>>,
-    /// It is a data-parallel rank.
+    /// Whether `engine` is a data-parallel rank.
     pub(crate) is_rank: bool,
-    /// The port it was scraped at.
+    /// The port at which it was scraped.
     pub(crate) port: Option<u16>,
     pub(crate) model: Option<Arc<str>>,
-    /// Which part of a figure it is.
     pub(crate) part: Part,
-    /// Whom the scheduler counts it for.
-    pub(crate) to: Option<Receiver>,
-    /// A collector says it of a pod that it isn't.
+    /// For a scheduler's counter: where the counted requests were sent.
+    pub(crate) destination: Option<Destination>,
+    /// Whether a collector reports it about another pod.
     pub(crate) is_relayed: bool,
-    /// Every other label, hashed, so that equal copies are chosen the same way each time.
-    pub(crate) origin: u64,
+    /// A hash of all other labels. It tells copies of the same series apart, and the same copy is chosen every time.
+    pub(crate) source_hash: u64,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -67,77 +66,78 @@ impl RawSeries {
         self.samples.last().map(|sample| sample.at)
     }
 
-    /// Bytes of the labels that it keeps, as texts or as hashes.
-    pub(crate) fn text_bytes(&self) -> usize {
+    /// Bytes of the labels that are kept with it, as text or as hashes.
+    pub(crate) fn label_bytes(&self) -> usize {
         let bytes = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
-        let to = self.to.as_ref().map_or(0, |to| to.pod.len());
-        bytes(&self.engine) + bytes(&self.model) + to + size_of_val(&*self.part.unsure)
+        let destination = self.destination.as_ref().map_or(0, |destination| destination.pod.len());
+        bytes(&self.engine) + bytes(&self.model) + destination + size_of_val(&*self.part.undecided)
     }
 
-    /// Which of two copies counts: more wins.
-    pub(super) fn rank(&self) -> (Option<Timestamp>, usize, u64) {
-        (self.newest(), self.samples.len(), self.origin)
+    /// The sort key of copies of one series. The one with the highest is used.
+    pub(super) fn copy_rank(&self) -> (Option<Timestamp>, usize, u64) {
+        (self.newest(), self.samples.len(), self.source_hash)
     }
 }
 
-/// Which part of a figure a series is.
+/// Which part of its metric a series is, where an engine or scheduler splits the metric by labels.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Part {
-    /// Of the labels that divide, a hash whatever their order; 0 without any.
+    /// A hash of the labels that split the metric, independent of their order; 0 if there are none.
     pub(crate) id: u64,
-    /// Its priority is named.
+    /// Whether one of them is a priority.
     pub(crate) has_priority: bool,
-    /// Hashes of labels that may divide, each of its name and of name and value.
-    pub(crate) unsure: Box<[(u64, u64)]>,
-    /// It stands in an answer that isn't whole: other parts may be missing.
-    pub(crate) is_cut: bool,
+    /// Labels of which it is not known yet whether they split the metric: for each the hash of its name, and the hash of its name
+    /// and value.
+    pub(crate) undecided: Box<[(u64, u64)]>,
+    /// Whether it comes from a truncated answer, in which other parts may be missing.
+    pub(crate) is_truncated: bool,
 }
 
 impl Part {
-    /// By the labels of a page.
-    pub(crate) fn of_page<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
+    /// From the labels on a metrics page: the engine sets all of them.
+    pub(crate) fn from_page<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
         Self::new(labels, true)
     }
 
-    /// By the labels of a series of Prometheus.
-    pub(crate) fn of_query<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
+    /// From the labels of a series in Prometheus: the scrape configuration may have set some of them.
+    pub(crate) fn from_query<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
         Self::new(labels, false)
     }
 
-    /// By labels that are known to divide.
-    pub(crate) fn by<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
+    /// From labels that all split the metric.
+    pub(crate) fn from_labels<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
         let id = labels.map(|pair| hash(&pair)).fold(0, u64::wrapping_add);
         Self { id, ..Self::default() }
     }
 
     fn new<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>, is_page: bool) -> Self {
-        let (mut part, mut unsure) = (Self::default(), Vec::new());
-        for (label, value) in labels.filter(|(label, value)| !value.is_empty() && !is_naming(label)) {
-            if is_page || DIVIDING.contains(&label) {
+        let (mut part, mut undecided) = (Self::default(), Vec::new());
+        for (label, value) in labels.filter(|(label, value)| !value.is_empty() && !is_identity_label(label)) {
+            if is_page || is_part_label(label) {
                 part.id = part.id.wrapping_add(hash(&(label, value)));
                 part.has_priority |= label == PRIORITY;
             } else {
-                unsure.push((hash(&label), hash(&(label, value))));
+                undecided.push((hash(&label), hash(&(label, value))));
             }
         }
-        part.unsure = unsure.into();
+        part.undecided = undecided.into();
         part
     }
 }
 
-/// A label that divides nothing. Of the ranks of one engine (tensor, pipeline, expert parallel) each tells the same.
-fn is_naming(label: &str) -> bool {
-    label.ends_with("_rank") || NAMING.contains(&label)
+/// Whether a label does not split a metric. The tensor-, pipeline- and expert-parallel ranks of one engine all report the same value.
+fn is_identity_label(label: &str) -> bool {
+    label.ends_with("_rank") || IDENTITY_LABELS.contains(&label)
 }
 
-/// A hash of the same value in every run.
-pub(crate) fn hash(what: &impl Hash) -> u64 {
+/// Whether a label is known to split a metric.
+pub(crate) fn is_part_label(label: &str) -> bool {
+    PART_LABELS.contains(&label)
+}
+
+/// A hash that is the same in every run.
+pub(crate) fn hash(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    what.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
-}
-
-/// A label that may tell copies apart.
-pub(crate) fn is_dividing(label: &str) -> bool {
-    DIVIDING.contains(&label)
 }

@@ -1,13 +1,13 @@
-//! What becomes of copies, names and parts.
+//! Merging of copies, names and parts.
 
 use super::*;
 
 thread_local! {
-    /// The pod whose series break on this thread.
+    /// The pod whose merge panics on this thread.
     static BROKEN: std::cell::RefCell<Option<Arc<str>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Breaks where a test wants it.
+/// Panics for the pod that a test has chosen.
 pub(super) fn break_down(pod: &Arc<str>) {
     let breaks = BROKEN.with_borrow(|broken| broken.as_ref() == Some(pod));
     assert!(!breaks, "index out of bounds: the length is 0");
@@ -27,9 +27,9 @@ fn raw(name: &str, engine: Option<&str>, port: Option<u16>, samples: &[(i64, f64
         model: Some("m".into()),
         part: Part::default(),
         is_rank: false,
-        to: None,
+        destination: None,
         is_relayed: false,
-        origin: 0,
+        source_hash: 0,
         samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
     }
 }
@@ -44,11 +44,11 @@ fn values(series: &[Series], signal: Signal) -> Vec<f64> {
 }
 
 #[test]
-fn of_two_copies_the_one_with_the_newest_sample_counts_and_is_not_mixed_with_the_other() {
+fn the_copy_with_the_newest_sample_is_used_and_not_mixed_with_the_other() {
     let mut first = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0), (15, 2.0)]);
     let mut second = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(7, 10.0), (22, 20.0)]);
-    first.origin = 1;
-    second.origin = 2;
+    first.source_hash = 1;
+    second.source_hash = 2;
     for order in [[first.clone(), second.clone()], [second, first]] {
         let merged = merged(order.into());
         assert_eq!(merged.len(), 1);
@@ -57,7 +57,7 @@ fn of_two_copies_the_one_with_the_newest_sample_counts_and_is_not_mixed_with_the
 }
 
 #[test]
-fn the_new_name_counts_when_an_engine_exposes_both() {
+fn the_new_name_is_used_when_an_engine_exposes_both() {
     let merged = merged(vec![
         raw("vllm:gpu_cache_usage_perc", Some("0"), None, &[(0, 0.2)]),
         raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.4)]),
@@ -66,7 +66,7 @@ fn the_new_name_counts_when_an_engine_exposes_both() {
 }
 
 #[test]
-fn an_old_name_alone_is_enough_and_counts_again_after_a_roll_back() {
+fn an_old_name_is_used_alone_and_again_after_a_rollback() {
     let old = raw("vllm:gpu_cache_usage_perc", Some("0"), None, &[(30, 0.2)]);
     assert_eq!(values(&merged(vec![old.clone()]), Signal::KvUsage), [0.2]);
     let before = raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.9)]);
@@ -85,7 +85,7 @@ fn the_halves_of_a_ratio_never_come_from_two_names() {
 }
 
 #[test]
-fn engines_with_one_number_at_several_ports_stay_apart() {
+fn engines_with_the_same_label_at_several_ports_stay_apart() {
     let merged = merged(vec![
         raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0)]),
         raw("vllm:num_requests_waiting", Some("0"), Some(8001), &[(0, 2.0)]),
@@ -101,7 +101,7 @@ fn an_engine_without_a_label_is_named_by_its_port() {
 }
 
 #[test]
-fn a_cache_configuration_without_an_engine_is_the_only_engines_at_its_port_and_no_engine_of_its_own() {
+fn a_cache_configuration_without_an_engine_belongs_to_the_only_engine_at_its_port() {
     let config = |port| raw("vllm:cache_config_info", None, Some(port), &[(0, 432_000.0)]);
     let waiting = |engine, port| raw("vllm:num_requests_waiting", Some(engine), Some(port), &[(0, 1.0)]);
     let engines = |raw| -> Vec<(Signal, String)> {
@@ -109,22 +109,22 @@ fn a_cache_configuration_without_an_engine_is_the_only_engines_at_its_port_and_n
     };
     let mut found = engines(vec![config(8000), waiting("0", 8000)]);
     found.sort();
-    let mut wanted = [(Signal::KvCapacity, "0".to_owned()), (Signal::Waiting, "0".to_owned())];
-    wanted.sort();
-    assert_eq!(found, wanted);
+    let mut expected = [(Signal::KvCapacity, "0".to_owned()), (Signal::Waiting, "0".to_owned())];
+    expected.sort();
+    assert_eq!(found, expected);
     let ranks = engines(vec![config(8000), waiting("0", 8000), config(8001), waiting("0", 8001)]);
     let names: BTreeSet<_> = ranks.into_iter().map(|(_, engine)| engine).collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["8000/0", "8001/0"]);
     let several = engines(vec![config(8000), waiting("0", 8000), waiting("1", 8000)]);
-    assert!(several.iter().all(|(signal, _)| *signal == Signal::Waiting), "whose it is can't be known");
+    assert!(several.iter().all(|(signal, _)| *signal == Signal::Waiting), "its engine is unknown");
     let alone = raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)]);
     assert!(engines(vec![config(8000), alone]).iter().all(|(_, engine)| *engine == *"8000"));
 }
 
 #[test]
-fn the_schedulers_parts_add_up_by_model_and_a_counter_keeps_what_it_had() {
+fn a_schedulers_parts_are_summed_by_model_and_a_counter_keeps_its_last_value() {
     let part = |text, name: &str, samples: &[(i64, f64)]| RawSeries {
-        part: Part::by([("part", text)].into_iter()),
+        part: Part::from_labels([("part", text)].into_iter()),
         ..raw(name, None, Some(9090), samples)
     };
     let queue = "inference_extension_flow_control_queue_size";
@@ -141,17 +141,17 @@ fn the_schedulers_parts_add_up_by_model_and_a_counter_keeps_what_it_had() {
 }
 
 #[test]
-fn what_the_scheduler_gave_out_is_counted_for_the_model_and_for_each_receiver() {
+fn a_schedulers_requests_are_counted_for_the_model_and_for_each_destination() {
     let to = |pod: &str, priority: &str, value| RawSeries {
-        part: Part::by([("pod_name", pod), ("priority", priority)].into_iter()),
-        to: Some(Receiver { pod: pod.into(), port: Some(8000) }),
+        part: Part::from_labels([("pod_name", pod), ("priority", priority)].into_iter()),
+        destination: Some(Destination { pod: pod.into(), port: Some(8000) }),
         ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
     };
     let mut copy = to("a", "0", 99.0);
     copy.samples.insert(0, Sample { at: at(-15), value: 98.0 });
     let merged = merged(vec![to("a", "0", 1.0), copy, to("a", "1", 2.0), to("b", "0", 4.0)]);
     let counted = |pod: Option<&str>| {
-        let about = |one: &&Series| one.to.as_ref().map(|to| &*to.pod) == pod;
+        let about = |series: &&Series| series.destination.as_ref().map(|to| &*to.pod) == pod;
         let found: Vec<_> = merged.iter().filter(about).collect();
         assert_eq!(found.len(), 1, "{pod:?}");
         found[0].samples.last().unwrap().value
@@ -159,26 +159,26 @@ fn what_the_scheduler_gave_out_is_counted_for_the_model_and_for_each_receiver() 
     assert_eq!((counted(Some("a")), counted(Some("b")), counted(None)), (101.0, 4.0, 105.0));
 }
 
-/// A series of a page with labels of its own.
+/// A series of a metrics page.
 fn part(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
     let rank = labels.iter().find(|(label, _)| *label == "dp_rank").map(|(_, rank)| *rank);
-    let part = Part::of_page(labels.iter().copied());
+    let part = Part::from_page(labels.iter().copied());
     RawSeries { part, is_rank: rank.is_some(), ..raw(name, rank, Some(30000), samples) }
 }
 
-/// A series of Prometheus with labels of whatever hand.
+/// A series of Prometheus.
 fn queried(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
-    let part = Part::of_query(labels.iter().copied());
-    let tells = labels.iter().filter(|(label, _)| !is_dividing(label));
-    let origin = tells.map(hash).fold(0, u64::wrapping_add);
-    RawSeries { part, origin, ..raw(name, Some("0"), Some(8000), samples) }
+    let part = Part::from_query(labels.iter().copied());
+    let of_source = labels.iter().filter(|(label, _)| !is_part_label(label));
+    let source_hash = of_source.map(hash).fold(0, u64::wrapping_add);
+    RawSeries { part, source_hash, ..raw(name, Some("0"), Some(8000), samples) }
 }
 
 const FIRSTS: &str = "sglang:time_to_first_token_seconds_count";
 const SUM: &str = "sglang:time_to_first_token_seconds_sum";
 
 #[test]
-fn first_tokens_of_streaming_and_other_clients_are_one_counter() {
+fn streaming_and_other_requests_are_one_counter() {
     let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
     let found = merged(vec![
         page("true", &[(0, 100.0), (5, 110.0), (10, 120.0)]),
@@ -189,7 +189,7 @@ fn first_tokens_of_streaming_and_other_clients_are_one_counter() {
 }
 
 #[test]
-fn a_part_that_appears_with_its_first_request_is_no_jump_and_a_scrape_without_it_is_no_fall() {
+fn a_part_that_appears_late_is_no_jump_and_a_scrape_without_a_part_is_no_drop() {
     let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
     let grown = merged(vec![
         page("true", &[(0, 100.0), (5, 110.0), (10, 120.0), (15, 130.0)]),
@@ -204,7 +204,7 @@ fn a_part_that_appears_with_its_first_request_is_no_jump_and_a_scrape_without_it
 }
 
 #[test]
-fn what_was_scraped_at_different_times_is_not_added_up() {
+fn series_scraped_at_different_times_are_not_added_up() {
     let page = |streaming, samples: &[(i64, f64)]| part(FIRSTS, &[("is_streaming", streaming)], samples);
     let found = merged(vec![
         page("true", &[(0, 1.0), (10, 2.0), (20, 3.0)]),
@@ -214,7 +214,7 @@ fn what_was_scraped_at_different_times_is_not_added_up() {
 }
 
 #[test]
-fn the_total_without_a_priority_counts_and_is_not_added_to_its_parts() {
+fn the_total_without_a_priority_is_used_and_not_added_to_its_parts() {
     let queue = |priority, value| part("sglang:num_queue_reqs", &[("priority", priority)], &[(0, value)]);
     let found = merged(vec![queue("", 5.0), queue("1", 2.0), queue("2", 3.0)]);
     assert_eq!(values(&found, Signal::Waiting), [5.0]);
@@ -223,7 +223,7 @@ fn the_total_without_a_priority_counts_and_is_not_added_to_its_parts() {
 }
 
 #[test]
-fn a_share_in_parts_is_the_fullest_and_not_their_sum() {
+fn parts_of_a_ratio_are_not_summed_but_the_highest_is_used() {
     let used = |pool, value| part("sglang:token_usage", &[("pool", pool)], &[(0, value)]);
     assert_eq!(values(&merged(vec![used("a", 0.7), used("b", 0.8)]), Signal::KvUsage), [0.8]);
     let tokens = |pool, value| part("sglang:max_total_num_tokens", &[("pool", pool)], &[(0, value)]);
@@ -231,7 +231,7 @@ fn a_share_in_parts_is_the_fullest_and_not_their_sum() {
 }
 
 #[test]
-fn each_data_parallel_rank_is_an_engine_and_what_all_have_counted_is_shared_out() {
+fn each_data_parallel_rank_is_an_engine_and_common_counters_are_divided() {
     let rank =
         |rank, value| part("sglang:num_running_reqs", &[("dp_rank", rank), ("tp_rank", "0")], &[(0, value)]);
     let found = merged(vec![
@@ -246,13 +246,13 @@ fn each_data_parallel_rank_is_an_engine_and_what_all_have_counted_is_shared_out(
 }
 
 #[test]
-fn ranks_of_one_engine_that_tell_the_same_are_not_added_up() {
+fn tensor_parallel_ranks_are_not_added_up() {
     let rank = |rank| part("sglang:num_running_reqs", &[("tp_rank", rank)], &[(0, 6.0)]);
     assert_eq!(values(&merged(vec![rank("0"), rank("1")]), Signal::Running), [6.0]);
 }
 
 #[test]
-fn an_unknown_label_divides_a_counter_of_prometheus_unless_every_series_of_the_pod_has_it() {
+fn an_unknown_label_in_prometheus_splits_a_counter_unless_every_series_of_the_pod_has_it() {
     let prompt = |labels: &[(&str, &str)], value| queried("vllm:prompt_tokens_total", labels, &[(0, value)]);
     let running = |labels: &[(&str, &str)]| queried("vllm:num_requests_running", labels, &[(0, 1.0)]);
     let found = merged(vec![
@@ -286,19 +286,19 @@ fn parts_of_two_copies_are_never_added_up() {
 }
 
 #[test]
-fn parts_of_an_answer_that_is_not_whole_are_not_read_and_single_series_are() {
+fn parts_in_a_truncated_answer_are_not_read_and_single_series_are() {
     let mut cut = vec![
         queried(FIRSTS, &[("is_streaming", "true")], &[(0, 10.0)]),
         queried("vllm:num_requests_running", &[], &[(0, 1.0)]),
     ];
-    cut.iter_mut().for_each(|series| series.part.is_cut = true);
+    cut.iter_mut().for_each(|series| series.part.is_truncated = true);
     let found = merged(cut);
     assert_eq!(values(&found, Signal::TimeToFirstTokenCount), Vec::<f64>::new());
     assert_eq!(values(&found, Signal::Running), [1.0]);
 }
 
 #[test]
-fn what_waits_for_capacity_wins_over_all_that_waits() {
+fn requests_waiting_for_capacity_are_preferred_to_all_waiting_requests() {
     let found = merged(vec![
         raw("vllm:num_requests_waiting", Some("0"), None, &[(0, 9.0)]),
         raw("vllm:num_requests_waiting_by_reason", Some("0"), None, &[(0, 2.0)]),
@@ -307,11 +307,11 @@ fn what_waits_for_capacity_wins_over_all_that_waits() {
 }
 
 #[test]
-fn a_sleeping_engine_is_not_seen_and_one_awake_says_nothing_of_sleep() {
+fn a_sleeping_engine_has_no_data_and_one_awake_has_no_sleep_signal() {
     let sleep = |samples: &[(i64, f64)]| raw("vllm:engine_sleep_state", Some("0"), None, samples);
     let usage = || raw("vllm:kv_cache_usage_perc", Some("0"), None, &[(0, 0.5), (15, 0.0), (30, 0.0)]);
     let asleep = merged(vec![sleep(&[(0, 0.0), (15, 1.0), (30, 1.0)]), usage()]);
-    assert_eq!(values(&asleep, Signal::KvUsage), [0.5], "what it said before");
+    assert_eq!(values(&asleep, Signal::KvUsage), [0.5], "from before");
     assert_eq!(values(&asleep, Signal::Asleep), [0.0, 1.0, 1.0]);
     let awake = merged(vec![sleep(&[(0, 1.0), (15, 1.0), (30, 0.0)]), usage()]);
     assert_eq!(values(&awake, Signal::KvUsage), [0.5, 0.0, 0.0]);
@@ -321,7 +321,7 @@ fn a_sleeping_engine_is_not_seen_and_one_awake_says_nothing_of_sleep() {
 }
 
 #[test]
-fn of_a_pod_with_a_hundred_thousand_engines_so_many_are_kept_in_no_time() {
+fn a_pod_with_a_hundred_thousand_engines_is_cut_to_the_limit_within_a_second() {
     let engines =
         (0..100_000).map(|n| raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.5)]));
     let raw: Vec<RawSeries> = engines.collect();
@@ -336,7 +336,7 @@ fn of_a_pod_with_a_hundred_thousand_engines_so_many_are_kept_in_no_time() {
 }
 
 #[test]
-fn a_pod_whose_series_break_is_a_gap_and_no_other_pod_notices() {
+fn a_pod_whose_merge_panics_is_a_gap_and_affects_no_other_pod() {
     let of = |pod: &str| RawSeries {
         pod: pod.into(),
         ..raw("vllm:num_requests_waiting", None, None, &[(0, 1.0)])
@@ -345,27 +345,27 @@ fn a_pod_whose_series_break_is_a_gap_and_no_other_pod_notices() {
     let merged = merge(vec![of("pod-0"), of("pod-1"), of("pod-2")]);
     BROKEN.set(None);
     let mut collected = Collected::default();
-    assert_eq!(merged.hand_over(&mut collected).count(), 0);
+    assert_eq!(merged.add_to(&mut collected).count(), 0);
     let pods: Vec<&str> = collected.series.iter().map(|series| &*series.pod).collect();
     assert_eq!(pods, ["pod-0", "pod-2"]);
     let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
     assert!(gap.namespace.as_deref() == Some("llm") && gap.reason.contains("pod-1"), "{gap:?}");
-    let [broken] = collected.broken.as_slice() else { panic!("{:?}", collected.broken) };
-    assert_eq!(broken.to_string(), "pod pod-1 in namespace llm: index out of bounds: the length is 0");
+    let [failure] = collected.failures.as_slice() else { panic!("{:?}", collected.failures) };
+    assert_eq!(failure.to_string(), "pod pod-1 in namespace llm: index out of bounds: the length is 0");
 }
 
-/// What a scheduler has given to one port of a pod.
+/// The requests that a scheduler has sent to one port of a pod.
 fn attempts(scheduler: &str, pod: &str, port: u16, value: f64) -> RawSeries {
     RawSeries {
         pod: scheduler.into(),
-        part: Part::by([("pod_name", pod), ("port", &port.to_string())].into_iter()),
-        to: Some(Receiver { pod: pod.into(), port: Some(port) }),
+        part: Part::from_labels([("pod_name", pod), ("port", &port.to_string())].into_iter()),
+        destination: Some(Destination { pod: pod.into(), port: Some(port) }),
         ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
     }
 }
 
 #[test]
-fn of_fifty_thousand_ports_that_a_scheduler_names_those_of_engines_are_told_apart() {
+fn of_fifty_thousand_ports_of_a_scheduler_those_of_engines_are_told_apart() {
     let mut all: Vec<_> = (0..50_000).map(|n| attempts("epp-0", "pod-0", 10_000 + n, 1.0)).collect();
     all.push(raw("vllm:num_requests_waiting", Some("0"), Some(10_007), &[(0, 1.0)]));
     let started = tokio::time::Instant::now();
@@ -373,17 +373,17 @@ fn of_fifty_thousand_ports_that_a_scheduler_names_those_of_engines_are_told_apar
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     let given = |port| {
-        let to = |series: &&Series| series.to.as_ref().is_some_and(|to| to.port == port);
+        let to = |series: &&Series| series.destination.as_ref().is_some_and(|to| to.port == port);
         found.iter().filter(to).map(|series| series.samples[0].value).collect::<Vec<_>>()
     };
     assert_eq!((given(Some(10_007)), given(None)), (vec![1.0], vec![49_999.0]));
     assert_eq!(found.len(), 4, "with the total and the engine itself");
-    let totals: Vec<Series> = found.into_iter().filter(|series| series.to.is_none()).collect();
+    let totals: Vec<Series> = found.into_iter().filter(|series| series.destination.is_none()).collect();
     assert_eq!(values(&totals, Signal::SchedulerAttempts), [50_000.0]);
 }
 
 #[test]
-fn ten_schedulers_of_a_namespace_have_the_room_of_its_schedulers_together() {
+fn all_schedulers_of_a_namespace_share_one_limit() {
     let of = |n: u32| (0..10_000).map(move |port| attempts(&format!("epp-{n}"), "pod-0", port, 1.0));
     let elsewhere = RawSeries { namespace: "other".into(), ..attempts("epp-9", "pod-0", 1, 1.0) };
     let Merged { series, dropped, .. } = merge((0..10).flat_map(of).chain([elsewhere]).collect());
@@ -392,11 +392,11 @@ fn ten_schedulers_of_a_namespace_have_the_room_of_its_schedulers_together() {
 }
 
 #[test]
-fn a_scheduler_that_is_scraped_itself_is_not_added_to_what_a_collector_says_of_it() {
+fn a_relayed_scheduler_that_is_also_scraped_directly_is_ignored() {
     let direct = raw("llm_d_epp_flow_control_queue_size", None, None, &[(0, 3.0)]);
     let relayed = RawSeries {
         is_relayed: true,
-        origin: 7,
+        source_hash: 7,
         samples: vec![Sample { at: at(5), value: 9.0 }],
         ..direct.clone()
     };
@@ -407,7 +407,7 @@ fn a_scheduler_that_is_scraped_itself_is_not_added_to_what_a_collector_says_of_i
 }
 
 #[test]
-fn what_a_collector_says_of_a_pod_takes_no_place_of_what_the_pod_says_itself() {
+fn relayed_series_use_no_part_of_the_limit_of_a_pod_that_is_scraped_directly() {
     let relayed = (0..1_000).map(|n| RawSeries {
         is_relayed: true,
         ..raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.0)])
@@ -418,23 +418,23 @@ fn what_a_collector_says_of_a_pod_takes_no_place_of_what_the_pod_says_itself() {
 }
 
 #[test]
-fn a_page_that_gives_every_series_a_time_of_its_own_delays_nobody() {
+fn a_page_with_a_different_time_for_every_series_is_merged_within_seconds() {
     let part = |n: u16| {
         let samples = (0..8)
             .map(|k| Sample { at: at(15 * k) + jiff::SignedDuration::from_millis(i64::from(n)), value: 1.0 });
-        RawSeries { samples: samples.collect(), to: None, ..attempts("epp-0", "pod-0", n, 1.0) }
+        RawSeries { samples: samples.collect(), destination: None, ..attempts("epp-0", "pod-0", n, 1.0) }
     };
     let all: Vec<_> = (0..5_000).map(part).collect();
     let started = tokio::time::Instant::now();
     let found = merged(all);
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
-    assert!(found.iter().all(|series| series.samples.len() <= 1_200), "only so many moments are kept");
+    assert!(found.iter().all(|series| series.samples.len() <= 1_200), "the number of times is limited");
 }
 
 #[test]
-fn a_sum_that_no_number_holds_is_no_sample() {
-    let huge = |n| RawSeries { to: None, ..attempts("epp-0", "pod-0", n, f64::MAX) };
+fn a_sum_that_overflows_is_no_sample() {
+    let huge = |n| RawSeries { destination: None, ..attempts("epp-0", "pod-0", n, f64::MAX) };
     let found = merged(vec![huge(1), huge(2)]);
     assert_eq!(values(&found, Signal::SchedulerAttempts), Vec::<f64>::new());
 }

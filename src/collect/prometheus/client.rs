@@ -1,5 +1,5 @@
-//! One query: asked with POST, its answer streamed, capped and parsed as it comes. Says what went wrong and what to do
-//! about it, never with a token in the text. Not here: which queries there are.
+//! Sends one query by POST and parses its answer while it is received, up to a limit. Errors say what went wrong and what to do;
+//! they never contain a token.
 
 use std::error::Error as _;
 use std::fmt::Write as _;
@@ -9,32 +9,31 @@ use std::time::Duration;
 use http::{HeaderValue, StatusCode, header};
 use hyper::body::Bytes;
 use reqwest::Url;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::dns::{self, Addrs, Resolve, Resolving};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{self, Element, Envelope};
+use super::response::{Envelope, QueriedSeries, ResponseParser};
 use super::settings::{PrometheusSettings, display, parse_url};
-use crate::collect::http as edge;
+use crate::collect::http_client;
 use crate::collect::token::Bearer;
 use crate::engine::SourceError;
 
-/// Pieces of a body between the network and the parser: eight of up to 16 KiB keep both busy.
-const PIECES: usize = 8;
+/// Chunks of a body between the network and the parser: eight of up to 16 KiB keep both busy.
+const MAX_QUEUED_CHUNKS: usize = 8;
 
-/// A collection lasts at most as long as this many queries (the count, everything, and everything again in parts), and
-/// never longer than the source's deadline, which comes first with the default of 10 s a query. Without both, a hundred
-/// namespaces at a Prometheus that hangs would last minutes.
-const ROUND_TIMEOUTS: u32 = 3;
+/// The longest collection, in time-outs of a query: for the count, one query for everything, and that query in parts. With the
+/// default of 10 s a query, the source's deadline comes first. Without a limit, a hundred namespaces would take minutes when
+/// Prometheus hangs.
+const MAX_QUERY_TIMEOUTS: u32 = 3;
 
-/// How much of a refusal is read: its text is one line.
-const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// Most bytes of an error answer that are read. Its text is one line.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
 
-/// Characters of a refusal that are quoted.
+/// Characters of an error that are quoted.
 const MAX_QUOTE_CHARS: usize = 300;
 
-/// What parts of a backend's refusals say that less may be asked for. Lower case; Prometheus, Thanos, Mimir and
-/// VictoriaMetrics, in this order.
+/// Texts of errors after which a smaller query may succeed, in lower case, of Prometheus, Thanos, Mimir and VictoriaMetrics.
 const LIMIT_TEXTS: [&str; 9] = [
     "too many samples",
     "exceeded series limit",
@@ -47,70 +46,71 @@ const LIMIT_TEXTS: [&str; 9] = [
     "matching timeseries exceeds",
 ];
 
-/// A query that got no usable answer.
+/// Why a query has no usable answer.
 #[derive(Debug)]
 pub(super) enum QueryError {
-    /// The backend refuses for size: asking for less helps.
-    Limit(SourceError),
-    /// There was no time left to ask.
-    Unasked(SourceError),
-    /// Anything else.
+    /// The server rejected it for its size. A smaller one may succeed.
+    TooLarge(SourceError),
+    /// There was no time left to send it.
+    NotSent(SourceError),
+    /// Any other reason.
     Failed(SourceError),
 }
 
 impl QueryError {
-    /// Asking for less may help: the answer was refused for size, or late.
-    pub(super) fn is_too_much(&self) -> bool {
+    /// Whether a smaller query may succeed: this one was rejected for its size, or timed out.
+    pub(super) fn may_be_size(&self) -> bool {
         match self {
-            Self::Limit(_) => true,
+            Self::TooLarge(_) => true,
             Self::Failed(error) => error.kind == "timeout",
-            Self::Unasked(_) => false,
+            Self::NotSent(_) => false,
         }
     }
 
     pub(super) fn into_source(self) -> SourceError {
         match self {
-            Self::Limit(error) | Self::Unasked(error) | Self::Failed(error) => error,
+            Self::TooLarge(error) | Self::NotSent(error) | Self::Failed(error) => error,
         }
     }
 }
 
-/// Why an answer isn't whole.
+/// Why an answer is incomplete.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     /// For people.
     pub(super) reasons: Vec<String>,
-    /// It ended early: it was too long, too slow or broke off.
-    pub(super) cut: bool,
+    /// Whether it ended early: it was too long or too slow, or the connection broke.
+    pub(super) is_truncated: bool,
 }
 
-/// What the queries of one evaluation have in common.
+/// What the queries of one collection have in common.
 #[derive(Debug)]
 pub(super) struct RequestLimits {
     authorization: Option<HeaderValue>,
-    /// No query lasts longer than this, so that many slow ones end together.
-    until: Instant,
+    /// When all queries end.
+    deadline: Instant,
 }
 
 impl RequestLimits {
-    /// The same limits for a query that can be asked again in parts: it leaves half of the time for these.
+    /// Limits of a query that can be split and sent again: half of the time is left for that.
     pub(super) fn first_half(&self) -> Self {
-        self.within(self.until.saturating_duration_since(Instant::now()) / 2)
+        self.within(self.deadline.saturating_duration_since(Instant::now()) / 2)
     }
 
-    /// The same limits for a query that lasts at most so long.
-    pub(super) fn within(&self, longest: Duration) -> Self {
-        let until = Instant::now().checked_add(longest).map_or(self.until, |end| end.min(self.until));
-        Self { authorization: self.authorization.clone(), until }
+    /// Limits of a query that may take at most `timeout`.
+    pub(super) fn within(&self, timeout: Duration) -> Self {
+        let deadline =
+            Instant::now().checked_add(timeout).map_or(self.deadline, |end| end.min(self.deadline));
+        Self { authorization: self.authorization.clone(), deadline }
     }
 }
 
 /// A client of one Prometheus.
 pub(super) struct QueryClient {
     client: prometheus_http_query::Client,
-    /// As people may see it: without user, password and query.
+    /// Its name in messages: the URL without user, password and query.
     name: String,
-    /// The host as configured, where the URL has the certificate's name instead.
+    /// The configured host, if the URL has the name in the certificate instead.
     host: Option<HeaderValue>,
     bearer: Option<Bearer>,
     timeout: Duration,
@@ -127,28 +127,28 @@ impl QueryClient {
             tracing::warn!(
                 %name,
                 token_withheld = has_secret,
-                "metrics are read over plain http: anybody on the way can change them; use https"
+                "metrics are read over plain http, so that others on the network can change them; use https"
             );
-            // A URL without these can't fail to lose them.
+            // This can only fail for URLs that have neither.
             let _ = url.set_password(None);
             let _ = url.set_username("");
         }
-        let mut builder = edge::builder(&settings.tls, https)?;
+        let mut builder = http_client::client_builder(&settings.tls, https)?;
         let mut host = None;
         if let Some(server_name) = settings.server_name.as_deref().filter(|name| https && !name.is_empty()) {
-            let real = rename(&mut url, server_name)?;
-            host = Some(real.header()?);
-            // HTTP/2 has one name for both, HTTP/1.1 lets `Host` differ.
-            builder = builder.dns_resolver(real).http1_only();
+            let configured = replace_host(&mut url, server_name)?;
+            host = Some(configured.header()?);
+            // In HTTP/1.1 `Host` may differ from the name in the certificate, in HTTP/2 it may not.
+            builder = builder.dns_resolver(configured).http1_only();
         }
         let client = builder.build().map_err(|error| {
-            let cause = edge::root_cause(&error);
-            edge::config(format!(
+            let cause = http_client::root_cause(&error);
+            http_client::config_error(format!(
                 "cannot set up TLS for {name}: {cause}; check its CA and client certificate"
             ))
         })?;
         let client = prometheus_http_query::Client::from(client, url.as_str())
-            .map_err(|error| edge::config(format!("{name}: {error}; give a base URL")))?;
+            .map_err(|error| http_client::config_error(format!("{name}: {error}; give a base URL")))?;
         Ok(Self {
             client,
             name,
@@ -159,66 +159,65 @@ impl QueryClient {
         })
     }
 
-    /// As people may see it.
+    /// Its name in messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The credentials of now (none over plain http), and the end of a collection that starts now and must be over
-    /// within `deadline`.
-    pub(super) async fn limits(&self, deadline: Duration) -> Result<RequestLimits, SourceError> {
-        let until = Instant::now() + deadline.min(self.timeout * ROUND_TIMEOUTS);
+    /// The current credentials (none over plain http) and the deadline of a collection that starts now and takes at most `timeout`.
+    pub(super) async fn limits(&self, timeout: Duration) -> Result<RequestLimits, SourceError> {
+        let deadline = Instant::now() + timeout.min(self.timeout * MAX_QUERY_TIMEOUTS);
         let authorization = match &self.bearer {
             None => None,
-            Some(bearer) => {
-                bearer.header().await.map_err(|error| edge::config(format!("{}: {error}", self.name)))?
-            }
+            Some(bearer) => bearer
+                .header()
+                .await
+                .map_err(|error| http_client::config_error(format!("{}: {error}", self.name)))?,
         };
-        Ok(RequestLimits { authorization, until })
+        Ok(RequestLimits { authorization, deadline })
     }
 
-    /// Asks, hands every series of the answer to `each`, and returns what `each` made of them with the reasons why
-    /// the answer isn't whole.
+    /// Sends a query and adds each series of the answer to `result` with `add`. Also returns why the answer is incomplete.
     pub(super) async fn query<S: Send + 'static>(
         &self,
         promql: &str,
         limits: &RequestLimits,
-        mut state: S,
-        each: fn(&mut S, Element<'_>),
+        mut result: S,
+        add: fn(&mut S, QueriedSeries<'_>),
     ) -> Result<(S, Warnings), QueryError> {
         let now = Instant::now();
-        if now >= limits.until {
-            let next = "check that it is not overloaded: what was asked before took all the time";
-            return Err(QueryError::Unasked(self.failed("timeout", "no time left to ask", next)));
+        if now >= limits.deadline {
+            let next = "check that it is not overloaded: earlier queries took all the time";
+            return Err(QueryError::NotSent(self.error("timeout", "no time left for a query", next)));
         }
-        let deadline = limits.until.min(now + self.timeout);
+        let deadline = limits.deadline.min(now + self.timeout);
         let mut response = match timeout_at(deadline, self.send(promql, limits)).await {
             Ok(sent) => sent.map_err(QueryError::Failed)?,
             Err(_) => return Err(QueryError::Failed(self.timed_out(deadline - now))),
         };
         if !response.status().is_success() {
-            return Err(self.refusal(response, deadline).await);
+            return Err(self.read_error(response, deadline).await);
         }
-        let (pieces, mut body) = mpsc::channel::<Bytes>(PIECES);
-        let parser = tokio::task::spawn_blocking(move || {
-            let mut reader = answer::Reader::default();
-            while let Some(piece) = body.blocking_recv() {
-                if !reader.take(&piece, &mut |element| each(&mut state, element)) {
+        let (chunks, mut body) = mpsc::channel::<Bytes>(MAX_QUEUED_CHUNKS);
+        let parsing = tokio::task::spawn_blocking(move || {
+            let mut parser = ResponseParser::default();
+            while let Some(chunk) = body.blocking_recv() {
+                if !parser.push(&chunk, &mut |series| add(&mut result, series)) {
                     break;
                 }
             }
-            (state, reader.end())
+            (result, parser.finish())
         });
-        let cut = self.pump(&mut response, &pieces, deadline).await;
-        drop(pieces);
-        let (state, envelope) = parser
+        let truncation = self.receive(&mut response, &chunks, deadline).await;
+        drop(chunks);
+        let (result, envelope) = parsing
             .await
-            .map_err(|error| QueryError::Failed(self.failed("decode", &error.to_string(), "report this")))?;
-        let remarks = self.judge(envelope, cut)?;
-        Ok((state, remarks))
+            .map_err(|error| QueryError::Failed(self.error("decode", &error.to_string(), "report this")))?;
+        let warnings = self.warnings(envelope, truncation)?;
+        Ok((result, warnings))
     }
 
-    /// The answer of Prometheus to a question for its configuration, at most so many bytes; else why there is none.
+    /// Prometheus's answer about its configuration, of at most `max_bytes`, or why there is none.
     pub(super) async fn configuration(&self, max_bytes: usize) -> Result<Vec<u8>, String> {
         let limits = self.limits(self.timeout).await.map_err(|error| error.message)?;
         let mut url = self.client.base_url().clone();
@@ -230,12 +229,12 @@ impl QueryClient {
         if let Some(host) = &self.host {
             request = request.header(header::HOST, host.clone());
         }
-        let mut response = request.send().await.map_err(|error| edge::root_cause(&error))?;
+        let mut response = request.send().await.map_err(|error| http_client::root_cause(&error))?;
         if !response.status().is_success() {
             return Err(format!("answered {}", response.status()));
         }
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| edge::root_cause(&error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| http_client::root_cause(&error))? {
             if chunk.len() > max_bytes - body.len() {
                 return Err(format!("longer than {max_bytes} bytes"));
             }
@@ -256,76 +255,74 @@ impl QueryClient {
         query.post_raw().await.map_err(|error| {
             let next = "check the URL, that it is reachable from here, and its CA";
             let inner = error.source().and_then(|inner| inner.downcast_ref::<reqwest::Error>());
-            self.failed(inner.map_or("connect", edge::kind), &edge::root_cause(&error), next)
+            let kind = inner.map_or("connect", http_client::error_kind);
+            self.error(kind, &http_client::root_cause(&error), next)
         })
     }
 
-    /// Moves the body to the parser; the reason when it ended early.
-    async fn pump(
+    /// Receives the body and passes it to the parser. Returns why it is truncated, if it is.
+    async fn receive(
         &self,
         response: &mut reqwest::Response,
-        pieces: &mpsc::Sender<Bytes>,
+        chunks: &mpsc::Sender<Bytes>,
         deadline: Instant,
     ) -> Option<String> {
-        let mut room = self.max_body_bytes;
+        let mut remaining = self.max_body_bytes;
         loop {
             let chunk = match timeout_at(deadline, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
                 Ok(Ok(None)) => return None,
                 Ok(Err(error)) => {
-                    return Some(format!("the answer broke off: {}", edge::root_cause(&error)));
+                    return Some(format!("the answer broke off: {}", http_client::root_cause(&error)));
                 }
                 Err(_) => return Some("the answer took too long".to_owned()),
             };
-            if chunk.len() > room {
+            if chunk.len() > remaining {
                 return Some(format!("the answer is longer than {} bytes", self.max_body_bytes));
             }
-            room -= chunk.len();
-            if pieces.send(chunk).await.is_err() {
-                // The parser gave up; it says why.
+            remaining -= chunk.len();
+            if chunks.send(chunk).await.is_err() {
+                // Parsing has failed; the envelope says why.
                 return None;
             }
         }
     }
 
-    /// What surrounds an answer: an error, or the reasons why it isn't whole.
-    fn judge(&self, envelope: Envelope, cut: Option<String>) -> Result<Warnings, QueryError> {
+    /// Why an answer is incomplete, if it is; an error if it is one, or unusable.
+    fn warnings(&self, envelope: Envelope, truncation: Option<String>) -> Result<Warnings, QueryError> {
         if envelope.status == "error" {
-            return Err(self.refused(StatusCode::OK, &envelope));
+            return Err(self.rejected(StatusCode::OK, &envelope));
         }
-        let mut reasons = Vec::new();
-        let is_cut = cut.is_some();
-        let broken = cut.or(envelope.broken);
+        let is_truncated = truncation.is_some();
+        let failure = truncation.or(envelope.parse_error);
         if !envelope.has_result {
-            let broken = broken.as_deref().unwrap_or("the answer has no result");
+            let failure = failure.as_deref().unwrap_or("the answer has no result");
             let next = "check that the URL is that of a Prometheus API";
-            return Err(QueryError::Failed(self.failed("decode", broken, next)));
+            return Err(QueryError::Failed(self.error("decode", failure, next)));
         }
-        if let Some(broken) = broken {
-            reasons.push(format!("{}: {broken}; what came before is used", self.name));
-        }
-        reasons
-            .extend(envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name)));
-        Ok(Warnings { reasons, cut: is_cut })
+        let failure =
+            failure.map(|failure| format!("{}: {failure}; the part before that is used", self.name));
+        let warnings = envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name));
+        Ok(Warnings { reasons: failure.into_iter().chain(warnings).collect(), is_truncated })
     }
 
-    /// An answer that is an error by its HTTP status.
-    async fn refusal(&self, mut response: reqwest::Response, deadline: Instant) -> QueryError {
+    /// The error in an answer whose HTTP status is one. If its body is not received in time, the error is read from what was.
+    async fn read_error(&self, mut response: reqwest::Response, deadline: Instant) -> QueryError {
         let status = response.status();
         let mut body = Vec::new();
         while let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await {
-            let room = MAX_REFUSAL_BYTES.saturating_sub(body.len());
-            body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
-            if chunk.len() >= room {
+            let remaining = MAX_ERROR_BYTES.saturating_sub(body.len());
+            body.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
+            if chunk.len() >= remaining {
                 break;
             }
         }
-        let mut reader = answer::Reader::default();
-        reader.take(&body, &mut |_| {});
-        self.refused(status, &reader.end())
+        let mut parser = ResponseParser::default();
+        parser.push(&body, &mut |_| {});
+        self.rejected(status, &parser.finish())
     }
 
-    fn refused(&self, status: StatusCode, envelope: &Envelope) -> QueryError {
+    fn rejected(&self, status: StatusCode, envelope: &Envelope) -> QueryError {
         let mut what = format!("answered {status}");
         let quote: String = envelope.error.chars().take(MAX_QUOTE_CHARS).collect();
         if !quote.is_empty() {
@@ -333,18 +330,19 @@ impl QueryClient {
         }
         if is_limit(&quote) {
             let next = "raise its limits on series and samples, or lower --max-series";
-            return QueryError::Limit(self.failed("status", &what, next));
+            return QueryError::TooLarge(self.error("status", &what, next));
         }
         let kind = if envelope.error_type == "timeout" { "timeout" } else { "status" };
-        QueryError::Failed(self.failed(kind, &what, next_step(status)))
+        QueryError::Failed(self.error(kind, &what, next_step(status)))
     }
 
-    fn timed_out(&self, waited: Duration) -> SourceError {
-        let what = format!("no answer within {:.1} s", waited.as_secs_f64());
-        self.failed("timeout", &what, "check that it is reachable and not overloaded")
+    fn timed_out(&self, timeout: Duration) -> SourceError {
+        let what = format!("no answer within {:.1} s", timeout.as_secs_f64());
+        self.error("timeout", &what, "check that it is reachable and not overloaded")
     }
 
-    pub(super) fn failed(&self, kind: &'static str, what: &str, next: &str) -> SourceError {
+    /// An error that says what happened and what to do `next`.
+    pub(super) fn error(&self, kind: &'static str, what: &str, next: &str) -> SourceError {
         SourceError { kind, message: format!("{}: {what}; {next}", self.name) }
     }
 }
@@ -364,42 +362,45 @@ fn is_limit(error: &str) -> bool {
     LIMIT_TEXTS.iter().any(|text| error.contains(text))
 }
 
-/// The address behind a URL whose host was replaced by the name in the server's certificate.
-struct RealHost {
+/// The configured host of a URL in which it was replaced by the name in the server's certificate.
+struct ConfiguredHost {
     host: String,
     port: u16,
 }
 
-/// Puts `server_name` into `url`, so that TLS asks for it and checks it; names resolve to the host that was there.
-fn rename(url: &mut Url, server_name: &str) -> Result<RealHost, SourceError> {
-    let real = RealHost {
+/// Replaces the host of `url` by `server_name`, so that TLS requests and verifies that name. The result resolves it to the former
+/// host.
+fn replace_host(url: &mut Url, server_name: &str) -> Result<ConfiguredHost, SourceError> {
+    let configured = ConfiguredHost {
         host: url.host_str().unwrap_or_default().to_owned(),
         port: url.port_or_known_default().unwrap_or(443),
     };
     let is_address = server_name.parse::<std::net::IpAddr>().is_ok();
     if is_address || url.set_host(Some(server_name)).is_err() {
-        let wrong =
-            format!("the Prometheus server name {server_name:?} is not a DNS name; give the certificate's");
-        return Err(edge::config(wrong));
+        return Err(http_client::config_error(format!(
+            "the Prometheus server name {server_name:?} is not a DNS name; give the one in the certificate"
+        )));
     }
-    Ok(real)
+    Ok(configured)
 }
 
-impl RealHost {
+impl ConfiguredHost {
     fn header(&self) -> Result<HeaderValue, SourceError> {
         HeaderValue::from_str(&format!("{}:{}", self.host, self.port)).map_err(|_| {
-            edge::config("the host of the Prometheus URL is not a host name; correct the URL".into())
+            http_client::config_error(
+                "the host of the Prometheus URL is not a host name; correct the URL".into(),
+            )
         })
     }
 }
 
-impl Resolve for RealHost {
-    fn resolve(&self, _: Name) -> Resolving {
-        // Brackets belong to URLs, not to addresses.
+impl Resolve for ConfiguredHost {
+    fn resolve(&self, _: dns::Name) -> Resolving {
+        // In URLs, but not here, IPv6 addresses have brackets.
         let host = self.host.trim_matches(['[', ']']).to_owned();
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
-            Ok(Box::new(found.into_iter()) as Addrs)
+            let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+            Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }
 }
@@ -409,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_of_known_backends_are_recognised_and_timeouts_are_not_limits() {
+    fn errors_of_known_servers_about_size_are_recognised_and_timeouts_are_not() {
         for text in [
             "query processing would load too many samples into memory in query execution",
             "rpc error: code = ResourceExhausted desc = exceeded series limit: limit 10 violated (got 11)",
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_shown_without_its_password() {
+    fn a_url_is_displayed_without_its_password() {
         let url = parse_url("https://user:s3cret@prometheus:9090/prefix/?x=y").unwrap();
         assert_eq!(display(&url), "Prometheus at https://prometheus:9090/prefix");
         let error = parse_url("ftp://user:s3cret@host").unwrap_err();

@@ -1,4 +1,4 @@
-//! Answers of a query API, made up: ever new ones, whole and damaged, against promises that hold for all of them.
+//! Properties of generated answers of the query API, complete and damaged.
 //! `WVA_FUZZ_SECONDS=600 cargo test -p wva --lib collect -- fuzz --nocapture` takes ten minutes for each target.
 
 use std::net::Ipv4Addr;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use wva_core::snapshot::Sample;
 
-use super::answer::Reader;
-use super::collectors::Collectors;
-use super::labels::{Known, Shared};
-use crate::collect::bounds::MAX_LABEL_BYTES;
+use super::response::{Envelope, ResponseParser};
+use super::scope_index::{LabelInterner, ScopeIndex};
+use super::trusted_collectors::TrustedCollectors;
+use crate::collect::limits::MAX_LABEL_BYTES;
 use crate::collect::merge::{RawSeries, merge};
 use crate::engine::{Endpoint, MAX_ENGINES_OF_A_POD, Scope};
 
@@ -34,50 +35,53 @@ const SGLANG: &str = r#"{"status":"success","isPartial":true,"data":{"resultType
 const REFUSED: &str =
     r#"{"status":"error","errorType":"execution","error":"too many samples","data":null,"infos":null}"#;
 
-/// What is read of an answer that comes in these pieces: all series as ours, how many series there were, what was around them.
-fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, super::answer::Envelope) {
+/// Parses an answer that is received in chunks split at `cuts`: the series in scope, the number of all series, and the envelope.
+fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, Envelope) {
     let ip = Ipv4Addr::LOCALHOST.into();
     let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
     let scope = Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None };
-    let known = Known::new(&scope, Arc::new(Collectors::new(&["monitoring".to_owned()])));
-    let (mut reader, mut shared, mut raw, mut all) = (Reader::default(), Shared::default(), Vec::new(), 0);
-    let mut from = 0;
-    for to in cuts.iter().copied().chain([bytes.len()]) {
-        let goes_on = reader.take(&bytes[from..to], &mut |element| {
-            all += 1;
-            raw.extend(known.identify(element, &mut shared).ok().map(|(series, _)| series));
+    let index = ScopeIndex::new(&scope, Arc::new(TrustedCollectors::new(&["monitoring".to_owned()])));
+    let (mut parser, mut interner) = (ResponseParser::default(), LabelInterner::default());
+    let (mut raw, mut count) = (Vec::new(), 0);
+    let mut start = 0;
+    for end in cuts.iter().copied().chain([bytes.len()]) {
+        let continues = parser.push(&bytes[start..end], &mut |series| {
+            count += 1;
+            raw.extend(index.identify(series, &mut interner).ok().map(|(series, _)| series));
         });
-        if !goes_on {
+        if !continues {
             break;
         }
-        from = to;
+        start = end;
     }
-    (raw, all, reader.end())
+    (raw, count, parser.finish())
 }
 
 #[test]
-fn fuzz_no_answer_breaks_the_reader_or_gives_an_impossible_sample() {
+fn fuzz_no_answer_breaks_the_parser_or_gives_an_invalid_sample() {
     let input = (damaged(&[WHOLE, SGLANG, REFUSED]), vec(any::<Index>(), 0..4));
     fuzz("prometheus-json", input, |(bytes, cuts)| {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();
-        let (raw, all, envelope) = read(&bytes, &cuts);
-        let (_, at_once, same) = read(&bytes, &[]);
-        prop_assert_eq!(all, at_once, "it matters in which pieces it comes");
-        prop_assert_eq!((envelope.status, envelope.broken), (same.status, same.broken));
+        let (raw, count, envelope) = read(&bytes, &cuts);
+        let (_, count_of_whole, of_whole) = read(&bytes, &[]);
+        prop_assert_eq!(count, count_of_whole, "the chunks must not matter");
+        prop_assert_eq!((envelope.status, envelope.parse_error), (of_whole.status, of_whole.parse_error));
         prop_assert!(envelope.warnings.len() <= 8);
+        let is_valid = |sample: &Sample| sample.value.is_finite() && sample.value >= 0.0;
         for series in &raw {
-            let fits =
-                |text: &Option<Arc<str>>| text.as_deref().is_none_or(|t| t.len() <= 2 * MAX_LABEL_BYTES + 1);
+            let fits = |text: &Option<Arc<str>>| {
+                text.as_deref().is_none_or(|text| text.len() <= 2 * MAX_LABEL_BYTES + 1)
+            };
             prop_assert!(fits(&series.engine) && fits(&series.model));
-            prop_assert!(series.samples.iter().all(|one| one.value.is_finite() && one.value >= 0.0));
+            prop_assert!(series.samples.iter().all(is_valid));
         }
         let merged = merge(raw);
         let engines = merged.series.iter().map(|series| &series.engine);
         prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
         for series in &merged.series {
             prop_assert!(!series.samples.is_empty() && &*series.namespace == "llm");
-            prop_assert!(series.samples.iter().all(|one| one.value.is_finite() && one.value >= 0.0));
+            prop_assert!(series.samples.iter().all(is_valid));
         }
         Ok(())
     });

@@ -1,21 +1,23 @@
-//! Metrics from Prometheus, or what speaks its query API (Thanos, Mimir, VictoriaMetrics).
+//! Metrics from Prometheus, or from another server of its query API (Thanos, Mimir, VictoriaMetrics).
 //!
-//! An evaluation asks once, however many models and variants there are: one range selector over every name that is needed,
-//! which answers with raw samples and their true times. Only when there are more series than `max_series`, or the backend
-//! refuses for size, is the question split by namespace, and a namespace that alone is too much by signal. How many
-//! series there are is counted once a minute.
+//! An evaluation sends one query, however many models and variants there are: a range selector over all metric names that are
+//! needed, which returns raw samples with their true times. Only when there are more than `max_series` series, or the server
+//! rejects the query for its size, it is split by namespace, and a namespace that is still too large by signal. The series are
+//! counted once a minute.
 
-mod answer;
 mod bad_samples;
 mod client;
-mod collectors;
 #[cfg(test)]
 mod fuzz;
-mod labels;
-mod plan;
-mod preflight;
+mod honor_labels;
+mod oversized;
+mod query_plan;
+mod query_result;
+mod response;
+mod scope_index;
 mod settings;
 mod source;
+mod trusted_collectors;
 mod window;
 
 pub use settings::PrometheusSettings;

@@ -1,16 +1,17 @@
-//! How Prometheus is reached and asked.
+//! Settings of the Prometheus source.
 
 use std::fmt;
 use std::time::Duration;
 
 use reqwest::Url;
 
-use crate::collect::bounds::COLLECTION_TIMEOUT;
-use crate::collect::http::{self, TlsSettings};
+use crate::collect::http_client::{self, TlsSettings};
+use crate::collect::limits::COLLECTION_TIMEOUT;
+
 use crate::collect::token::Token;
 use crate::engine::SourceError;
 
-/// How to reach Prometheus and what to ask for.
+/// How to reach and query Prometheus.
 #[derive(Clone)]
 pub struct PrometheusSettings {
     /// Base URL, as in `https://prometheus.monitoring.svc:9090`; a path prefix is kept. With `http`, tokens and
@@ -18,42 +19,41 @@ pub struct PrometheusSettings {
     pub url: String,
     /// Bearer token.
     pub token: Token,
-    /// Trust and client certificate.
+    /// Trusted CAs and client certificate.
     pub tls: TlsSettings,
-    /// The name in the server's certificate, when it isn't the host of `url`.
+    /// The name in the server's certificate, if it is not the host of `url`.
     pub server_name: Option<String>,
     /// Time for one query, from connecting to the last byte.
     pub query_timeout: Duration,
-    /// Time for all queries of a collection; what isn't answered by then is a gap.
+    /// Time for all queries of a collection. Queries without an answer by then are gaps.
     pub deadline: Duration,
-    /// Length of the range selector; longer, up to 10 min, once samples turn out to be far apart.
+    /// Length of the range selector. It becomes longer, up to 10 min, if samples turn out to be far apart.
     pub window: Duration,
-    /// With more series than this, the query is split by namespace and signal.
+    /// Most series of one query. For more, it is split by namespace and signal.
     pub max_series: u64,
-    /// The longest answer to one query, decompressed; what is over is cut off, and a gap says so.
+    /// Most bytes of one answer, decompressed. The rest is cut off, with a gap.
     pub max_body_bytes: usize,
-    /// Scrape targets that may speak for pods of other namespaces, each as `namespace` or `namespace/job`; nobody else may.
+    /// The only scrape targets that may report metrics of pods in other namespaces, each as `namespace` or `namespace/job`.
     pub trusted_collectors: Vec<String>,
-    /// Queries at once while split.
+    /// Most concurrent queries while they are split.
     pub concurrency: usize,
 }
 
 impl PrometheusSettings {
-    /// Well above the 0.7 s that 120,000 series take, and the limit that upstream had.
+    /// Upstream's limit; 120,000 series take 0.7 s.
     pub const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
-    /// The stale threshold (60 s) and one scrape of the usual 15 s: the peaks of 60 s are seen whole, and after a missed
-    /// scrape there are still four samples. Slower scrapes are learned.
+    /// The stale threshold (60 s) and one usual scrape interval (15 s): it contains the 60 s of the peaks, and four samples even
+    /// after a missed scrape. Longer intervals are learned.
     pub const WINDOW: Duration = Duration::from_secs(75);
-    /// About 3,300 engines of 6 series each; 110 ms of Prometheus's time.
+    /// About 3,300 engines of 6 series each. They take 110 ms of Prometheus's time.
     pub const MAX_SERIES: u64 = 20_000;
-    /// One namespace with 20,000 pods has 120,000 series; of 8 samples (2 min at 15 s) of 27 bytes and 400 bytes of
-    /// labels these are 74 MB, where they cannot be counted and are asked for at once; twice that. It is never held as a
-    /// whole.
+    /// Twice the 74 MB of a namespace with 20,000 pods that is queried at once, because its series cannot be counted: 120,000
+    /// series with 400 bytes of labels and 8 samples (2 min at 15 s) of 27 bytes. An answer is never in memory as a whole.
     pub const MAX_BODY_BYTES: usize = 144 * 1024 * 1024;
-    /// A Prometheus answers 20 at once by default (`--query.max-concurrency`); a fifth leaves room for others.
+    /// A fifth of the 20 concurrent queries that Prometheus answers by default (`--query.max-concurrency`).
     pub const CONCURRENCY: usize = 4;
 
-    /// The defaults for the Prometheus at `url`.
+    /// The default settings for the Prometheus at `url`.
     #[must_use]
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -73,10 +73,12 @@ impl PrometheusSettings {
 }
 
 impl fmt::Debug for PrometheusSettings {
-    /// Without the URL's user and password.
+    /// Without user and password of the URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source =
+            parse_url(&self.url).map_or_else(|_| "an unusable Prometheus URL".into(), |url| display(&url));
         f.debug_struct("PrometheusSettings")
-            .field("source", &public_name(&self.url))
+            .field("source", &source)
             .field("token", &self.token)
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
@@ -91,27 +93,23 @@ impl fmt::Debug for PrometheusSettings {
     }
 }
 
-/// The URL of a Prometheus API.
+/// Parses the URL of a Prometheus API.
 ///
 /// # Errors
-/// When it is not one.
+/// When it is not an HTTP URL.
 pub(super) fn parse_url(text: &str) -> Result<Url, SourceError> {
-    // The text isn't quoted: it may hold a password.
-    let wrong =
-        |cause: &str| http::config(format!("the Prometheus URL {cause}; give one like https://host:9090"));
-    let url = Url::parse(text).map_err(|error| wrong(&format!("is not a URL ({error})")))?;
+    // Without the text, which may contain a password.
+    let error = |cause: &str| {
+        http_client::config_error(format!("the Prometheus URL {cause}; give one like https://host:9090"))
+    };
+    let url = Url::parse(text).map_err(|cause| error(&format!("is not a URL ({cause})")))?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
-        return Err(wrong("is neither http nor https"));
+        return Err(error("is neither http nor https"));
     }
     Ok(url)
 }
 
-/// How a URL is shown to people.
-fn public_name(url: &str) -> String {
-    parse_url(url).map_or_else(|_| "an unusable Prometheus URL".into(), |url| display(&url))
-}
-
-/// A URL without user, password and query.
+/// A URL for messages, without user, password and query.
 pub(super) fn display(url: &Url) -> String {
     let mut url = url.clone();
     let _ = url.set_username("");

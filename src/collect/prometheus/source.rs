@@ -1,6 +1,6 @@
-//! The source: counts, asks, splits when it must, and puts the answers together.
+//! Collects from Prometheus: counts the series, queries them, splits queries that are too large, and merges the answers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,152 +10,130 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{Instrument as _, info_span};
 
-use super::answer::Element;
-use super::bad_samples::{Bad, Counted};
+use super::bad_samples::BadSampleCounter;
 use super::client::{QueryClient, QueryError, RequestLimits, Warnings};
-use super::collectors::Collectors;
-use super::labels::{Known, Shared, Unused};
-use super::plan::{self, Batch, Count, Extent};
-use super::preflight::Preflight;
+use super::honor_labels::HonorLabelsCheck;
+use super::oversized::OversizedNamespaces;
+use super::query_plan::{self, PlanInput, RangeQuery, SeriesCount};
+use super::query_result::QueryResult;
+use super::response::QueriedSeries;
+use super::scope_index::ScopeIndex;
 use super::settings::PrometheusSettings;
-use super::window::{Heavy, Window};
-use crate::collect::bounds::{Dropped, Holder, LogOnce, Room};
-use crate::collect::merge::{self, RawSeries};
+use super::trusted_collectors::TrustedCollectors;
+use super::window::RangeWindow;
+use crate::collect::limits::{DroppedSeries, DroppedSeriesLog};
+use crate::collect::merge;
 use crate::collect::round_robin::RoundRobin;
+use crate::collect::series_labels::SeriesLabels as _;
 use crate::collect::signals;
 use crate::engine::{Collected, Gap, MetricSource, Scope, SourceError};
 
-/// How long the query stays split after the backend refused it for size: limits are raised by people, in minutes.
+/// How long queries stay split after the server has rejected one for its size: its limits are raised by people, in minutes.
 const SPLIT_BACKOFF: Duration = Duration::from_secs(300);
 
-/// How long counts stand, while every namespace in scope is in them and nothing was refused: a query may then be larger
-/// than wanted by what came in a minute, and, while split, a namespace that is counted and is now scraped through another
-/// one too is read there a minute later. Counting each time was a quarter of Prometheus's work.
+/// How long counts are used, while they cover the scope and no query has failed. A query may then be larger than intended by what
+/// was added within a minute; and, while queries are split, a counted namespace that begins to be scraped through another one is
+/// read there a minute later. Counting at every evaluation was a quarter of Prometheus's work.
 const MAX_COUNT_AGE: Duration = Duration::from_secs(60);
 
-/// How long is waited for a namespace that was too much by itself while there are others, or twice as long as for these: all wait for
-/// it. Three times what 120,000 series take.
-const HEAVY_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time-out for an oversized namespace while there are others, which have to wait for it, unless twice their time is longer.
+/// Three times what 120,000 series take.
+const OVERSIZED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The usual distance of two scrapes.
+/// The usual scrape interval.
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Reads signals from Prometheus, or what speaks its query API.
+/// Reads signals from Prometheus, or from another server of its query API.
 pub struct PrometheusSource {
     client: Arc<QueryClient>,
     max_series: u64,
-    collectors: Arc<Collectors>,
+    collectors: Arc<TrustedCollectors>,
     concurrency: usize,
-    deadline: Duration,
-    /// Never locked while anything is awaited.
+    timeout: Duration,
+    /// Never locked across an await.
     state: Mutex<State>,
-    log_once: LogOnce,
-    preflight: Preflight,
+    dropped_log: DroppedSeriesLog,
+    honor_labels: HonorLabelsCheck,
 }
 
-/// What one collection leaves for the next.
+/// What a collection leaves for the next one.
 struct State {
-    window: Window,
+    window: RangeWindow,
     split_until: Option<Instant>,
-    /// Nothing is counted before then, because counting was too much.
+    /// Until when series are not counted, because the count failed for its size.
     uncounted_until: Option<Instant>,
-    heavy: Heavy,
-    /// How long the slowest answer took last time, of those that were not too much.
-    slowest: Duration,
-    /// The last whole count.
-    counts: Option<Counts>,
-    /// The namespaces, while split.
+    oversized: OversizedNamespaces,
+    /// The time of the slowest answer of the last collection, without those of oversized namespaces.
+    slowest_answer: Duration,
+    counts: Option<CachedCounts>,
+    /// The order of namespaces while queries are split.
     round_robin: RoundRobin<String>,
-    counted: Counted,
+    bad_samples: BadSampleCounter,
 }
 
-/// What one query gave.
-struct Found {
-    known: Arc<Known>,
-    shared: Shared,
-    raw: Vec<RawSeries>,
-    bad: Vec<Bad>,
-    /// By where the names of namespace and pod are kept (of schedulers and strangers that of the namespace alone), and by
-    /// whether a collector said it: what a pod says of itself needs a place of its own, since it is what counts.
-    rooms: HashMap<(usize, Result<usize, Holder>, bool), Room>,
-    dropped: Dropped,
-}
-
-impl Found {
-    fn new(known: Arc<Known>) -> Self {
-        let (shared, rooms, dropped) = (Shared::default(), HashMap::new(), Dropped::default());
-        Self { known, shared, raw: Vec::new(), bad: Vec::new(), rooms, dropped }
-    }
-
-    fn add(&mut self, element: Element<'_>) {
-        match self.known.identify(element, &mut self.shared) {
-            Ok((series, times)) => {
-                let holder = self.known.holder(&series);
-                let whose = if holder == Holder::Pod { Ok(series.pod.as_ptr().addr()) } else { Err(holder) };
-                let key = (series.namespace.as_ptr().addr(), whose, series.is_relayed);
-                if self.rooms.entry(key).or_default().take(holder, series.text_bytes()) {
-                    self.bad.extend(Bad::of(&series, times));
-                    self.raw.push(series);
-                } else {
-                    self.dropped.add(&series.namespace, &series.pod, 1);
-                    self.shared.forget(series);
-                }
-            }
-            Err(Unused::TooLong { namespace, pod }) => self.dropped.add(&namespace, &pod, 1),
-            Err(Unused::Nobodys) => {}
-        }
-    }
-}
-
-/// How many series there are of what was asked for.
+/// The last complete counts of series.
 #[derive(Clone)]
-struct Counts {
-    counts: Arc<Vec<Count>>,
+struct CachedCounts {
+    counts: Arc<Vec<SeriesCount>>,
     signals: Vec<String>,
     until: Instant,
 }
 
-/// What one evaluation asks with.
+/// The inputs of all queries of one collection.
 struct Round {
-    /// The names of each signal that is asked for, as alternatives of a regular expression.
+    /// For each signal a regular expression that matches its names.
     signals: Vec<String>,
-    known: Arc<Known>,
+    index: Arc<ScopeIndex>,
     limits: RequestLimits,
     window: Duration,
-    /// Values of the `namespace` label that were too much by themselves, and the window for them.
-    heavy: BTreeSet<String>,
-    least: Duration,
-    /// There are namespaces in scope that were not too much.
-    has_light: bool,
+    /// The window for oversized namespaces.
+    min_window: Duration,
+    /// Values of the `namespace` label that are queried separately.
+    oversized: BTreeSet<String>,
+    /// Whether there are other namespaces in scope.
+    has_others: bool,
 }
 
-/// How the queries of one round ended.
-type Answers = Vec<(Batch, Result<(Found, Warnings), QueryError>)>;
+/// A query and its answer.
+struct Answer {
+    query: RangeQuery,
+    result: Result<(QueryResult, Warnings), QueryError>,
+}
+
+impl Answer {
+    /// Whether a smaller query may succeed: this one was rejected for its size, truncated or late.
+    fn may_be_size(&self) -> bool {
+        match &self.result {
+            Ok((_, warnings)) => warnings.is_truncated,
+            Err(error) => error.may_be_size(),
+        }
+    }
+}
 
 impl PrometheusSource {
-    /// A source for these settings. Asks nothing yet.
+    /// A source with these settings. Sends no query yet.
     ///
     /// # Errors
-    /// When the URL, a certificate file or a name can't be used: says which, and what to do.
+    /// When the URL, a certificate file or a name is unusable.
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
         Ok(Self {
             client: Arc::new(QueryClient::new(settings)?),
             max_series: settings.max_series,
-            collectors: Arc::new(Collectors::new(&settings.trusted_collectors)),
+            collectors: Arc::new(TrustedCollectors::new(&settings.trusted_collectors)),
             concurrency: settings.concurrency.max(1),
-            deadline: settings.deadline,
+            timeout: settings.deadline,
             state: Mutex::new(State {
-                window: Window::new(settings.window),
+                window: RangeWindow::new(settings.window),
                 split_until: None,
                 uncounted_until: None,
-                heavy: Heavy::default(),
-                slowest: Duration::ZERO,
+                oversized: OversizedNamespaces::default(),
+                slowest_answer: Duration::ZERO,
                 counts: None,
                 round_robin: RoundRobin::default(),
-                counted: Counted::default(),
+                bad_samples: BadSampleCounter::default(),
             }),
-            log_once: LogOnce::default(),
-            preflight: Preflight::default(),
+            dropped_log: DroppedSeriesLog::default(),
+            honor_labels: HonorLabelsCheck::default(),
         })
     }
 
@@ -163,283 +141,275 @@ impl PrometheusSource {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
-        let heavy = self.state.lock().heavy.namespaces(Instant::now());
-        let least = self.state.lock().window.least();
+        let oversized = self.state.lock().oversized.namespaces(Instant::now());
+        let min_window = self.state.lock().window.min();
         let round = Round {
-            has_light: scope.namespaces.iter().any(|name| !heavy.contains(name)),
-            signals: signals::alternatives(scope.needs.as_ref().map(|needs| &needs.signals)),
-            known: Arc::new(Known::new(scope, self.collectors.clone())),
-            limits: self.client.limits(self.deadline).await?,
+            signals: signals::name_patterns(scope.needs.as_ref().map(|needs| &needs.signals)),
+            index: Arc::new(ScopeIndex::new(scope, self.collectors.clone())),
+            limits: self.client.limits(self.timeout).await?,
             window: self.window(scope),
-            heavy,
-            least,
+            min_window,
+            has_others: scope.namespaces.iter().any(|name| !oversized.contains(name)),
+            oversized,
         };
-        self.state.lock().round_robin.start(|namespace| scope.namespaces.contains(namespace));
+        self.state.lock().round_robin.start_round(|namespace| scope.namespaces.contains(namespace));
         let (counts, warnings) = match self.counts(&round, scope).await {
             Ok(counted) => counted,
-            Err(error) if error.is_too_much() => {
+            Err(error) if error.may_be_size() => {
                 self.state.lock().uncounted_until = Some(Instant::now() + SPLIT_BACKOFF);
-                self.split(error.into_source().message.as_str());
+                self.split_from_now(error.into_source().message.as_str());
                 (Arc::default(), Warnings::default())
             }
             Err(error) => return Err(error.into_source()),
         };
-        let extent = self.extent(&round, scope);
-        let answers = self.ask(&round, self.plan(&counts, &extent)).await;
-        let answers = self.ask_again_in_parts(&round, answers, &counts, &extent).await;
-        if answers.iter().any(|(_, answer)| is_too_much(answer) || answer.is_err()) {
+        let input = PlanInput {
+            scope: &scope.namespaces,
+            signals: &round.signals,
+            max_series: self.max_series,
+            collectors: &self.collectors,
+            oversized: &round.oversized,
+        };
+        let queries = if self.is_split() {
+            query_plan::plan_by_namespace(&counts, &input)
+        } else {
+            query_plan::plan(&counts, &input)
+        };
+        let answers = self.send(&round, queries).await;
+        let answers = self.repeat_in_parts(&round, answers, &counts, &input).await;
+        if answers.iter().any(|answer| answer.may_be_size() || answer.result.is_err()) {
             self.state.lock().counts = None;
         }
-        self.note_heavy(&answers);
-        let collected = self.put_together(answers, warnings.reasons, scope).await;
+        self.remember_oversized(&answers);
+        let collected = self.combine(answers, warnings.reasons, scope).await;
         if let Ok(collected) = &collected {
             self.state.lock().window.learn(&collected.series, Instant::now());
         }
         collected
     }
 
-    /// How many series there are: the last count while it stands, else a new one.
-    async fn counts(&self, round: &Round, scope: &Scope) -> Result<(Arc<Vec<Count>>, Warnings), QueryError> {
+    /// The number of series: the last count while it is valid, else a new one.
+    async fn counts(
+        &self,
+        round: &Round,
+        scope: &Scope,
+    ) -> Result<(Arc<Vec<SeriesCount>>, Warnings), QueryError> {
         if self.state.lock().uncounted_until.is_some_and(|until| Instant::now() < until) {
             return Ok((Arc::default(), Warnings::default()));
         }
-        let standing = self.state.lock().counts.clone().filter(|standing| {
-            let same = standing.signals == round.signals && Instant::now() < standing.until;
-            same && plan::all_counted(&standing.counts, &scope.namespaces, &self.collectors)
+        let cached = self.state.lock().counts.clone().filter(|cached| {
+            cached.signals == round.signals
+                && Instant::now() < cached.until
+                && query_plan::covers_scope(&cached.counts, &scope.namespaces, &self.collectors)
         });
-        if let Some(Counts { counts, .. }) = standing {
+        if let Some(CachedCounts { counts, .. }) = cached {
             return Ok((counts, Warnings::default()));
         }
         let (counts, warnings) = self.count(round, scope).await?;
         let counts = Arc::new(counts);
-        let stands = warnings.reasons.is_empty().then(|| Counts {
+        self.state.lock().counts = warnings.reasons.is_empty().then(|| CachedCounts {
             counts: counts.clone(),
             signals: round.signals.clone(),
             until: Instant::now() + MAX_COUNT_AGE,
         });
-        self.state.lock().counts = stands;
         Ok((counts, warnings))
     }
 
-    /// Every batch of several namespaces that was too much, again in its smallest parts; what the others gave is kept. One
-    /// namespace of long labels or of slow series so costs only itself.
-    async fn ask_again_in_parts(
+    /// Splits each query for several namespaces that may have been too large, and sends its parts. A namespace with long labels or
+    /// slow series thus affects only itself.
+    async fn repeat_in_parts(
         &self,
         round: &Round,
-        answers: Answers,
-        counts: &[Count],
-        extent: &Extent<'_>,
-    ) -> Answers {
-        let (mut kept, mut again, mut why) = (Answers::new(), Vec::new(), None);
-        for (batch, answer) in answers {
-            match plan::alone(&batch, counts, extent).filter(|_| is_too_much(&answer)) {
-                None => kept.push((batch, answer)),
-                Some(parts) => {
-                    again.extend(parts);
-                    why = why.or(match answer {
-                        Ok((_, warnings)) => {
-                            warnings.reasons.into_iter().next().map(|reason| (reason, false))
-                        }
-                        Err(error) => {
-                            let is_limit = matches!(error, QueryError::Limit(_));
-                            Some((error.into_source().message, is_limit))
-                        }
-                    });
+        answers: Vec<Answer>,
+        counts: &[SeriesCount],
+        input: &PlanInput<'_>,
+    ) -> Vec<Answer> {
+        let (mut final_answers, mut parts, mut first_cause) = (Vec::new(), Vec::new(), None);
+        for answer in answers {
+            let split =
+                answer.may_be_size().then(|| query_plan::split(&answer.query, counts, input)).flatten();
+            let Some(split) = split else {
+                final_answers.push(answer);
+                continue;
+            };
+            parts.extend(split);
+            let cause = match answer.result {
+                Ok((_, warnings)) => warnings.reasons.into_iter().next().map(|reason| (reason, false)),
+                Err(error) => {
+                    let is_size = matches!(error, QueryError::TooLarge(_));
+                    Some((error.into_source().message, is_size))
                 }
-            }
+            };
+            first_cause = first_cause.or(cause);
         }
-        if again.is_empty() {
-            return kept;
+        if parts.is_empty() {
+            return final_answers;
         }
-        let parts = self.ask(round, again).await;
-        // Where nothing answers, nothing is gained by asking more often.
-        if let Some((why, is_limit)) = why
-            && (is_limit || parts.iter().any(|(_, part)| part.is_ok()))
+        let parts = self.send(round, parts).await;
+        // If no part is answered either, size was not the cause, and more queries would not help.
+        if let Some((cause, is_size)) = first_cause
+            && (is_size || parts.iter().any(|part| part.result.is_ok()))
         {
-            self.split(&why);
+            self.split_from_now(&cause);
         }
-        kept.extend(parts);
-        kept
+        final_answers.extend(parts);
+        final_answers
     }
 
-    /// Remembers the namespaces that were too much by themselves.
-    fn note_heavy(&self, answers: &Answers) {
-        let heavy = &mut self.state.lock().heavy;
-        for (batch, _) in answers.iter().filter(|(_, answer)| is_too_much(answer)) {
-            if let Some(label) = batch.labels.first().filter(|_| batch.labels.len() == 1) {
-                heavy.note(label, Instant::now());
+    /// Remembers the namespaces whose query may have been too large although it was for that namespace only.
+    fn remember_oversized(&self, answers: &[Answer]) {
+        let oversized = &mut self.state.lock().oversized;
+        for Answer { query, .. } in answers.iter().filter(|answer| answer.may_be_size()) {
+            if let Some(label) = query.labels.first().filter(|_| query.labels.len() == 1) {
+                oversized.add(label, Instant::now());
             }
         }
     }
 
-    fn extent<'a>(&'a self, round: &'a Round, scope: &'a Scope) -> Extent<'a> {
-        Extent {
-            scope: &scope.namespaces,
-            signals: &round.signals,
-            max_series: self.max_series,
-            collectors: &self.collectors,
-            heavy: &round.heavy,
-        }
-    }
-
-    /// As long as the samples' distance wants it, and as long as decisions look back, with a scrape to spare.
+    /// As long as the scrape interval requires, and as long as decisions look back plus one scrape.
     fn window(&self, scope: &Scope) -> Duration {
-        let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
-        let looked =
-            if looked > 0.0 { Duration::from_secs_f64(looked) + SCRAPE_INTERVAL } else { Duration::ZERO };
-        self.state.lock().window.length(looked)
-    }
-
-    fn plan(&self, counts: &[Count], extent: &Extent<'_>) -> Vec<Batch> {
-        if self.is_split() { plan::by_namespace(counts, extent) } else { plan::batches(counts, extent) }
+        let needed = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
+        let needed =
+            if needed > 0.0 { Duration::from_secs_f64(needed) + SCRAPE_INTERVAL } else { Duration::ZERO };
+        self.state.lock().window.length(needed)
     }
 
     fn is_split(&self) -> bool {
         self.state.lock().split_until.is_some_and(|until| Instant::now() < until)
     }
 
-    fn split(&self, why: &str) {
-        tracing::warn!(error = why, "asking by namespace for the next minutes");
-        self.state.lock().split_until = Some(Instant::now() + SPLIT_BACKOFF);
-        self.state.lock().counts = None;
+    fn split_from_now(&self, cause: &str) {
+        tracing::warn!(error = cause, "queries are split by namespace for the next minutes");
+        let mut state = self.state.lock();
+        state.split_until = Some(Instant::now() + SPLIT_BACKOFF);
+        state.counts = None;
     }
 
-    async fn count(&self, round: &Round, scope: &Scope) -> Result<(Vec<Count>, Warnings), QueryError> {
-        let add = |counts: &mut Vec<Count>, element: Element<'_>| {
+    async fn count(&self, round: &Round, scope: &Scope) -> Result<(Vec<SeriesCount>, Warnings), QueryError> {
+        let add = |counts: &mut Vec<SeriesCount>, element: QueriedSeries<'_>| {
             let label = |name| element.labels.get(name).unwrap_or_default().to_owned();
-            // Counts are small whole numbers; what isn't one counts as nothing.
-            let series = element.points.first().map_or(0, |count| count.value as u64);
+            // Counts are small whole numbers. The cast saturates: NaN and negative values become 0.
+            let series = element.samples.first().map_or(0, |count| count.value as u64);
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
-            counts.push(Count { namespace, exported_namespace, series });
+            counts.push(SeriesCount { namespace, exported_namespace, series });
         };
-        let query = plan::count_query(&round.signals.join("|"), &scope.namespaces, &self.collectors);
+        let query = query_plan::count_query(&round.signals.join("|"), &scope.namespaces, &self.collectors);
         let span = info_span!("prometheus_count", source = self.client.name());
-        let (counts, warnings) =
-            self.client.query(&query, &round.limits.first_half(), Vec::new(), add).instrument(span).await?;
-        Ok((counts, warnings))
+        self.client.query(&query, &round.limits.first_half(), Vec::new(), add).instrument(span).await
     }
 
-    async fn ask(&self, round: &Round, mut batches: Vec<Batch>) -> Answers {
+    async fn send(&self, round: &Round, mut queries: Vec<RangeQuery>) -> Vec<Answer> {
         {
             let round_robin = &self.state.lock().round_robin;
-            batches.sort_by_key(|batch| {
-                batch.concerns.iter().flatten().map(|name| round_robin.place(name)).max().unwrap_or_default()
+            queries.sort_by_key(|query| {
+                query.affected.iter().flatten().map(|name| round_robin.place(name)).max().unwrap_or_default()
             });
         }
-        let query = |batch: Batch| async move {
-            let is_heavy = !batch.labels.is_disjoint(&round.heavy);
-            let query = batch.query(if is_heavy { round.least } else { round.window });
-            let limits = self.limits_for(round, &batch, is_heavy);
+        let send = |query: RangeQuery| async move {
+            let is_oversized = !query.labels.is_disjoint(&round.oversized);
+            let promql = query.promql(if is_oversized { round.min_window } else { round.window });
+            let limits = self.query_limits(round, &query, is_oversized);
             let span = info_span!(
                 "prometheus_query",
                 source = self.client.name(),
-                namespaces = batch.concerns.as_ref().map_or(0, BTreeSet::len)
+                namespaces = query.affected.as_ref().map_or(0, BTreeSet::len)
             );
-            let (found, started) = (Found::new(Arc::clone(&round.known)), Instant::now());
-            let answer = self.client.query(&query, &limits, found, Found::add).instrument(span).await;
-            let took = (answer.is_ok() && !is_heavy).then(|| started.elapsed());
-            (took, (batch, answer))
+            let (empty, started) = (QueryResult::new(Arc::clone(&round.index)), Instant::now());
+            let result = self.client.query(&promql, &limits, empty, QueryResult::add).instrument(span).await;
+            let duration = (result.is_ok() && !is_oversized).then(|| started.elapsed());
+            (duration, Answer { query, result })
         };
         let answers: Vec<_> =
-            stream::iter(batches).map(query).buffer_unordered(self.concurrency).collect().await;
-        let (took, answers): (Vec<Option<Duration>>, Answers) = answers.into_iter().unzip();
-        if let Some(slowest) = took.into_iter().flatten().max() {
-            self.state.lock().slowest = slowest;
+            stream::iter(queries).map(send).buffer_unordered(self.concurrency).collect().await;
+        let (durations, answers): (Vec<Option<Duration>>, Vec<Answer>) = answers.into_iter().unzip();
+        if let Some(slowest) = durations.into_iter().flatten().max() {
+            self.state.lock().slowest_answer = slowest;
         }
-        self.note_answered(&answers);
+        self.record_answers(&answers);
         answers
     }
 
-    /// How long an answer is waited for: one that can be asked for in parts leaves time for these, and one that was too much before
-    /// does not hold all others up.
-    fn limits_for(&self, round: &Round, batch: &Batch, is_heavy: bool) -> RequestLimits {
-        if batch.labels.len() > 1 {
+    /// The limits of one query: one that can be split leaves time for its parts, and one for an oversized namespace does not keep
+    /// all others waiting.
+    fn query_limits(&self, round: &Round, query: &RangeQuery, is_oversized: bool) -> RequestLimits {
+        if query.labels.len() > 1 {
             return round.limits.first_half();
         }
-        let longest = if is_heavy && round.has_light {
-            HEAVY_TIMEOUT.max(self.state.lock().slowest * 2)
+        let timeout = if is_oversized && round.has_others {
+            OVERSIZED_TIMEOUT.max(self.state.lock().slowest_answer * 2)
         } else {
             Duration::MAX
         };
-        round.limits.within(longest)
+        round.limits.within(timeout)
     }
 
-    /// A namespace of which any part was not answered counts as silent; of several that were asked for together nobody knows
-    /// which one it is.
-    fn note_answered(&self, answers: &Answers) {
-        let judged = answers.iter().filter(|(batch, answer)| match answer {
+    /// Records which namespaces were answered. A namespace of which any part was not answered counts as silent. When a query for
+    /// several namespaces fails, it is unknown which of them is the cause.
+    fn record_answers(&self, answers: &[Answer]) {
+        let known = answers.iter().filter(|answer| match answer.result {
             Ok(_) => true,
-            Err(QueryError::Unasked(_)) => false,
-            Err(_) => batch.labels.len() == 1,
+            Err(QueryError::NotSent(_)) => false,
+            Err(_) => answer.query.labels.len() == 1,
         });
-        let (answered, silent): (Vec<_>, Vec<_>) = judged.partition(|(_, answer)| answer.is_ok());
+        let (answered, silent): (Vec<_>, Vec<_>) = known.partition(|answer| answer.result.is_ok());
         let round_robin = &mut self.state.lock().round_robin;
-        for (batch, answer) in answered.into_iter().chain(silent) {
-            for namespace in batch.concerns.iter().flatten() {
-                round_robin.note(namespace.clone(), answer.is_ok());
+        for Answer { query, result } in answered.into_iter().chain(silent) {
+            for namespace in query.affected.iter().flatten() {
+                round_robin.record(namespace.clone(), result.is_ok());
             }
         }
     }
 
-    async fn put_together(
+    async fn combine(
         &self,
-        answers: Answers,
+        answers: Vec<Answer>,
         warnings: Vec<String>,
         scope: &Scope,
     ) -> Result<Collected, SourceError> {
         let mut collected = Collected::default();
-        let (mut raw, mut dropped) = (Vec::new(), Dropped::default());
+        let (mut raw, mut dropped) = (Vec::new(), DroppedSeries::default());
         let mut reasons: Vec<(Option<BTreeSet<String>>, String)> =
             warnings.into_iter().map(|warning| (None, warning)).collect();
-        let (mut answered, mut first_error) = (answers.is_empty(), None);
-        for (batch, answer) in answers {
-            match answer {
-                Ok((mut found, partial)) => {
-                    answered = true;
-                    // Parts that are missing in an answer would look like a counter that fell.
-                    let is_cut = !partial.reasons.is_empty();
-                    found.raw.iter_mut().for_each(|series| series.part.is_cut = is_cut);
-                    raw.extend(found.raw);
-                    dropped.extend(found.dropped);
-                    collected.bad_samples += self.state.lock().counted.count(found.bad);
+        let (mut is_answered, mut first_error) = (answers.is_empty(), None);
+        for Answer { query, result } in answers {
+            match result {
+                Ok((mut result, warnings)) => {
+                    is_answered = true;
+                    // In an incomplete answer, missing parts of a counter would look like a drop.
+                    let is_truncated = !warnings.reasons.is_empty();
+                    result.raw.iter_mut().for_each(|series| series.part.is_truncated = is_truncated);
+                    raw.extend(result.raw);
+                    dropped.extend(result.dropped);
+                    collected.bad_samples += self.state.lock().bad_samples.count_new(result.bad_samples);
                     reasons
-                        .extend(partial.reasons.into_iter().map(|reason| (batch.concerns.clone(), reason)));
+                        .extend(warnings.reasons.into_iter().map(|reason| (query.affected.clone(), reason)));
                 }
                 Err(error) => {
                     let error = error.into_source();
-                    reasons.push((batch.concerns, error.message.clone()));
+                    reasons.push((query.affected, error.message.clone()));
                     first_error.get_or_insert(error);
                 }
             }
         }
-        if let Some(error) = first_error.filter(|_| !answered) {
+        if let Some(error) = first_error.filter(|_| !is_answered) {
             return Err(error);
         }
         let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
         let merged =
-            merged.map_err(|error| self.client.failed("decode", &error.to_string(), "report this"))?;
+            merged.map_err(|error| self.client.error("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
-        dropped.extend(merged.hand_over(&mut collected));
-        self.log_once.log(&dropped);
+        dropped.extend(merged.add_to(&mut collected));
+        self.dropped_log.log(&dropped);
         collected.dropped_series = dropped.count();
         collected.gaps.extend(dropped.gaps());
         Ok(collected)
     }
 }
 
-/// Whether asking for less may help: the answer was refused, cut or late.
-fn is_too_much<T>(answer: &Result<(T, Warnings), QueryError>) -> bool {
-    match answer {
-        Ok((_, warnings)) => warnings.cut,
-        Err(error) => error.is_too_much(),
-    }
-}
-
-/// One gap a namespace and reason; what concerns all is said once.
+/// A gap for each affected namespace and reason, or one gap where all namespaces in scope are affected.
 fn gaps(reasons: Vec<(Option<BTreeSet<String>>, String)>, scope: &Scope) -> Vec<Gap> {
     let mut gaps: Vec<Gap> = Vec::new();
-    for (concerns, reason) in reasons {
-        match concerns.filter(|names| *names != scope.namespaces) {
+    for (affected, reason) in reasons {
+        match affected.filter(|names| *names != scope.namespaces) {
             None => gaps.push(Gap { namespace: None, reason }),
             Some(names) => {
                 gaps.extend(
@@ -448,7 +418,7 @@ fn gaps(reasons: Vec<(Option<BTreeSet<String>>, String)>, scope: &Scope) -> Vec<
             }
         }
     }
-    gaps.sort_by(|a, b| (&a.namespace, &a.reason).cmp(&(&b.namespace, &b.reason)));
+    gaps.sort_by(|left, right| (&left.namespace, &left.reason).cmp(&(&right.namespace, &right.reason)));
     gaps.dedup();
     gaps
 }
@@ -457,7 +427,7 @@ impl MetricSource for PrometheusSource {
     fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
         let read = async move {
             let collected = self.read(scope).await;
-            self.preflight.after(collected.is_ok(), &self.client);
+            self.honor_labels.start_if_due(collected.is_ok(), &self.client);
             collected
         };
         read.boxed()

@@ -1,27 +1,27 @@
-//! One pod's answer: asked within its time, capped, in whole lines. Not here: what the lines mean.
+//! Fetches the metrics page of one pod, up to a limit, as complete lines.
 
 use std::net::SocketAddr;
 
 use http::{HeaderValue, header};
 
 use super::settings::ScrapeSettings;
-use crate::collect::http as edge;
+use crate::collect::http_client;
 use crate::collect::token::{Bearer, Token};
 use crate::engine::{Endpoint, SourceError};
 
-/// OpenMetrics first, because its end mark shows a cut answer; everything speaks one of the two.
+/// OpenMetrics is preferred, because its end mark reveals truncation. Every exporter supports one of the two.
 const ACCEPT: &str = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
 
-/// What a pod answered.
-pub(super) struct Page {
+/// The page of a pod.
+pub(super) struct FetchedPage {
     pub(super) content_type: String,
-    /// Whole lines only.
+    /// Complete lines.
     pub(super) body: Vec<u8>,
-    /// Why the answer ended early.
-    pub(super) cut: Option<String>,
+    /// Why it is truncated, if it is.
+    pub(super) truncation: Option<String>,
 }
 
-/// Asks pods.
+/// Fetches pages.
 pub(super) struct Fetcher {
     client: reqwest::Client,
     scheme: String,
@@ -35,19 +35,23 @@ impl Fetcher {
         let https = match settings.scheme.as_str() {
             "https" => true,
             "http" => false,
-            other => {
-                return Err(edge::config(format!("the scrape scheme {other:?} is neither http nor https")));
+            scheme => {
+                return Err(http_client::config_error(format!(
+                    "the scrape scheme {scheme:?} is neither http nor https"
+                )));
             }
         };
         if !https && !matches!(settings.token, Token::None) {
             tracing::warn!(
-                "pods are read over plain http: the scrape token is withheld; use https to send it"
+                "pods are read over plain http, so that the scrape token is not sent; use https to send it"
             );
         }
-        let client =
-            edge::builder(&settings.tls, https)?.timeout(settings.timeout).build().map_err(|error| {
-                let cause = edge::root_cause(&error);
-                edge::config(format!(
+        let client = http_client::client_builder(&settings.tls, https)?
+            .timeout(settings.timeout)
+            .build()
+            .map_err(|error| {
+                let cause = http_client::root_cause(&error);
+                http_client::config_error(format!(
                     "cannot set up TLS for scraping: {cause}; check its CA and client certificate"
                 ))
             })?;
@@ -60,27 +64,28 @@ impl Fetcher {
         })
     }
 
-    /// The credentials of now; none over plain http.
+    /// The current credentials; none over plain http.
     pub(super) async fn authorization(&self) -> Result<Option<HeaderValue>, SourceError> {
         match &self.bearer {
             None => Ok(None),
-            Some(bearer) => {
-                bearer.header().await.map_err(|error| edge::config(format!("scraping pods: {error}")))
-            }
+            Some(bearer) => bearer
+                .header()
+                .await
+                .map_err(|error| http_client::config_error(format!("scraping pods: {error}"))),
         }
     }
 
-    /// Where a pod's metrics are.
+    /// The URL of a pod's metrics.
     pub(super) fn url(&self, endpoint: &Endpoint) -> String {
         format!("{}://{}{}", self.scheme, SocketAddr::new(endpoint.ip, endpoint.port), self.path)
     }
 
-    /// One pod's answer; the error is the cause in words.
-    pub(super) async fn get(
+    /// Fetches the page of a pod, or says why it cannot.
+    pub(super) async fn fetch(
         &self,
         endpoint: &Endpoint,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Page, String> {
+    ) -> Result<FetchedPage, String> {
         let mut request = self.client.get(self.url(endpoint)).header(header::ACCEPT, ACCEPT);
         if let Some(value) = authorization {
             request = request.header(header::AUTHORIZATION, value.clone());
@@ -91,22 +96,23 @@ impl Fetcher {
         }
         let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
-        let (mut body, cut) = self.body(&mut response).await;
-        if cut.is_some() {
-            // What follows the last line end may be half a number.
+        let (mut body, truncation) = self.read_body(&mut response).await;
+        if truncation.is_some() {
+            // The last line may end within a number.
             body.truncate(body.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1));
         }
-        Ok(Page { content_type, body, cut })
+        Ok(FetchedPage { content_type, body, truncation })
     }
 
-    async fn body(&self, response: &mut reqwest::Response) -> (Vec<u8>, Option<String>) {
+    /// The body, and why it is truncated, if it is.
+    async fn read_body(&self, response: &mut reqwest::Response) -> (Vec<u8>, Option<String>) {
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) => {
-                    let room = self.max_body_bytes - body.len();
-                    body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
-                    if chunk.len() > room {
+                    let remaining = self.max_body_bytes - body.len();
+                    body.extend_from_slice(chunk.get(..remaining).unwrap_or(&chunk));
+                    if chunk.len() > remaining {
                         return (
                             body,
                             Some(format!("its answer is longer than {} bytes", self.max_body_bytes)),
@@ -121,8 +127,8 @@ impl Fetcher {
 }
 
 fn cause(error: &reqwest::Error) -> String {
-    match edge::kind(error) {
+    match http_client::error_kind(error) {
         "timeout" => "no answer in time".into(),
-        _ => edge::root_cause(error),
+        _ => http_client::root_cause(error),
     }
 }

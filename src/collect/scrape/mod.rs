@@ -1,13 +1,13 @@
-//! Metrics straight from the serving pods, without a Prometheus: every evaluation reads each pod's `/metrics` once and
-//! keeps the last minutes of samples in memory. The embedded default.
+//! Metrics directly from the serving pods, without Prometheus, which is the default: every evaluation reads each pod's `/metrics`
+//! once, and the samples of the last minutes are kept in memory.
 
 mod fetch;
 #[cfg(test)]
 mod fuzz;
+mod history;
+mod parse;
 mod settings;
 mod source;
-mod text;
-mod window;
 
 pub use settings::ScrapeSettings;
 pub use source::ScrapeSource;

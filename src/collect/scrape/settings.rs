@@ -1,12 +1,12 @@
-//! How pods are read.
+//! Settings of the scrape source.
 
 use std::time::Duration;
 
-use crate::collect::bounds::COLLECTION_TIMEOUT;
-use crate::collect::http::TlsSettings;
+use crate::collect::http_client::TlsSettings;
+use crate::collect::limits::COLLECTION_TIMEOUT;
 use crate::collect::token::Token;
 
-/// How to read pods.
+/// How to scrape pods.
 #[derive(Debug, Clone)]
 pub struct ScrapeSettings {
     /// `http` or `https`.
@@ -15,30 +15,31 @@ pub struct ScrapeSettings {
     pub path: String,
     /// Bearer token; only sent over `https`.
     pub token: Token,
-    /// Trust and client certificate, for `https`.
+    /// Trusted CAs and client certificate, for `https`.
     pub tls: TlsSettings,
     /// Time for one pod, from connecting to the last byte.
     pub timeout: Duration,
-    /// Time for all pods of a collection; pods that weren't read by then are a gap.
+    /// Time for all pods of a collection. Pods that have not been read by then are a gap.
     pub deadline: Duration,
-    /// Pods read at once.
+    /// Most pods that are read concurrently.
     pub concurrency: usize,
-    /// The longest answer of one pod, decompressed; what is over is cut off, and a gap says so.
+    /// Most bytes of one page, decompressed. The rest is cut off, with a gap.
     pub max_body_bytes: usize,
     /// How long samples are kept.
     pub window: Duration,
 }
 
 impl ScrapeSettings {
-    /// A pod renders its metrics in milliseconds; one that needs a second is in trouble, and its age will tell.
+    /// A pod renders its metrics within milliseconds. The samples of one that takes longer than a second get older, and decisions
+    /// take that into account.
     pub const TIMEOUT: Duration = Duration::from_secs(1);
-    /// 1,000 pods of 10 ms are done in a third of a second, with 32 sockets.
+    /// 1,000 pods that take 10 ms each are read in a third of a second.
     pub const CONCURRENCY: usize = 32;
-    /// A busy vLLM exposes 100–300 KiB; all 32 at once at the limit are 128 MiB.
+    /// A busy vLLM exposes 100–300 KiB. 32 concurrent pages of this size take 128 MiB.
     pub const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
     /// The stale threshold (60 s) and one interval of up to 60 s.
     pub const WINDOW: Duration = Duration::from_secs(120);
-    /// Samples kept of one series: 2 min at one a second, which is as often as evaluations may follow each other.
+    /// Most samples of one series: 2 min at one a second, the shortest interval between evaluations.
     pub const MAX_SAMPLES: usize = 120;
 }
 

@@ -1,5 +1,5 @@
-//! The source: reads every pod in scope once, remembers, and answers with everything that is remembered. A pod that
-//! doesn't answer is no error: its samples grow old with their true times, and `core::quality` sees that.
+//! The scrape source: reads every pod in scope once, and returns all samples of the last minutes. A pod that does not answer is no
+//! error: its samples get older, and `wva_core::quality` judges their age.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, debug_span, info_span};
 
 use super::fetch::Fetcher;
+use super::history::PodHistory;
+use super::parse;
 use super::settings::ScrapeSettings;
-use super::text;
-use super::window::Window;
-use crate::collect::bounds::LogOnce;
+use crate::collect::limits::DroppedSeriesLog;
 use crate::collect::merge;
 use crate::collect::round_robin::RoundRobin;
 use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
@@ -27,158 +27,163 @@ pub struct ScrapeSource {
     fetcher: Fetcher,
     clock: Arc<dyn Clock>,
     concurrency: usize,
-    deadline: Duration,
+    timeout: Duration,
     window: Duration,
-    memory: Mutex<BTreeMap<Endpoint, Window>>,
-    log_once: LogOnce,
-    /// One round at a time, so that no pod is read twice at once.
-    round: tokio::sync::Mutex<RoundRobin<Endpoint>>,
+    histories: Mutex<BTreeMap<Endpoint, PodHistory>>,
+    dropped_log: DroppedSeriesLog,
+    /// Locked during a collection, so that no pod is read twice at once.
+    round_robin: tokio::sync::Mutex<RoundRobin<Endpoint>>,
 }
 
-/// What one pod's answer was worth.
+/// The scrape of one pod.
 #[derive(Default)]
-struct Visit {
+struct PodScrape {
     bad_samples: u64,
-    /// Series of its page that are beyond what is kept of a pod.
+    /// The number of samples beyond the limits of a pod.
     dropped: u64,
-    /// Why nothing was read.
-    failed: Option<String>,
-    /// Why not everything was read.
-    cut: Option<String>,
-    /// The round was over before it was read.
-    unread: bool,
+    /// Why the pod could not be read.
+    failure: Option<String>,
+    /// Why its page is truncated, if it is.
+    truncation: Option<String>,
+    /// Whether the time of the collection was over before the pod was read.
+    is_out_of_time: bool,
 }
 
 impl ScrapeSource {
-    /// A source for these settings. `clock` stamps the samples. Reads nothing yet.
+    /// A source with these settings, which reads nothing yet. `clock` gives samples their time.
     ///
     /// # Errors
-    /// When the scheme or a certificate file can't be used: says which, and what to do.
+    /// When the scheme or a certificate file is unusable.
     pub fn new(settings: &ScrapeSettings, clock: Arc<dyn Clock>) -> Result<Self, SourceError> {
         Ok(Self {
             fetcher: Fetcher::new(settings)?,
             clock,
-            deadline: settings.deadline,
+            timeout: settings.deadline,
             concurrency: settings.concurrency.max(1),
             window: settings.window,
-            memory: Mutex::new(BTreeMap::new()),
-            log_once: LogOnce::default(),
-            round: tokio::sync::Mutex::default(),
+            histories: Mutex::new(BTreeMap::new()),
+            dropped_log: DroppedSeriesLog::default(),
+            round_robin: tokio::sync::Mutex::default(),
         })
     }
 
     async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
-        let until = Instant::now() + self.deadline;
-        let mut turns = self.round.lock().await;
+        let deadline = Instant::now() + self.timeout;
+        let mut round_robin = self.round_robin.lock().await;
         let endpoints: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
-        self.memory.lock().retain(|endpoint, _| endpoints.contains(endpoint));
+        self.histories.lock().retain(|endpoint, _| endpoints.contains(endpoint));
         let authorization = self.fetcher.authorization().await?;
-        turns.start(|endpoint| endpoints.contains(endpoint));
-        let visit = |endpoint| {
-            let visit = self.visit_until(until, endpoint, authorization.as_ref());
-            visit.map(move |visit| (endpoint, visit)).instrument(debug_span!("scrape", pod = endpoint.pod))
+        round_robin.start_round(|endpoint| endpoints.contains(endpoint));
+        let scrape = |endpoint| {
+            let scrape = self.scrape_until(deadline, endpoint, authorization.as_ref());
+            scrape.map(move |scrape| (endpoint, scrape)).instrument(debug_span!("scrape", pod = endpoint.pod))
         };
-        let visits: Vec<_> = in_turn(endpoints, &turns).into_iter().map(visit).collect();
-        let visits: Vec<(&Endpoint, Visit)> =
-            stream::iter(visits).buffer_unordered(self.concurrency).collect().await;
-        for (endpoint, visit) in visits.iter().filter(|(_, visit)| !visit.unread) {
-            turns.note((*endpoint).clone(), visit.failed.is_none());
+        let scrapes: Vec<_> = in_order(endpoints, &round_robin).into_iter().map(scrape).collect();
+        let scrapes: Vec<(&Endpoint, PodScrape)> =
+            stream::iter(scrapes).buffer_unordered(self.concurrency).collect().await;
+        for (endpoint, scrape) in scrapes.iter().filter(|(_, scrape)| !scrape.is_out_of_time) {
+            round_robin.record((*endpoint).clone(), scrape.failure.is_none());
         }
-        let remembered = self.remembered(scope);
-        // Away from the threads that wait for sockets: thousands of pods are tens of milliseconds.
-        let merged = tokio::task::spawn_blocking(move || merge::merge(remembered)).await;
+        let raw = self.series(scope);
+        // Not on the threads that serve sockets: thousands of pods take tens of milliseconds.
+        let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
         let merged = merged.map_err(|error| SourceError {
             kind: "decode",
             message: format!("scraping pods: {error}; report this"),
         })?;
-        let gaps = self.gaps(&visits);
-        let bad_samples = visits.iter().map(|(_, visit)| visit.bad_samples).sum();
+        let gaps = self.gaps(&scrapes);
+        let bad_samples = scrapes.iter().map(|(_, scrape)| scrape.bad_samples).sum();
         let mut collected = Collected { gaps, bad_samples, ..Collected::default() };
-        let mut dropped = merged.hand_over(&mut collected);
-        for (endpoint, visit) in &visits {
-            dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), visit.dropped);
+        let mut dropped = merged.add_to(&mut collected);
+        for (endpoint, scrape) in &scrapes {
+            dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), scrape.dropped);
         }
-        self.log_once.log(&dropped);
+        self.dropped_log.log(&dropped);
         collected.gaps.extend(dropped.gaps());
         collected.dropped_series = dropped.count();
         Ok(collected)
     }
 
-    async fn visit_until(
+    async fn scrape_until(
         &self,
-        until: Instant,
+        deadline: Instant,
         endpoint: &Endpoint,
         authorization: Option<&HeaderValue>,
-    ) -> Visit {
-        let unread = Visit { unread: true, ..Visit::default() };
-        if Instant::now() >= until {
-            return unread;
+    ) -> PodScrape {
+        let out_of_time = PodScrape { is_out_of_time: true, ..PodScrape::default() };
+        if Instant::now() >= deadline {
+            return out_of_time;
         }
-        timeout_at(until, self.visit(endpoint, authorization)).await.unwrap_or(unread)
+        timeout_at(deadline, self.scrape(endpoint, authorization)).await.unwrap_or(out_of_time)
     }
 
-    /// Reads one pod and remembers what it said.
-    async fn visit(&self, endpoint: &Endpoint, authorization: Option<&HeaderValue>) -> Visit {
-        let page = match self.fetcher.get(endpoint, authorization).await {
-            Ok(page) => page,
-            Err(cause) => return Visit { failed: Some(cause), ..Visit::default() },
+    /// Reads one pod and adds its samples to its history.
+    async fn scrape(&self, endpoint: &Endpoint, authorization: Option<&HeaderValue>) -> PodScrape {
+        let fetched = match self.fetcher.fetch(endpoint, authorization).await {
+            Ok(fetched) => fetched,
+            Err(cause) => return PodScrape { failure: Some(cause), ..PodScrape::default() },
         };
         let now = self.clock.now();
-        let read = text::parse(&page.body, text::format(&page.content_type));
-        let unfinished = read.cut.then(|| "its answer has no end mark".to_owned());
-        let cut = page.cut.or(unfinished);
-        let mut lines = read.lines;
-        if cut.is_some() {
-            // Other parts of the same figure may be in what is missing: the sum would look like a counter that fell.
-            lines.retain(|line| line.part.id == 0);
+        let page = parse::parse(&fetched.body, parse::format(&fetched.content_type));
+        let without_end = page.is_truncated.then(|| "its answer has no end mark".to_owned());
+        let truncation = fetched.truncation.or(without_end);
+        let mut samples = page.samples;
+        if truncation.is_some() {
+            // Other parts of the same metric may be missing: the sum would look like a drop of a counter.
+            samples.retain(|sample| sample.part.id == 0);
         }
-        let crowded = self.memory.lock().entry(endpoint.clone()).or_default().add(lines, now);
-        Visit { bad_samples: read.bad_samples, dropped: read.dropped + crowded, cut, ..Visit::default() }
+        let beyond_limits = self.histories.lock().entry(endpoint.clone()).or_default().add(samples, now);
+        PodScrape {
+            bad_samples: page.bad_samples,
+            dropped: page.dropped + beyond_limits,
+            truncation,
+            ..PodScrape::default()
+        }
     }
 
-    fn remembered(&self, scope: &Scope) -> Vec<merge::RawSeries> {
+    /// The series of all pods, without samples that are too old.
+    fn series(&self, scope: &Scope) -> Vec<merge::RawSeries> {
         let now: Timestamp = self.clock.now();
-        let mut memory = self.memory.lock();
+        let mut histories = self.histories.lock();
         let mut raw = Vec::new();
-        let looked = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
-        let kept = self.window.max(Duration::from_secs_f64(looked));
-        for (endpoint, window) in memory.iter_mut() {
-            window.forget(now, kept);
-            raw.extend(window.series(endpoint));
+        let needed = scope.needs.as_ref().map_or(0.0, |needs| needs.window.get());
+        let max_age = self.window.max(Duration::from_secs_f64(needed));
+        for (endpoint, history) in histories.iter_mut() {
+            history.forget(now, max_age);
+            raw.extend(history.series(endpoint));
         }
         raw
     }
 
-    /// A gap for each namespace of which no pod answered or some were not read in time, and for each pod whose answer
-    /// was cut. Single silent pods
-    /// make no gap: pods that start are silent for minutes, and the age of samples tells about the others.
-    fn gaps(&self, visits: &[(&Endpoint, Visit)]) -> Vec<Gap> {
-        let mut pods: BTreeMap<&str, Vec<&(&Endpoint, Visit)>> = BTreeMap::new();
-        for visit in visits {
-            pods.entry(&visit.0.namespace).or_default().push(visit);
+    /// A gap for each namespace of which no pod answered or some were not read in time, and for each pod with a truncated page.
+    /// Single pods that do not answer are no gap: starting pods do not answer for minutes, and for others the age of their samples
+    /// shows it.
+    fn gaps(&self, scrapes: &[(&Endpoint, PodScrape)]) -> Vec<Gap> {
+        let mut namespaces: BTreeMap<&str, Vec<&(&Endpoint, PodScrape)>> = BTreeMap::new();
+        for scrape in scrapes {
+            namespaces.entry(&scrape.0.namespace).or_default().push(scrape);
         }
         let mut gaps = Vec::new();
-        for (namespace, visits) in pods {
+        for (namespace, scrapes) in namespaces {
             let gap = |reason| Gap { namespace: Some(namespace.to_owned()), reason };
-            let cut =
-                visits.iter().filter_map(|(endpoint, visit)| visit.cut.as_ref().map(|why| (endpoint, why)));
-            gaps.extend(cut.map(|(endpoint, why)| gap(format!("pod {}: {why}", endpoint.pod))));
-            let unread = visits.iter().filter(|(_, visit)| visit.unread).count();
-            if unread > 0 {
-                let (all, seconds) = (visits.len(), self.deadline.as_secs_f64());
+            let truncated =
+                scrapes.iter().filter_map(|(pod, scrape)| Some((pod, scrape.truncation.as_ref()?)));
+            gaps.extend(truncated.map(|(endpoint, cause)| gap(format!("pod {}: {cause}", endpoint.pod))));
+            let out_of_time = scrapes.iter().filter(|(_, scrape)| scrape.is_out_of_time).count();
+            if out_of_time > 0 {
+                let (total, seconds) = (scrapes.len(), self.timeout.as_secs_f64());
                 gaps.push(gap(format!(
-                    "{unread} of {all} pods were not read within {seconds:.1} s, because pods that hang took the \
-                     time; check the scrape port, and that network policies refuse instead of swallowing"
+                    "{out_of_time} of {total} pods were not read within {seconds:.1} s, because pods that hang took the time; check \
+                     the scrape port, and that network policies reject packets instead of dropping them"
                 )));
             }
-            let failed =
-                visits.iter().filter_map(|(endpoint, visit)| Some((endpoint, visit.failed.as_ref()?)));
+            let failed = scrapes.iter().filter_map(|(pod, scrape)| Some((pod, scrape.failure.as_ref()?)));
             let (count, first) = (failed.clone().count(), failed.min_by_key(|(endpoint, _)| **endpoint));
-            if let Some((endpoint, why)) = first.filter(|_| count == visits.len()) {
+            if let Some((endpoint, cause)) = first.filter(|_| count == scrapes.len()) {
                 let url = self.fetcher.url(endpoint);
                 gaps.push(gap(format!(
-                    "none of {count} pods answered; pod {} at {url}: {why}; check the scrape port, scheme and path, \
-                     and that network policies let us in",
+                    "none of {count} pods answered; pod {} at {url}: {cause}; check the scrape port, scheme and path, \
+                     and that network policies allow the connection",
                     endpoint.pod
                 )));
             }
@@ -187,15 +192,15 @@ impl ScrapeSource {
     }
 }
 
-/// In which order pods are read: who was silent last goes last, and of the others every namespace in turn, so that no
-/// namespace of pods that hang stands before all others.
-fn in_turn<'a>(endpoints: BTreeSet<&'a Endpoint>, turns: &RoundRobin<Endpoint>) -> Vec<&'a Endpoint> {
-    let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+/// The order in which pods are read: those that did not answer last time come last, and otherwise the namespaces alternate, so that
+/// a namespace whose pods hang does not come before all others.
+fn in_order<'a>(endpoints: BTreeSet<&'a Endpoint>, round_robin: &RoundRobin<Endpoint>) -> Vec<&'a Endpoint> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let mut order = Vec::new();
     for endpoint in endpoints {
-        let place = places.entry(&endpoint.namespace).or_default();
-        *place += 1;
-        order.push((turns.place(endpoint), *place, endpoint));
+        let count = counts.entry(&endpoint.namespace).or_default();
+        *count += 1;
+        order.push((round_robin.place(endpoint), *count, endpoint));
     }
     order.sort();
     order.into_iter().map(|(_, _, endpoint)| endpoint).collect()

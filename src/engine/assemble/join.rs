@@ -74,8 +74,8 @@ impl Addresses {
     /// The group of a series, and the index of its pod there.
     fn place(&self, series: &Series) -> Option<(usize, Option<usize>)> {
         let pod = |name: &str| self.pods.get(name).map(|(group, pod)| (*group, Some(*pod)));
-        match &series.to {
-            Some(to) => pod(&to.pod),
+        match &series.destination {
+            Some(destination) => pod(&destination.pod),
             None if is_scheduler(series.signal) => {
                 self.models.get(series.model.as_deref().unwrap_or_default()).map(|group| (*group, None))
             }
@@ -106,11 +106,11 @@ struct PodJoin<'a> {
     /// The engines whose port is known, by port.
     ports: BTreeMap<u16, BTreeSet<SmolStr>>,
     /// Requests that schedulers sent to it, by port.
-    received: BTreeMap<Option<u16>, Parts>,
+    received: BTreeMap<Option<u16>, SampleLists>,
 }
 
-/// Series that are added up.
-type Parts = Vec<Vec<Sample>>;
+/// The samples of several series, to be added up.
+type SampleLists = Vec<Vec<Sample>>;
 
 fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
     let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
@@ -123,29 +123,29 @@ fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
             received: BTreeMap::new(),
         })
         .collect();
-    for PlacedSeries { pod, series } in placed.iter().filter(|placed| placed.series.to.is_none()) {
+    for PlacedSeries { pod, series } in placed.iter().filter(|placed| placed.series.destination.is_none()) {
         if let Some(pod) = pod.and_then(|pod| pods.get_mut(pod)) {
             pod.names_its_model |= series.model.as_deref() == Some(model);
         }
     }
-    let mut queues: BTreeMap<Signal, Parts> = BTreeMap::new();
+    let mut queues: BTreeMap<Signal, SampleLists> = BTreeMap::new();
     for PlacedSeries { pod, series } in placed {
         let Some(pod) = pod else {
             queues.entry(series.signal).or_default().push(series.samples);
             continue;
         };
         let Some(pod) = pods.get_mut(pod) else { continue };
-        match &series.to {
+        match &series.destination {
             None => pod.add(series),
-            Some(to) if series.model.as_deref() == Some(model) => {
-                pod.received.entry(to.port).or_default().push(series.samples);
+            Some(destination) if series.model.as_deref() == Some(model) => {
+                pod.received.entry(destination.port).or_default().push(series.samples);
             }
             Some(_) => {}
         }
     }
     pods.into_iter().for_each(PodJoin::attribute_requests);
-    for (signal, parts) in queues {
-        group.scheduler.add(signal, queue_of(&parts));
+    for (signal, lists) in queues {
+        group.scheduler.add(signal, queue_of(&lists));
     }
 }
 
@@ -179,33 +179,37 @@ impl PodJoin<'_> {
             return;
         }
         let all: Vec<SmolStr> = judged_engines(replica).map(|(name, _)| name.clone()).collect();
-        let mut shares: BTreeMap<&SmolStr, Parts> = BTreeMap::new();
-        let mut for_all = Parts::new();
-        for (port, parts) in received {
+        let mut shares: BTreeMap<&SmolStr, SampleLists> = BTreeMap::new();
+        let mut for_all = SampleLists::new();
+        for (port, lists) in received {
             let at_port = port.and_then(|port| ports.get(&port));
             let engines: Vec<_> =
                 all.iter().filter(|name| at_port.is_some_and(|names| names.contains(*name))).collect();
             if engines.is_empty() {
-                for_all.extend(parts);
+                for_all.extend(lists);
             } else {
-                add_shares(&mut shares, &engines, &parts);
+                add_shares(&mut shares, &engines, &lists);
             }
         }
         add_shares(&mut shares, &all.iter().collect::<Vec<_>>(), &for_all);
-        for (engine, parts) in shares {
+        for (engine, lists) in shares {
             if let Some(signals) = replica.engines.get_mut(engine) {
-                signals.add(Signal::SchedulerAttempts, sum_of(&parts));
+                signals.add(Signal::SchedulerAttempts, sum_of(&lists));
             }
         }
     }
 }
 
-/// Adds an even share of the sum of `parts` to each of these engines.
-fn add_shares<'e>(shares: &mut BTreeMap<&'e SmolStr, Parts>, engines: &[&'e SmolStr], parts: &Parts) {
-    if parts.is_empty() {
+/// Adds an even share of the sum of `lists` to each of these engines.
+fn add_shares<'e>(
+    shares: &mut BTreeMap<&'e SmolStr, SampleLists>,
+    engines: &[&'e SmolStr],
+    lists: &SampleLists,
+) {
+    if lists.is_empty() {
         return;
     }
-    let sum = sum_of(parts);
+    let sum = sum_of(lists);
     let share = 1.0 / engines.len() as f64;
     for engine in engines {
         shares.entry(engine).or_default().push(scaled(&sum, share));
@@ -225,27 +229,27 @@ const MAX_SCHEDULER_LAG: Seconds = Seconds::whole(30);
 
 /// The queue of all schedulers. While one lags and the others hold requests, its last value is added to theirs; while they hold
 /// none, its queue is unknown, and the sum is as old as its samples.
-fn queue_of(parts: &Parts) -> Vec<Sample> {
-    let newest = |part: &Vec<Sample>| part.last().map(|sample| sample.at);
-    let Some(last) = parts.iter().filter_map(newest).max() else { return Vec::new() };
+fn queue_of(lists: &SampleLists) -> Vec<Sample> {
+    let newest = |list: &Vec<Sample>| list.last().map(|sample| sample.at);
+    let Some(last) = lists.iter().filter_map(newest).max() else { return Vec::new() };
     let is_behind =
-        |part: &&Vec<Sample>| newest(part).is_some_and(|at| Seconds::between(at, last) > MAX_SCHEDULER_LAG);
-    let (behind, live): (Vec<_>, Vec<_>) = parts.iter().partition(is_behind);
-    let held: f64 = behind.iter().filter_map(|part| part.last()).map(|sample| sample.value).sum();
-    let live: Parts = live.into_iter().cloned().collect();
+        |list: &&Vec<Sample>| newest(list).is_some_and(|at| Seconds::between(at, last) > MAX_SCHEDULER_LAG);
+    let (behind, live): (Vec<_>, Vec<_>) = lists.iter().partition(is_behind);
+    let held: f64 = behind.iter().filter_map(|list| list.last()).map(|sample| sample.value).sum();
+    let live: SampleLists = live.into_iter().cloned().collect();
     let mut sum = sum_of(&live);
     if behind.is_empty() || sum.last().is_none_or(|newest| newest.value <= 0.0) {
-        return sum_of(parts);
+        return sum_of(lists);
     }
     sum.iter_mut().for_each(|sample| sample.value += held);
     sum
 }
 
-/// The sums of the newest samples of all parts, of those before them and so on, each as old as its oldest sample.
-fn sum_of(parts: &Parts) -> Vec<Sample> {
-    let shortest = parts.iter().map(Vec::len).min().unwrap_or_default();
+/// The sums of the newest samples of all lists, of those before them and so on, each as old as its oldest sample.
+fn sum_of(lists: &SampleLists) -> Vec<Sample> {
+    let shortest = lists.iter().map(Vec::len).min().unwrap_or_default();
     let sum = |back: usize| {
-        let samples = || parts.iter().filter_map(|part| part.iter().rev().nth(back));
+        let samples = || lists.iter().filter_map(|list| list.iter().rev().nth(back));
         let at = samples().map(|sample| sample.at).min()?;
         Some(Sample { at, value: samples().map(|sample| sample.value).sum() })
     };

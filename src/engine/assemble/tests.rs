@@ -3,7 +3,7 @@
 use super::*;
 use std::cell::RefCell;
 
-use crate::engine::{Gap, MAX_ENGINES_OF_A_POD, Receiver, Series, UnlabelledNode};
+use crate::engine::{Destination, Gap, MAX_ENGINES_OF_A_POD, Series, UnlabelledNode};
 use jiff::SignedDuration;
 use smol_str::SmolStr;
 use wva_core::model::{Analyzer, Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
@@ -65,7 +65,7 @@ fn series(pod: &str, model: &str, value: f64) -> Series {
         port: Some(8000),
         model: Some(model.into()),
         signal: Signal::KvUsage,
-        to: None,
+        destination: None,
         samples: vec![Sample { at: now(), value }],
     }
 }
@@ -196,7 +196,7 @@ fn given(pod: &str, port: u16, model: &str) -> Series {
     Series {
         port: Some(9090),
         signal: Signal::SchedulerAttempts,
-        to: Some(Receiver { pod: pod.into(), port: Some(port) }),
+        destination: Some(Destination { pod: pod.into(), port: Some(port) }),
         samples: grown(2.0),
         ..series("epp-0", model, 0.0)
     }
@@ -274,7 +274,7 @@ fn under_upstreams_rules_the_queueing_model_reads_the_schedulers_attempts() {
         let mut values = steps.flat_map(|step| step.values().to_vec());
         values.find(|value| value.name == "demand").map(|value| value.value)
     };
-    let whole = Series { to: None, ..given("llama-0", 8000, "meta/llama") };
+    let whole = Series { destination: None, ..given("llama-0", 8000, "meta/llama") };
     assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");
     assert_eq!(demand(given("llama-0", 8000, "meta/llama")), Some(2.0));
 }
@@ -315,7 +315,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     let both = || vec![series("llama-0", "meta/llama", 0.5), series("qwen-0", "qwen", 0.25)];
     let answer = || Ok(Collected { series: both(), ..Collected::default() });
     BROKEN.set(Some(GroupId { namespace: "llm".into(), model: "meta/llama".into() }));
-    let Assembled { snapshot, broken } = assemble(&view, answer(), now());
+    let Assembled { snapshot, failures } = assemble(&view, answer(), now());
     BROKEN.set(None);
     let shows = |snapshot: &Snapshot, model: &str| {
         let group = snapshot.groups.iter().find(|(id, _)| id.model == model).unwrap().1;
@@ -323,10 +323,13 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
         (engines, group.source == SourceHealth::Complete)
     };
     assert_eq!((shows(&snapshot, "meta/llama"), shows(&snapshot, "qwen")), ((0, false), (1, true)));
-    let [broken] = broken.as_slice() else { panic!("{broken:?}") };
-    assert_eq!(broken.to_string(), "model meta/llama in namespace llm: index out of bounds: the length is 0");
-    let Assembled { snapshot, broken } = assemble(&view, answer(), now());
-    assert_eq!((shows(&snapshot, "meta/llama"), broken.len()), ((1, true), 0), "the next time it is whole");
+    let [failure] = failures.as_slice() else { panic!("{failures:?}") };
+    assert_eq!(
+        failure.to_string(),
+        "model meta/llama in namespace llm: index out of bounds: the length is 0"
+    );
+    let Assembled { snapshot, failures } = assemble(&view, answer(), now());
+    assert_eq!((shows(&snapshot, "meta/llama"), failures.len()), ((1, true), 0), "the next time it is whole");
 }
 
 #[test]

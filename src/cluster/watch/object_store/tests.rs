@@ -167,7 +167,7 @@ fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> 
         port: Some(8000),
         model: None,
         signal,
-        to: None,
+        destination: None,
         samples: vec![Sample { at: now, value }],
     };
     let gauges = [(Signal::KvUsage, 0.9), (Signal::Waiting, 8.0), (Signal::Running, 20.0)];

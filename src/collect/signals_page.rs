@@ -9,7 +9,7 @@ use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{Policy, required_signals};
 
-use super::signals::{self, Kind, Name};
+use super::signals::{self, MetricKind, MetricName};
 
 const HEAD: &str = "# Signals
 
@@ -48,24 +48,26 @@ engine that sleeps (`sleep_state=\"awake\"` is 0) is not read meanwhile: it is n
 pub fn signals_page() -> String {
     let mut page = HEAD.to_owned();
     let columns: Vec<BTreeSet<Signal>> =
-        Analyzer::ALL.into_iter().map(|one| read_by(one, 1, false)).collect();
-    let beside = |variants, sleeps| -> BTreeSet<Signal> {
-        let more = |one: &Analyzer| &read_by(*one, variants, sleeps) - &read_by(*one, 1, false);
-        Analyzer::ALL.iter().flat_map(more).collect()
+        Analyzer::ALL.into_iter().map(|analyzer| read_by(analyzer, 1, false)).collect();
+    let additional = |variants, may_be_zero| -> BTreeSet<Signal> {
+        let of_analyzer =
+            |analyzer: &Analyzer| &read_by(*analyzer, variants, may_be_zero) - &read_by(*analyzer, 1, false);
+        Analyzer::ALL.iter().flat_map(of_analyzer).collect()
     };
-    let beside = [beside(2, false), beside(1, true)];
-    let names = Analyzer::ALL.iter().map(|one| format!("`{}`", one.as_str()));
+    let additional = [additional(2, false), additional(1, true)];
+    let names = Analyzer::ALL.iter().map(|analyzer| format!("`{}`", analyzer.as_str()));
     row(&mut page, "signal", names.chain(["several variants", "scale to zero"].map(str::to_owned)));
-    row(&mut page, "---", columns.iter().chain(&beside).map(|_| "---".to_owned()));
+    row(&mut page, "---", columns.iter().chain(&additional).map(|_| "---".to_owned()));
     for signal in Signal::ALL {
         let use_of = |(analyzer, read): (&Analyzer, &BTreeSet<Signal>)| match read.contains(&signal) {
             true if analyzer.needed(Role::Both).has(signal) => "needed",
             true => "used",
             false => "",
         };
-        let more = beside.iter().map(|signals| if signals.contains(&signal) { "used" } else { "" });
-        let uses = Analyzer::ALL.iter().zip(&columns).map(use_of).chain(more);
-        row(&mut page, &text(signal), uses.map(str::to_owned));
+        let additional_use =
+            additional.iter().map(|signals| if signals.contains(&signal) { "used" } else { "" });
+        let uses = Analyzer::ALL.iter().zip(&columns).map(use_of).chain(additional_use);
+        row(&mut page, &code(signal), uses.map(str::to_owned));
     }
     page.push_str(NAMES);
     let engines = ["vLLM", "older vLLM", "SGLang", "scheduler", "older scheduler"].map(str::to_owned);
@@ -77,31 +79,31 @@ pub fn signals_page() -> String {
             names.iter().copied().filter(|name| name.text.starts_with(prefix)).collect::<Vec<_>>()
         };
         let (vllm, scheduler) = (column("vllm:"), column("llm_d_epp_"));
-        let current = vllm.iter().map(|name| name.generation).min();
-        let (now, older): (Vec<_>, Vec<_>) =
-            vllm.into_iter().partition(|name| Some(name.generation) == current);
-        let cells = [now, older, column("sglang:"), scheduler, column("inference_extension_")];
-        row(&mut page, &text(signal), cells.iter().map(|names| cell(names)));
+        let newest = vllm.iter().map(|name| name.generation).min();
+        let (current, older): (Vec<_>, Vec<_>) =
+            vllm.into_iter().partition(|name| Some(name.generation) == newest);
+        let cells = [current, older, column("sglang:"), scheduler, column("inference_extension_")];
+        row(&mut page, &code(signal), cells.iter().map(|names| cell(names)));
     }
     page.push_str(TAIL);
     page
 }
 
-/// The signals that are read for one analyzer, where a model has so many variants and may go to zero or not.
-fn read_by(analyzer: Analyzer, variants: usize, sleeps: bool) -> BTreeSet<Signal> {
+/// The signals that are read for an analyzer and a model with this number of variants, which may go to zero or not.
+fn read_by(analyzer: Analyzer, variants: usize, may_be_zero: bool) -> BTreeSet<Signal> {
     let variant = Variant {
         id: VariantId::new("", ""),
         model: "".into(),
         target: TargetRef { kind: "".into(), name: "".into() },
         cost: Cost::default(),
-        bounds: Bounds { min: if sleeps { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
+        bounds: Bounds { min: if may_be_zero { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
         accelerator: None,
         role: Role::Both,
     };
     let mut policy = Policy::default();
     policy.global.default.analyzer = analyzer;
     policy.global.default.scale_to_zero =
-        sleeps.then(|| ScaleToZero { enabled: true, retention: Seconds::whole(600) });
+        may_be_zero.then(|| ScaleToZero { enabled: true, retention: Seconds::whole(600) });
     let mut signals = required_signals(&policy, std::iter::repeat_n(&variant, variants)).signals;
     signals.insert(Signal::Asleep);
     signals
@@ -113,16 +115,16 @@ fn row(page: &mut String, first: &str, cells: impl Iterator<Item = String>) {
     let _ = writeln!(page, "| {first} | {} |", cells.join(" | "));
 }
 
-/// A signal as recordings and snapshots name it.
-fn text(signal: Signal) -> String {
+/// The name of a signal in recordings and snapshots.
+fn code(signal: Signal) -> String {
     let name = serde_json::to_value(signal).ok();
     format!("`{}`", name.as_ref().and_then(serde_json::Value::as_str).unwrap_or_default())
 }
 
-fn cell(names: &[&Name]) -> String {
-    let series = names.iter().map(|name| match name.kind.only() {
+fn cell(names: &[&MetricName]) -> String {
+    let series = names.iter().map(|name| match name.kind.required_label() {
         Some((label, value)) => format!("`{}{{{label}=\"{value}\"}}`", name.text),
-        None if name.kind == Kind::CacheConfig => format!("`{}` (labels)", name.text),
+        None if name.kind == MetricKind::CacheConfig => format!("`{}` (labels)", name.text),
         None => format!("`{}`", name.text),
     });
     series.collect::<Vec<_>>().join(", ")
@@ -133,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_of_signals_is_that_of_the_declarations() {
+    fn the_page_in_docs_is_the_generated_one() {
         let page = include_str!("../../docs/signals.md");
-        assert!(page == signals_page(), "write it anew: wva signals > docs/signals.md");
+        assert!(page == signals_page(), "run: wva signals > docs/signals.md");
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! What both sources need of HTTP: a client with the wanted trust, and errors in words that name the next step.
-//! Not here: what is asked, and what an answer means.
+//! The HTTP client of both sources: TLS trust, time-outs, and errors that name the next step.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,14 +7,14 @@ use reqwest::{Certificate, ClientBuilder, Identity, redirect};
 
 use crate::engine::SourceError;
 
-/// Time for TCP and TLS. Peers are in the cluster: milliseconds are normal, three seconds bridge one lost SYN (1 s).
+/// Time for TCP and TLS. Peers are in the cluster, so milliseconds are normal; 3 s cover one lost SYN, which is repeated after 1 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Idle connections that are kept open: about two evaluations of the default interval (5 s), so that the next one needs
-/// no handshake, and less than the idle time-outs of common servers (60 s and more).
+/// How long idle connections stay open: longer than the default interval of evaluations (5 s), so that the next one needs no
+/// handshake, and less than the idle time-outs of common servers (60 s and more).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How a TLS server is trusted, and how we show who we are.
+/// Trust in a TLS server, and the client certificate.
 #[derive(Debug, Clone, Default)]
 pub struct TlsSettings {
     /// PEM file of the only CAs to trust; `None` trusts those of the system.
@@ -28,12 +27,12 @@ pub struct TlsSettings {
     pub insecure_skip_verify: bool,
 }
 
-/// A client builder that is common to both sources. No redirects, because a redirect could carry a token elsewhere;
-/// no proxy from the environment, because only `config` reads it.
-pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
+/// The client builder of both sources. It follows no redirects, because they could send a token elsewhere, and uses no proxy from
+/// the environment, which only `config` reads.
+pub(super) fn client_builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // reqwest would panic, even for plain http.
-        return Err(config(
+        return Err(config_error(
             "no TLS provider is installed in this process; install one before the first client".into(),
         ));
     }
@@ -45,13 +44,13 @@ pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, S
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(IDLE_TIMEOUT);
     if !https {
-        // Without trust anchors, or the client would look for those of the system, which an empty image hasn't got.
+        // Without trust anchors: the client would look for those of the system, which a minimal image does not have.
         return Ok(builder.tls_certs_only([]));
     }
     let builder = match &tls.ca_path {
-        // What isn't checked needs no CA, and upstream's chart mounts a CA file without one when none is given.
+        // Without verification no CA is needed, and upstream's chart mounts an empty CA file when none is given.
         _ if tls.insecure_skip_verify => builder.tls_certs_only([]),
-        Some(path) => builder.tls_certs_only(authorities(path)?),
+        Some(path) => builder.tls_certs_only(ca_certificates(path)?),
         None => builder,
     };
     let builder = builder.tls_danger_accept_invalid_certs(tls.insecure_skip_verify);
@@ -61,12 +60,12 @@ pub(super) fn builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, S
     })
 }
 
-fn authorities(path: &Path) -> Result<Vec<Certificate>, SourceError> {
+fn ca_certificates(path: &Path) -> Result<Vec<Certificate>, SourceError> {
     let pem = read(path, "CA")?;
     match Certificate::from_pem_bundle(&pem) {
         Ok(found) if !found.is_empty() => Ok(found),
-        _ => Err(config(format!(
-            "the CA file {} has no PEM certificate; put the issuer's there",
+        _ => Err(config_error(format!(
+            "the CA file {} has no PEM certificate; put the issuer's certificate there",
             path.display()
         ))),
     }
@@ -77,8 +76,9 @@ fn identity(tls: &TlsSettings) -> Result<Option<Identity>, SourceError> {
         (Some(cert), Some(key)) => (cert, key),
         (None, None) => return Ok(None),
         _ => {
-            return Err(config(
-                "a client certificate needs its key and the reverse; set both paths or none".into(),
+            return Err(config_error(
+                "a client certificate needs its key, and a key its certificate; set both paths or neither"
+                    .into(),
             ));
         }
     };
@@ -87,27 +87,29 @@ fn identity(tls: &TlsSettings) -> Result<Option<Identity>, SourceError> {
     pem.extend(read(cert, "client certificate")?);
     let wrong = |_| {
         let (cert, key) = (cert.display(), key.display());
-        config(format!("{cert} and {key} are not a PEM certificate and its key; check that they are a pair"))
+        config_error(format!(
+            "{cert} and {key} are not a PEM certificate and its key; check that they are a pair"
+        ))
     };
     Identity::from_pem(&pem).map(Some).map_err(wrong)
 }
 
 fn read(path: &Path, what: &str) -> Result<Vec<u8>, SourceError> {
     std::fs::read(path).map_err(|error| {
-        config(format!(
+        config_error(format!(
             "cannot read the {what} file {}: {error}; check that it is mounted and readable",
             path.display()
         ))
     })
 }
 
-/// An error in the settings.
-pub(super) fn config(message: String) -> SourceError {
+/// An error of the settings.
+pub(super) fn config_error(message: String) -> SourceError {
     SourceError { kind: "config", message }
 }
 
 /// The kind of a failed request, for metrics.
-pub(super) fn kind(error: &reqwest::Error) -> &'static str {
+pub(super) fn error_kind(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         "timeout"
     } else if error.is_body() || error.is_decode() {
@@ -117,7 +119,7 @@ pub(super) fn kind(error: &reqwest::Error) -> &'static str {
     }
 }
 
-/// The innermost cause in words: the outer layers only say that something failed.
+/// The message of the innermost error: the outer ones only say that something failed.
 pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
