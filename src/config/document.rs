@@ -1,4 +1,4 @@
-//! YAML and JSON documents that people write. Every mistake is found at once, each with its field, its value and what is allowed.
+//! YAML and JSON documents written by people. All mistakes are found at once, each with its field, its value and what is valid.
 
 use std::fmt;
 
@@ -9,21 +9,21 @@ use serde_saphyr::options::NonFiniteFloatPolicy;
 
 use super::ranged::{LEFT_OUT, quote, shorten};
 
-/// Deeper documents than this are refused: the deepest field has four levels.
+/// The deepest document. The deepest field has four levels.
 const MAX_DEPTH: usize = 16;
-/// Documents of more values than this are refused, aliases counted as often as they are used: an entry has some dozens.
+/// Most values in a document; an alias counts each time it is used. An entry has a few dozen.
 const MAX_NODES: usize = 20_000;
-/// Mistakes that are looked for in one document. Each costs another pass over it.
+/// Most mistakes that are reported of one document. Each takes another pass over it.
 const MAX_MISTAKES: usize = 100;
-/// Characters that are shown of what the parser says of a document.
+/// Characters of the parser's error that are shown.
 const MAX_SYNTAX_CHARS: usize = 200;
 
 /// What is wrong with a document, for its author.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Diagnostics {
-    /// Why the document does not count.
+    /// Why the document is rejected.
     pub(super) errors: Vec<String>,
-    /// What its author should know; the document counts.
+    /// Hints for its author, without effect on the document.
     pub(super) notes: Vec<String>,
 }
 
@@ -37,10 +37,10 @@ impl Diagnostics {
     }
 }
 
-/// Parses one document. An empty one is null.
+/// Parses a document. An empty one is null.
 ///
 /// # Errors
-/// Where and why it is not one.
+/// The location and cause of a syntax error.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     if text.trim().is_empty() {
         return Ok(Value::Null);
@@ -63,8 +63,8 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
         .map_err(|error| shorten(&error.to_string(), MAX_SYNTAX_CHARS))
 }
 
-/// Reads all of `document`. After a mistake what is wrong is taken out and the rest is read again, so that its author sees
-/// all mistakes at once. `None` when there was no way to read the rest.
+/// Deserialises `document`. After a mistake, the wrong value is removed and the rest is read again, so that the author sees all
+/// mistakes at once. `None` if the rest cannot be read.
 pub(super) fn read<T: DeserializeOwned>(mut document: Value, diagnostics: &mut Diagnostics) -> Option<T> {
     for _ in 0..MAX_MISTAKES {
         let error = match serde_path_to_error::deserialize::<_, T>(&document) {
@@ -78,7 +78,7 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, diagnostics: &mut D
         } else {
             diagnostics.error(describe(&path, find(&mut document, path.iter()), &message));
         }
-        if !take_out(&mut document, &path) {
+        if !remove(&mut document, &path) {
             return None;
         }
     }
@@ -86,7 +86,7 @@ pub(super) fn read<T: DeserializeOwned>(mut document: Value, diagnostics: &mut D
     None
 }
 
-/// The value at the end of a path.
+/// The value at a path.
 fn find<'a, 'p>(
     document: &'a mut Value,
     mut path: impl Iterator<Item = &'p Segment>,
@@ -98,12 +98,12 @@ fn find<'a, 'p>(
     })
 }
 
-/// Takes the value at the end of `path` out; in a list null takes its place, so that the others keep theirs. False when nothing
-/// is left to take out.
-fn take_out(document: &mut Value, path: &Path) -> bool {
-    let mut outer = path.iter();
-    let Some(last) = outer.next_back() else { return false };
-    match (find(document, outer), last) {
+/// Removes the value at `path`. In a list it becomes null, so that the indices of the others do not change. Returns false if there
+/// is nothing to remove.
+fn remove(document: &mut Value, path: &Path) -> bool {
+    let mut parent = path.iter();
+    let Some(last) = parent.next_back() else { return false };
+    match (find(document, parent), last) {
         (Some(Value::Object(fields)), Segment::Map { key }) => fields.remove(key).is_some(),
         (Some(Value::Array(items)), Segment::Seq { index }) => {
             items.get_mut(*index).is_some_and(|item| !item.take().is_null())
@@ -112,13 +112,13 @@ fn take_out(document: &mut Value, path: &Path) -> bool {
     }
 }
 
-/// A mistake in words: the ranged types say value and range themselves, of all others serde says what it expected.
+/// Describes a mistake. Errors of ranged types contain the value and the range; for all others, serde says what it expected.
 fn describe(path: &Path, value: Option<&mut Value>, message: &str) -> String {
-    let place = if path.iter().next().is_none() { "the entry".to_owned() } else { path.to_string() };
+    let field = if path.iter().next().is_none() { "the entry".to_owned() } else { path.to_string() };
     match message.rsplit_once(", expected ") {
-        Some((what, expected)) if what.starts_with("unknown field") => {
+        Some((error, expected)) if error.starts_with("unknown field") => {
             let known = expected.trim_start_matches("one of ").replace("` or `", "`, `").replace('`', "");
-            format!("{place} is not a field: must be one of {known}")
+            format!("{field} is not a field: must be one of {known}")
         }
         Some((_, expected)) => {
             let expected = match expected {
@@ -128,16 +128,19 @@ fn describe(path: &Path, value: Option<&mut Value>, message: &str) -> String {
                 "a map" => "a mapping".to_owned(),
                 _ => expected.replace('`', ""),
             };
-            format!("{place} is {}: must be {expected}", Shown(value.as_deref().unwrap_or(&Value::Null)))
+            format!(
+                "{field} is {}: must be {expected}",
+                ValueSummary(value.as_deref().unwrap_or(&Value::Null))
+            )
         }
-        None => format!("{place} {message}"),
+        None => format!("{field} {message}"),
     }
 }
 
-/// A value as its author sees it.
-struct Shown<'a>(&'a Value);
+/// A value in a message.
+struct ValueSummary<'a>(&'a Value);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for ValueSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::Null => f.write_str("nothing"),
@@ -149,14 +152,14 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Lays `over` on `base`: mappings are merged, everything else is replaced.
-pub(super) fn lay_over(base: &mut Value, over: Value) {
-    match (base, over) {
-        (Value::Object(base), Value::Object(over)) => {
-            for (key, value) in over {
-                lay_over(base.entry(key).or_insert(Value::Null), value);
+/// Merges `patch` into `base`: mappings are merged, everything else is replaced.
+pub(super) fn merge(base: &mut Value, patch: Value) {
+    match (base, patch) {
+        (Value::Object(base), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(base.entry(key).or_insert(Value::Null), value);
             }
         }
-        (base, over) => *base = over,
+        (base, patch) => *base = patch,
     }
 }

@@ -1,8 +1,8 @@
-//! What can be wrong with a command line.
+//! Errors of the command line.
 
 use jiff::SignedDuration;
 
-/// A command line that cannot be run, with the flag and the next step.
+/// Why a command line is invalid, with the flag and the next step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// A duration below its minimum.
@@ -10,47 +10,47 @@ pub enum ConfigError {
     TooShort {
         /// The flag.
         flag: &'static str,
-        /// What was given.
+        /// Its value.
         given: SignedDuration,
-        /// The shortest that is allowed.
+        /// The minimum.
         min: SignedDuration,
-        /// Why, if that helps.
+        /// The reason for the minimum, or empty.
         note: &'static str,
     },
-    /// A source that needs a URL.
+    /// The source is Prometheus, and its URL is missing.
     #[error(
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
     )]
     NoPrometheusUrl,
-    /// An invalid address.
+    /// `POD_IP` is invalid.
     #[error("POD_IP {0:?} is not an IP address")]
     PodIp(String),
-    /// Files so large that deleting the oldest leaves hardly any.
+    /// Recorded files are so large that deleting the oldest would leave too few.
     #[error(
         "--record-file-size {file} is more than a quarter of --record-max-size {total}: lower the first or raise the second"
     )]
     RecordFileSize {
-        /// What was given.
+        /// The maximum size of one file, bytes.
         file: u64,
-        /// What all files may have.
+        /// The maximum size of all files, bytes.
         total: u64,
     },
-    /// Two flags with one name.
+    /// Two ConfigMaps have the same name.
     #[error("{first} and {second} are both {name:?}: give each ConfigMap a name of its own")]
     SameConfigMap {
-        /// One flag.
+        /// The flag that sets the name first.
         first: &'static str,
-        /// The other.
+        /// The flag that sets it again.
         second: &'static str,
         /// The name.
         name: String,
     },
-    /// Half of a pair.
+    /// One of two flags that belong together is missing.
     #[error("{given} needs {missing} as well")]
     HalfPair {
-        /// The flag that was given.
+        /// The flag that is set.
         given: &'static str,
-        /// The one that is missing.
+        /// The missing flag.
         missing: &'static str,
     },
 }

@@ -1,7 +1,7 @@
-//! Names that installations of the older controller set and this program accepts without effect: each is said once.
+//! Environment variables of the older controller that have no effect here. The log names each that is set, once.
 
-/// Environment names that have no effect here, and why.
-const IGNORED: &[(&str, &str)] = &[
+/// The variables, and why they have no effect.
+const IGNORED_VARIABLES: &[(&str, &str)] = &[
     ("GLOBAL_OPT_INTERVAL", "the number is computed when it is read; see --interval"),
     ("PROMETHEUS_METRICS_CACHE_TTL", "see --max-age"),
     ("PROMETHEUS_METRICS_CACHE_CLEANUP_INTERVAL", "nothing needs cleaning up"),
@@ -30,10 +30,11 @@ const IGNORED: &[(&str, &str)] = &[
     ("POOL_GROUP", "the scheduler's queue is read from its metrics"),
     ("EPP_METRIC_READER_BEARER_TOKEN", "the scheduler's metrics are read through Prometheus"),
     ("SCALE_FROM_ZERO_ENGINE_MAX_CONCURRENCY", "one evaluation covers all variants"),
-    ("CONFIG_MAP_NAME", "nothing has ever been read from it: flags and environment say what it says"),
+    ("CONFIG_MAP_NAME", "its settings are flags and environment variables"),
 ];
 
-/// The ignored names that are set, each with the reason.
+/// The variables without effect that are set, each with the reason.
 pub fn ignored_environment() -> impl Iterator<Item = (&'static str, &'static str)> {
-    IGNORED.iter().copied().filter(|(name, _)| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    IGNORED_VARIABLES.iter().copied().filter(move |(name, _)| is_set(name))
 }

@@ -1,15 +1,15 @@
-//! How single flags are read.
+//! Parsers of flag values.
 
 use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-/// A path, or nothing: manifests leave variables empty.
+/// Parses a path, which may be empty, because manifests set variables to the empty string.
 pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// A namespace, or a namespace and a job.
+/// Parses a namespace, or `namespace/job`.
 pub(super) fn collector(text: &str) -> Result<String, String> {
     let (namespace, job) = match text.split_once('/') {
         Some((namespace, job)) => (namespace, Some(job)),
@@ -23,7 +23,7 @@ pub(super) fn collector(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A switch as manifests write it: any case, 1 and 0, and empty for off.
+/// Parses a switch as manifests write it: in any case, as 1 or 0, or empty for off.
 pub(super) fn lenient_bool(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
@@ -32,7 +32,7 @@ pub(super) fn lenient_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Bytes as Kubernetes writes them: 1048576, 1024Ki, 1Mi, 1Gi; MiB is understood too.
+/// Parses a number of bytes as in Kubernetes: 1048576, 1024Ki, 1Mi, 1Gi; also MiB.
 pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|char: char| !char.is_ascii_digit());
     let unit = match text.get(digits.len()..).unwrap_or_default().trim_end_matches('B') {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_kubernetes_and_people_write_them() {
+    fn sizes_are_parsed_as_kubernetes_and_people_write_them() {
         for (text, expected) in
             [("0", 0), ("4096", 4096), ("64Ki", 65536), ("1Mi", 1 << 20), ("2GiB", 2 << 30)]
         {

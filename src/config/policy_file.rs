@@ -1,4 +1,4 @@
-//! A policy as a file, YAML or JSON: all of it, or only what differs from the policy that it is laid over.
+//! A policy file, in YAML or JSON. It contains a whole policy, or only changes to another policy.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use wva_core::Policy;
 
 use super::document::{self, Diagnostics};
 
-/// What a file changes.
+/// The content of a policy file.
 #[derive(Debug, Clone)]
 pub struct PolicyFile {
     path: PathBuf,
@@ -17,26 +17,26 @@ pub struct PolicyFile {
 /// A policy file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// It is not YAML.
+    /// It is neither YAML nor JSON.
     #[error("--policy {path}: not YAML or JSON: {cause}")]
     Syntax {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The location and cause.
         cause: String,
     },
-    /// It does not make a policy.
+    /// It is not a valid policy.
     #[error("--policy {path}: {cause}; `wva decide --print-policy` shows every setting with its default")]
     Content {
         /// The file.
         path: PathBuf,
-        /// Which setting and why.
+        /// The setting and cause.
         cause: String,
     },
 }
 
 impl PolicyFile {
-    /// From the text of `path`, checked by laying it over the default policy.
+    /// Parses the text of `path`, and checks it by applying it to the default policy.
     ///
     /// # Errors
     /// Names the file, the setting and the cause.
@@ -44,23 +44,23 @@ impl PolicyFile {
         let content =
             document::parse(text).map_err(|cause| PolicyError::Syntax { path: path.into(), cause })?;
         let file = Self { path: path.into(), content };
-        file.over(&Policy::default()).map(|_| file)
+        file.apply_to(&Policy::default()).map(|_| file)
     }
 
-    /// `base` with what the file says.
+    /// `base` with the changes in the file.
     ///
     /// # Errors
     /// Names the settings that are unknown or out of range.
-    pub fn over(&self, base: &Policy) -> Result<Policy, PolicyError> {
-        self.changed(base).map_err(|cause| PolicyError::Content { path: self.path.clone(), cause })
+    pub fn apply_to(&self, base: &Policy) -> Result<Policy, PolicyError> {
+        self.try_apply_to(base).map_err(|cause| PolicyError::Content { path: self.path.clone(), cause })
     }
 
-    fn changed(&self, base: &Policy) -> Result<Policy, String> {
+    fn try_apply_to(&self, base: &Policy) -> Result<Policy, String> {
         let mut changed = serde_json::to_value(base).map_err(|error| error.to_string())?;
         match &self.content {
-            // A file of comments changes nothing.
+            // A file with only comments.
             Value::Null => {}
-            Value::Object(_) => document::lay_over(&mut changed, self.content.clone()),
+            Value::Object(_) => document::merge(&mut changed, self.content.clone()),
             _ => return Err("a policy is a mapping of settings".into()),
         }
         let mut diagnostics = Diagnostics::default();
@@ -84,16 +84,16 @@ mod tests {
     fn a_file_changes_what_it_names_and_nothing_else() {
         let base = Policy { max_stale: wva_core::units::Seconds::whole(77), ..Policy::default() };
         let file = parse("# more room\nglobal: {default: {saturation: {kvSpareTrigger: 0.3}}}\n").unwrap();
-        let policy = file.over(&base).unwrap();
+        let policy = file.apply_to(&base).unwrap();
         assert!((policy.global.default.saturation.kv_spare_trigger - 0.3).abs() < 1e-12);
         assert_eq!(policy.max_stale, base.max_stale);
-        assert_eq!(parse("# nothing\n").unwrap().over(&base), Ok(base.clone()));
+        assert_eq!(parse("# nothing\n").unwrap().apply_to(&base), Ok(base.clone()));
         let whole = serde_json::to_string(&base).unwrap();
-        assert_eq!(parse(&whole).unwrap().over(&Policy::default()), Ok(base));
+        assert_eq!(parse(&whole).unwrap().apply_to(&Policy::default()), Ok(base));
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_file_setting_and_the_next_step() {
+    fn errors_name_the_file_the_setting_and_the_next_step() {
         for (text, says) in [
             ("global: {default: {saturation: {kvSpareTigger: 0.3}}}", "kvSpareTigger"),
             ("global: {default: {saturation: {kvSpareTrigger: 3}}}", "kvSpareTrigger"),

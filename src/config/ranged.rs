@@ -1,4 +1,4 @@
-//! Values that people write, each of a type with a range: what is outside is refused with the value and what is allowed.
+//! Types of values with a range. A value outside is rejected with an error that contains the value and the range.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use jiff::SignedDuration;
 use schemars::{Schema, json_schema};
 use serde::de::{Error, Visitor};
 
-/// What a type says of a zero that it takes for a value that was left out.
+/// The error for a zero that counts as an unset value.
 pub(super) const LEFT_OUT: &str = "0 counts as left out";
-/// Characters that are shown of a value.
+/// Characters of a value that are shown.
 const MAX_VALUE_CHARS: usize = 60;
 
-/// At most `max` characters of a text, in one line.
+/// At most `max` characters of a text, on one line.
 pub(super) fn shorten(text: &str, max: usize) -> String {
     let mut chars = text.chars().map(|char| if char.is_control() { ' ' } else { char });
     let mut short: String = chars.by_ref().take(max).collect();
@@ -22,7 +22,7 @@ pub(super) fn shorten(text: &str, max: usize) -> String {
     short
 }
 
-/// A text as a value in a message.
+/// A text in quotes, for a message.
 pub(super) fn quote(text: &str) -> String {
     format!("{:?}", shorten(text, MAX_VALUE_CHARS))
 }
@@ -33,7 +33,7 @@ pub(crate) struct Number {
     min: f64,
     max: f64,
     is_whole: bool,
-    /// `min` is outside, and 0 counts as left out: upstream's controllers write 0 for a field that nobody has set.
+    /// Whether `min` itself is out of range. Then 0 counts as left out, because upstream's controllers write 0 for unset fields.
     is_above: bool,
     note: &'static str,
 }
@@ -54,7 +54,7 @@ impl Number {
         Self { min, max, is_whole: true, is_above: false, note: "" }
     }
 
-    /// The same range, with its unit or another remark.
+    /// The same range, with a unit or another note.
     pub(crate) const fn with_note(self, note: &'static str) -> Self {
         Self { note, ..self }
     }
@@ -77,7 +77,7 @@ impl Number {
         Err(E::custom(format!("{value} is out of range: must be {self}")))
     }
 
-    /// The range, and that it is one of numbers.
+    /// What to write before the range, which itself names whole numbers.
     fn kind(self) -> &'static str {
         if self.is_whole { "" } else { "a number, " }
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// A number as people write it: 1e9 and not 1000000000.
+/// A number in short form: 1e9 instead of 1000000000.
 struct Brief(f64);
 
 impl fmt::Display for Brief {
@@ -142,7 +142,7 @@ impl Time {
         Self { min, max }
     }
 
-    /// How a duration is written, for a JSON schema.
+    /// The format of a duration, for a JSON schema.
     pub(crate) fn schema(self) -> Schema {
         json_schema!({
             "type": "string",
@@ -162,7 +162,7 @@ impl Time {
 
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}, such as 90s, 10m or 1h30m", Written(self.min), Written(self.max))
+        write!(f, "{} to {}, such as 90s, 10m or 1h30m", DisplayDuration(self.min), DisplayDuration(self.max))
     }
 }
 
@@ -202,10 +202,10 @@ impl Visitor<'_> for Time {
     }
 }
 
-/// A duration as people write it.
-pub(crate) struct Written(pub(crate) Duration);
+/// Displays a duration as people write it, such as 1h 30m.
+pub(crate) struct DisplayDuration(pub(crate) Duration);
 
-impl fmt::Display for Written {
+impl fmt::Display for DisplayDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match SignedDuration::try_from(self.0) {
             Ok(span) if !span.is_zero() => write!(f, "{span:#}"),
@@ -214,7 +214,7 @@ impl fmt::Display for Written {
     }
 }
 
-/// Types of values in a range: `vis Name: of f64 in Number::between(…);` or `… of Duration in Time::between(…);`.
+/// Defines types of values in a range: `vis Name: f64 in Number::between(…);` or `vis Name: Duration in Time::between(…);`.
 macro_rules! ranged {
     ($($(#[$doc:meta])* $vis:vis $name:ident: $plain:ident in $range:expr;)*) => {$(
         $(#[$doc])*

@@ -1,4 +1,4 @@
-//! From the command line as typed to values the rest of the program can rely on.
+//! Validates the command line and turns it into a [`Config`].
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,74 +16,76 @@ use super::args::{
     SourceArgs, SourceKind,
 };
 use super::error::ConfigError;
-use super::policy_config::{Kind, Names};
+use super::policy_config::{ConfigMapKind, ConfigMapNames};
 
-/// Evidence must outlive three Lease durations, or a change of the leader alone could make it too old.
+/// Three Lease durations: with less, a change of the leader alone could make evidence too old.
 const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
-/// Shorter intervals and waits than this cost more than they bring.
+/// The shortest interval, and the shortest wait of a read. Shorter ones cost more than they help.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// A change of the CA takes at least the second in which an undisturbed watch and an API server follow.
+/// The time in which a watch without faults and an API server notice a change of the CA.
 const MIN_CA_SETTLE: Duration = Duration::from_secs(1);
+/// The shortest age at which connections are closed. An API server requests discovery once in 30 s.
+const MIN_CONNECTION_AGE: Duration = Duration::from_secs(60);
 
-/// Everything `wva serve` runs with.
+/// The validated configuration of `wva serve`.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Credentials for the API server, when not the pod's own.
+    /// Credentials for the API server; `None` for those of the pod.
     pub kubeconfig: Option<PathBuf>,
-    /// Home of our lease, Secret and state objects.
+    /// The namespace of the Lease, the Secret and the state objects.
     pub namespace: String,
-    /// Our identity in the lease.
+    /// The identity of this instance in the Lease.
     pub instance: String,
-    /// Where other instances reach us.
+    /// The URL at which other instances reach this one.
     pub advertised: String,
-    /// The Service in front of us.
+    /// The Service in front of this program.
     pub service: String,
-    /// The only namespace to look at, if any.
+    /// The only namespace to watch, if set.
     pub watch_namespace: Option<String>,
-    /// The controller instance to look at and to say in every label, if any.
+    /// The controller instance whose objects are handled, if set; also a label of all metrics.
     pub controller_instance: Option<String>,
-    /// The lease's name.
+    /// The name of the Lease.
     pub lease: String,
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// The user's own certificate, if any.
+    /// The user-provided serving certificate, if any.
     pub certificate: Option<Certificate>,
-    /// The directory that it is to be in, and is made in when there is none.
+    /// The directory of the certificate, in which one is created if there is none.
     pub certificate_directory: Option<PathBuf>,
-    /// How long each step of a change of the CA is left to reach everybody.
+    /// The time for each step of a change of the CA to reach all API servers and instances.
     pub ca_settle: Duration,
-    /// How long to go on answering after SIGTERM.
+    /// How long requests are served after SIGTERM.
     pub shutdown_delay: Duration,
-    /// When a connection is asked to leave; `None`: never.
+    /// The age at which a connection is closed; `None` for never.
     pub connection_age: Option<Duration>,
-    /// Where metrics come from.
+    /// The source of metrics.
     pub source: Source,
-    /// How often to evaluate.
+    /// The interval of evaluations.
     pub interval: Duration,
-    /// A younger result is answered as it is.
+    /// The maximum age of a result that a read is answered with at once.
     pub max_age: Duration,
-    /// How long a read waits.
+    /// How long a read waits for a new result.
     pub read_wait: Duration,
-    /// What decisions are tuned by where no ConfigMap says anything.
+    /// The policy where no ConfigMap sets anything.
     pub policy: Policy,
-    /// The ConfigMaps that say more.
-    pub config_maps: Names,
-    /// The nodes whose GPUs count, where they do.
+    /// The ConfigMaps with policies.
+    pub config_maps: ConfigMapNames,
+    /// The nodes whose GPUs count towards limits; `None` for all.
     pub node_selector: Option<String>,
-    /// Whether pods are marked that are to go first.
+    /// Whether pods are annotated with deletion costs.
     pub pod_deletion_cost: bool,
-    /// Which evaluations are kept.
+    /// Which evaluations are recorded.
     pub record: RecordSettings,
 }
 
-/// Which evaluations are kept.
+/// Which evaluations are recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordSettings {
-    /// How many in memory.
+    /// The number kept in memory.
     pub snapshots: usize,
-    /// How many bytes of them.
+    /// The maximum bytes of those.
     pub snapshots_size: u64,
-    /// All of them in files, if wanted.
+    /// Recording to files, if enabled.
     pub files: Option<RecordFiles>,
 }
 
@@ -92,9 +94,9 @@ pub struct RecordSettings {
 pub struct RecordFiles {
     /// The directory.
     pub folder: PathBuf,
-    /// Bytes of all recordings in it.
+    /// Maximum bytes of all recordings in it.
     pub total: u64,
-    /// Bytes from which a new file is begun.
+    /// Bytes from which a new file begins.
     pub file: u64,
 }
 
@@ -107,35 +109,35 @@ pub struct Certificate {
     pub key: PathBuf,
 }
 
-/// Where metrics come from.
+/// The source of metrics.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// A Prometheus API.
     Prometheus(Box<Prometheus>),
-    /// The pods.
+    /// The pods themselves.
     Scrape(Scrape),
 }
 
 /// How to reach a Prometheus API.
 #[derive(Debug, Clone)]
 pub struct Prometheus {
-    /// Its base URL.
+    /// The base URL.
     pub url: String,
-    /// A token given inline.
+    /// The bearer token, if it is on the command line.
     pub token: Option<String>,
-    /// A token given as a file.
+    /// The file with the bearer token.
     pub token_file: Option<PathBuf>,
-    /// Its CA.
+    /// The CA of the server's certificate.
     pub ca_file: Option<PathBuf>,
-    /// Our certificate and key.
+    /// The client certificate.
     pub client: Option<Certificate>,
-    /// The name in its certificate.
+    /// The name in the server's certificate.
     pub server_name: Option<String>,
     /// Accept any certificate.
     pub insecure_skip_verify: bool,
-    /// Above this many series a query is split by namespace, and within a namespace by signal.
+    /// Most series of one query. A larger one is split by namespace, and within a namespace by signal.
     pub max_series: u64,
-    /// Scrape targets that may speak for pods of other namespaces, each as `namespace` or `namespace/job`.
+    /// Scrape targets that may report metrics of pods in other namespaces, each as `namespace` or `namespace/job`.
     pub trusted_collectors: Vec<String>,
 }
 
@@ -146,7 +148,7 @@ pub struct Scrape {
     pub scheme: String,
     /// The path.
     pub path: String,
-    /// A file with a token.
+    /// The file with the bearer token.
     pub token_file: Option<PathBuf>,
     /// The CA of the pods' certificates.
     pub ca_file: Option<PathBuf>,
@@ -165,14 +167,14 @@ impl TryFrom<ServeArgs> for Config {
         let retention = ScaleToZero::default().retention;
 
         Ok(Self {
-            kubeconfig: cluster.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-            instance: cluster.instance.filter(|name| !name.is_empty()).unwrap_or_else(hostname),
+            kubeconfig: non_empty_path(cluster.kubeconfig),
+            instance: non_empty(cluster.instance).unwrap_or_else(default_instance),
             advertised: cluster.advertise_address.unwrap_or(default_address),
-            namespace: given(cluster.namespace, DEFAULT_NAMESPACE),
-            service: given(cluster.service_name, DEFAULT_SERVICE),
-            watch_namespace: cluster.watch_namespace.filter(|name| !name.is_empty()),
-            controller_instance: cluster.controller_instance.filter(|name| !name.is_empty()),
-            lease: given(cluster.lease_name, LEASE_NAME),
+            namespace: or_default(cluster.namespace, DEFAULT_NAMESPACE),
+            service: or_default(cluster.service_name, DEFAULT_SERVICE),
+            watch_namespace: non_empty(cluster.watch_namespace),
+            controller_instance: non_empty(cluster.controller_instance),
+            lease: or_default(cluster.lease_name, LEASE_NAME),
             listen,
             certificate: certificate(&args.serving),
             certificate_directory: args.serving.cert_dir.clone(),
@@ -202,7 +204,7 @@ impl TryFrom<ServeArgs> for Config {
             },
             config_maps: config_map_names(&args.config_maps)?,
             pod_deletion_cost: args.decision.pod_deletion_cost,
-            node_selector: args.config_maps.node_selector.filter(|selector| !selector.is_empty()),
+            node_selector: non_empty(args.config_maps.node_selector),
         })
     }
 }
@@ -210,7 +212,7 @@ impl TryFrom<ServeArgs> for Config {
 fn record(args: RecordArgs) -> Result<RecordSettings, ConfigError> {
     let total = args.record_max_size;
     let file = args.record_file_size.unwrap_or(total / 8);
-    let folder = args.record_dir.filter(|path| !path.as_os_str().is_empty());
+    let folder = non_empty_path(args.record_dir);
     if folder.is_some() && file > total / 4 {
         return Err(ConfigError::RecordFileSize { file, total });
     }
@@ -221,38 +223,48 @@ fn record(args: RecordArgs) -> Result<RecordSettings, ConfigError> {
     })
 }
 
-/// None for zero. A shorter age than a minute costs an API server more handshakes than it asks questions.
+/// The maximum age of connections; `None` for zero, which disables it.
 fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError> {
     if given.is_zero() {
         return Ok(None);
     }
-    let note = ", or 0s: an API server asks once in 30 s, and a connection costs a handshake";
-    at_least("--max-connection-age", given, Duration::from_secs(60), note).map(Some)
+    let note = ", or 0s: an API server sends a request once in 30 s, and each connection takes a handshake";
+    at_least("--max-connection-age", given, MIN_CONNECTION_AGE, note).map(Some)
 }
 
-/// The names of the ConfigMaps, each for one of them.
-fn config_map_names(args: &ConfigMapArgs) -> Result<Names, ConfigError> {
+/// The names of the ConfigMaps, which must be unique.
+fn config_map_names(args: &ConfigMapArgs) -> Result<ConfigMapNames, ConfigError> {
     let kinds = [
-        (Kind::Saturation, "--saturation-config-map", &args.saturation_config_map, SATURATION),
-        (Kind::ScaleToZero, "--scale-to-zero-config-map", &args.scale_to_zero_config_map, SCALE_TO_ZERO),
-        (Kind::QueueingModel, "--queueing-model-config-map", &args.queueing_model_config_map, QUEUEING_MODEL),
+        (ConfigMapKind::Saturation, "--saturation-config-map", &args.saturation_config_map, SATURATION),
         (
-            Kind::ServiceClasses,
+            ConfigMapKind::ScaleToZero,
+            "--scale-to-zero-config-map",
+            &args.scale_to_zero_config_map,
+            SCALE_TO_ZERO,
+        ),
+        (
+            ConfigMapKind::QueueingModel,
+            "--queueing-model-config-map",
+            &args.queueing_model_config_map,
+            QUEUEING_MODEL,
+        ),
+        (
+            ConfigMapKind::ServiceClasses,
             "--service-classes-config-map",
             &args.service_classes_config_map,
             SERVICE_CLASSES,
         ),
         (
-            Kind::AcceleratorCosts,
+            ConfigMapKind::AcceleratorCosts,
             "--accelerator-costs-config-map",
             &args.accelerator_costs_config_map,
             ACCELERATOR_COSTS,
         ),
     ];
     let mut flags: BTreeMap<String, &'static str> = BTreeMap::new();
-    let mut names = Names::new();
+    let mut names = ConfigMapNames::new();
     for (kind, flag, name, default) in kinds {
-        let name = given(name.clone(), default);
+        let name = or_default(name.clone(), default);
         if let Some(second) = flags.insert(name.clone(), flag) {
             return Err(ConfigError::SameConfigMap { first: flag, second, name });
         }
@@ -261,13 +273,20 @@ fn config_map_names(args: &ConfigMapArgs) -> Result<Names, ConfigError> {
     Ok(names)
 }
 
-/// Manifests leave variables empty: that is the default, not an empty name.
-fn given(text: String, default: &str) -> String {
+/// `text`, or `default` if it is empty: manifests set variables to the empty string.
+fn or_default(text: String, default: &str) -> String {
     if text.is_empty() { default.into() } else { text }
 }
 
-/// The address that others reach us by, when nothing better is said: the pod's, else the one we listen on, else, when
-/// we listen on all of them, loopback.
+fn non_empty(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn non_empty_path(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
+}
+
+/// The default address for other instances: the pod's, else the one to listen on; loopback if that is all addresses.
 fn own_ip(pod_ip: Option<&str>, listen: IpAddr) -> Result<IpAddr, ConfigError> {
     match pod_ip.filter(|text| !text.is_empty()) {
         Some(text) => text.parse().map_err(|_| ConfigError::PodIp(text.into())),
@@ -298,7 +317,7 @@ fn certificate(args: &ServingArgs) -> Option<Certificate> {
 }
 
 fn source(args: SourceArgs) -> Result<Source, ConfigError> {
-    let url = args.prometheus_url.filter(|url| !url.is_empty());
+    let url = non_empty(args.prometheus_url);
     let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
     if scrape {
         return Ok(Source::Scrape(Scrape {
@@ -308,32 +327,35 @@ fn source(args: SourceArgs) -> Result<Source, ConfigError> {
             ca_file: args.scrape_ca_cert_path,
         }));
     }
-    let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
-    let client = match (given(args.prometheus_client_cert_path), given(args.prometheus_client_key_path)) {
+    let certificate = non_empty_path(args.prometheus_client_cert_path);
+    let key = non_empty_path(args.prometheus_client_key_path);
+    let (certificate_flag, key_flag) = ("--prometheus-client-cert-path", "--prometheus-client-key-path");
+    let client = match (certificate, key) {
         (Some(chain), Some(key)) => Some(Certificate { chain, key }),
         (None, None) => None,
-        (cert, _) => {
-            let names = ["--prometheus-client-cert-path", "--prometheus-client-key-path"];
-            let (given, missing) = if cert.is_some() { (names[0], names[1]) } else { (names[1], names[0]) };
-            return Err(ConfigError::HalfPair { given, missing });
+        (Some(_), None) => {
+            return Err(ConfigError::HalfPair { given: certificate_flag, missing: key_flag });
+        }
+        (None, Some(_)) => {
+            return Err(ConfigError::HalfPair { given: key_flag, missing: certificate_flag });
         }
     };
     Ok(Source::Prometheus(Box::new(Prometheus {
         url: url.ok_or(ConfigError::NoPrometheusUrl)?,
-        token: args.prometheus_bearer_token.filter(|token| !token.is_empty()),
-        token_file: given(args.prometheus_token_path),
-        ca_file: given(args.prometheus_ca_cert_path),
+        token: non_empty(args.prometheus_bearer_token),
+        token_file: non_empty_path(args.prometheus_token_path),
+        ca_file: non_empty_path(args.prometheus_ca_cert_path),
         client,
-        server_name: args.prometheus_server_name.filter(|name| !name.is_empty()),
+        server_name: non_empty(args.prometheus_server_name),
         insecure_skip_verify: args.prometheus_tls_insecure_skip_verify,
         max_series: args.max_series,
         trusted_collectors: args.trusted_collectors,
     })))
 }
 
-/// The host's name and the process: two instances never share an identity, or both would take the lease.
+/// The default identity: host name and process ID. It must be unique, or two instances would hold the Lease at once.
 #[expect(clippy::disallowed_methods, reason = "config is the reader of the environment")]
-fn hostname() -> String {
+fn default_instance() -> String {
     let host = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "wva".into());
     format!("{host}-{}", std::process::id())
 }
@@ -369,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_may_grow_ten_minutes_old_or_as_old_as_it_likes_but_is_not_ended_every_few_seconds() {
+    fn connections_are_closed_after_ten_minutes_or_never_but_not_every_few_seconds() {
         let age = |flags| config(flags).map(|config| config.connection_age);
         assert_eq!(age(""), Ok(Some(Duration::from_secs(600))));
         assert_eq!(age("--max-connection-age 0s"), Ok(None));
@@ -390,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_to_files_until_a_directory_is_named_and_then_files_are_small_beside_the_bound() {
+    fn files_are_recorded_only_with_a_directory_and_are_small_compared_with_the_limit() {
         assert_eq!(config("--record-dir=").unwrap().record.files, None);
         let files = config("--record-dir /r --record-max-size 1Gi").unwrap().record.files.unwrap();
         assert_eq!((files.total, files.file), (1 << 30, 1 << 27));
@@ -403,9 +425,9 @@ mod tests {
         let certificate = config("--cert-dir /certs").unwrap().certificate.unwrap();
         assert_eq!(certificate.key, PathBuf::from("/certs/tls.key"));
         let directory = config("--cert-dir /certs").unwrap().certificate_directory;
-        assert_eq!(directory, Some(PathBuf::from("/certs")), "one is made there when there is none");
+        assert_eq!(directory, Some(PathBuf::from("/certs")), "a missing certificate is created there");
         let files = config("--tls-cert-file /c --tls-private-key-file /k").unwrap();
-        assert_eq!(files.certificate_directory, None, "files that are named must be there");
+        assert_eq!(files.certificate_directory, None, "files that are named must exist");
     }
 
     #[test]
@@ -430,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_variable_is_one_that_is_not_set() {
+    fn an_empty_variable_counts_as_unset() {
         let config = config("--kubeconfig= --prometheus-ca-cert-path= --namespace= --lease-name=").unwrap();
         assert_eq!(config.kubeconfig, None);
         assert_eq!((config.namespace.as_str(), config.lease.as_str()), (DEFAULT_NAMESPACE, LEASE_NAME));
@@ -444,14 +466,14 @@ mod tests {
     #[test]
     fn each_configmap_has_a_name_of_its_own_and_an_empty_one_is_the_default() {
         let names = config("--saturation-config-map= --queueing-model-config-map q").unwrap().config_maps;
-        assert_eq!(names[&Kind::Saturation], "wva-saturation-scaling-config");
-        assert_eq!(names[&Kind::QueueingModel], "q");
+        assert_eq!(names[&ConfigMapKind::Saturation], "wva-saturation-scaling-config");
+        assert_eq!(names[&ConfigMapKind::QueueingModel], "q");
         let error = config("--queueing-model-config-map accelerator-unit-costs").unwrap_err();
         assert!(error.contains("--queueing-model-config-map") && error.contains("of its own"), "{error}");
     }
 
     #[test]
-    fn other_instances_are_told_the_address_we_listen_on() {
+    fn the_address_to_listen_on_is_advertised_by_default() {
         let config = config("--bind-address 127.0.0.1 --secure-port 9443").unwrap();
         assert_eq!(config.advertised, "https://127.0.0.1:9443");
     }

@@ -12,7 +12,9 @@ use tracing::{info, warn};
 use crate::cluster::watch::config_maps::{ConfigMapSelection, ConfigMaps};
 use crate::cluster::{ClusterReader, ConfigMapReader, EventRecorder};
 use crate::config::Config;
-use crate::config::policy_config::{Maps, Names, PolicyLoader, Problem, Problems, changes};
+use crate::config::policy_config::{
+    ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, changes,
+};
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
 
@@ -57,7 +59,7 @@ pub(crate) fn config_map_selection(config: &Config) -> ConfigMapSelection {
 pub(crate) struct PolicyUpdater {
     parts: PolicyParts,
     loader: PolicyLoader,
-    names: Names,
+    names: ConfigMapNames,
     release_namespace: String,
     /// The namespaces that have variants.
     namespaces: BTreeSet<String>,
@@ -137,7 +139,7 @@ impl PolicyUpdater {
     fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
-        let (policy, problems) = self.loader.load(&self.known_maps(&now), &self.namespaces);
+        let (policy, problems) = self.loader.load(&self.known_texts(&now), &self.namespaces);
         self.log_deleted(&now);
         self.maps = now;
         let before = self.parts.engine.policy();
@@ -153,8 +155,8 @@ impl PolicyUpdater {
     }
 
     /// The ConfigMaps that count, by namespace and kind.
-    fn known_maps(&self, now: &ConfigMaps) -> Maps {
-        let mut maps = Maps::new();
+    fn known_texts(&self, now: &ConfigMaps) -> ConfigMapTexts {
+        let mut maps = ConfigMapTexts::new();
         for ((namespace, name), map) in &now.maps {
             let kind = self.names.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
             if let Some(kind) =

@@ -44,7 +44,7 @@ pub fn controller_for(word: &str) -> Result<Controller, InputError> {
     }
     let text = std::fs::read_to_string(path);
     let text = text.map_err(|cause| error(&format!("{cause}; give a file that you may read")))?;
-    let policy = PolicyFile::parse(path, &text).and_then(|file| file.over(&Policy::default()));
+    let policy = PolicyFile::parse(path, &text).and_then(|file| file.apply_to(&Policy::default()));
     let policy = policy.map_err(InputError::located)?;
     let name = path.file_stem().map_or_else(|| word.into(), |stem| stem.to_string_lossy().into_owned());
     let analyzer = policy.global.default.analyzer;

@@ -57,7 +57,7 @@ mod tests {
     use serde::Deserialize;
 
     use super::*;
-    use crate::config::ranged::Written;
+    use crate::config::ranged::DisplayDuration;
 
     fn error<T: for<'de> Deserialize<'de>>(text: &str) -> String {
         let read: Result<T, _> = serde_json::from_str(text);
@@ -86,6 +86,6 @@ mod tests {
     fn times_are_written_as_they_are_read() {
         let length: PositiveDuration = serde_json::from_str("\"1h 30m\"").unwrap();
         assert_eq!(length.get(), Duration::from_secs(5400));
-        assert_eq!(Written(length.get()).to_string(), "1h 30m");
+        assert_eq!(DisplayDuration(length.get()).to_string(), "1h 30m");
     }
 }

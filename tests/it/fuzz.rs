@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tower::service_fn;
 use wva::cluster::StateStore;
-use wva::config::policy_config::{Kind, Maps, Names, PolicyLoader};
+use wva::config::policy_config::{ConfigMapKind, ConfigMapNames, ConfigMapTexts, PolicyLoader};
 use wva::engine::{SystemClock, adopt};
 use wva::record::{Lines, Replay, decide_recorded};
 use wva_core::decision::Verdict;
@@ -170,16 +170,17 @@ fn no_text_in_a_configmap_ends_the_program_or_makes_a_policy_that_the_core_refus
         "analyzerName: saturation\nanalyzers: [{name: throughput, score: 2}]\nrate: {targetTTFT: 500}".into(),
         "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b, *b]\npriority: 1e308".into(),
     ];
-    let names: Names = Kind::ALL.into_iter().zip(["a", "b", "c", "d", "e"].map(str::to_owned)).collect();
+    let names: ConfigMapNames =
+        ConfigMapKind::ALL.into_iter().zip(["a", "b", "c", "d", "e"].map(str::to_owned)).collect();
     let namespaces = BTreeSet::from(["llm".to_owned()]);
     fuzz("policies", (damaged(&texts), damaged(&texts), 0..5_usize), |(first, second, kind)| {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let entries =
             [("default", text(&first)), ("x", text(&second))].map(|(key, text)| (key.to_owned(), text));
         let entries = Arc::new(BTreeMap::from(entries));
-        let mut maps = Maps::new();
+        let mut maps = ConfigMapTexts::new();
         for namespace in ["home", "llm"] {
-            maps.insert((namespace.to_owned(), Kind::ALL[kind]), Ok(entries.clone()));
+            maps.insert((namespace.to_owned(), ConfigMapKind::ALL[kind]), Ok(entries.clone()));
         }
         let (policy, problems) =
             PolicyLoader::new(Policy::default(), names.clone(), "home".into()).load(&maps, &namespaces);

@@ -69,7 +69,8 @@ pub(crate) fn main(args: &Args) -> ExitCode {
 
 fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
     let file = args.policy.as_deref().map(read_policy_file).transpose()?;
-    let change = file.map(|file| move |policy: &Policy| file.over(policy).map_err(|error| error.to_string()));
+    let change =
+        file.map(|file| move |policy: &Policy| file.apply_to(policy).map_err(|error| error.to_string()));
     let change = change.as_ref().map(|change| change as &Change<'_>);
     let mut replay = Replay::new(change);
     let is_table = args.output == OutputFormat::Table;

@@ -1,6 +1,8 @@
-//! Entries of the ConfigMaps as they are written. What an entry leaves open is filled in from the entry `default` and only then
-//! from the defaults of the program, so that an entry which tunes one field keeps what is tuned for all. (WVA v0.9 fills in the
-//! program's defaults first: an entry with a priority alone resets every tuned threshold.)
+//! Entries of the ConfigMaps. Fields that an entry does not set are taken from the entry `default`, and only then from the defaults
+//! of the program, so that an entry that tunes one field keeps what is tuned for all models. (In WVA v0.9 the program's defaults
+//! come first: an entry with only a priority resets all tuned thresholds.)
+
+use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error};
 use serde_json::Value;
@@ -13,25 +15,25 @@ use wva_core::model::{
 use wva_core::units::Cost;
 
 use super::super::document::Diagnostics;
-use super::analyzers::Choice;
+use super::analyzers::AnalyzerChoice;
 use super::fields::SaturationFields;
 use super::last_good::DEFAULT;
 use super::limits::Limits;
 use super::model_key::ModelKey;
 use super::overlay::{
-    AnyPriority, Budget, Latency, Overlay, Retention, ScaleToZeroOverlay, Section, SloMultiplier, Switch,
-    Text, Weight, overlay, seconds,
+    AnyPriority, Budget, Latency, Overlay, PositiveFraction, Retention, ScaleToZeroOverlay, Section,
+    SloMultiplier, Switch, Text, Weight, overlay,
 };
 
-/// A longer retention period than this many seconds, a day, is legal and rarely meant.
-const LONG_RETENTION_SECONDS: u64 = 86_400;
+/// Retention periods above one day are valid, but usually a mistake.
+const MAX_USUAL_RETENTION: Duration = Duration::from_secs(86_400);
 
 /// An entry of the saturation ConfigMap.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct SaturationEntry {
     /// The model; `None` for the default.
     pub(super) group: Option<GroupId>,
-    pub(super) choice: Choice,
+    pub(super) choice: AnalyzerChoice,
     pub(super) limits: Limits,
     pub(super) fields: SaturationFields,
 }
@@ -45,12 +47,12 @@ impl SaturationEntry {
             let (full, spare) = (full.get(), spare.get());
             diagnostics.error(format!("kvCacheThreshold {full} must be at least kvSpareTrigger {spare}"));
         }
-        let choice = Choice::new(&fields, diagnostics);
+        let choice = AnalyzerChoice::new(&fields, diagnostics);
         let limits = Limits::new(&fields, diagnostics);
         Self { group, choice, limits, fields }
     }
 
-    /// What is set of scaling to zero.
+    /// The settings of scaling to zero.
     pub(super) fn scale_to_zero(&self) -> ScaleToZeroOverlay {
         self.fields.scale_to_zero.as_ref().map(|section| section.0.clone()).unwrap_or_default()
     }
@@ -64,37 +66,37 @@ impl SaturationEntry {
     }
 }
 
-/// The policy of a model: `layers` over the program's defaults, the lowest first. `choice` is what they say of analyzers, together
-/// with what is said elsewhere; `zero` what is said of scaling to zero, when anything is.
+/// The policy of a model: `layers` over the program's defaults, the lowest first. `choice` combines the analyzers of all layers;
+/// `scale_to_zero` is `None` if no entry sets it.
 pub(super) fn model_policy(
     layers: &[&SaturationEntry],
-    choice: &Choice,
-    zero: Option<ScaleToZero>,
+    choice: &AnalyzerChoice,
+    scale_to_zero: Option<ScaleToZero>,
     queueing: QueueingPolicy,
     diagnostics: &mut Diagnostics,
 ) -> ModelPolicy {
-    let mut policy = ModelPolicy { scale_to_zero: zero, queueing, ..ModelPolicy::default() };
+    let mut policy = ModelPolicy { scale_to_zero, queueing, ..ModelPolicy::default() };
     let (mut up, mut down) = (None, None);
     for entry in layers {
         entry.apply_to(&mut policy);
         up = entry.fields.scale_up_threshold.or(up);
         down = entry.fields.scale_down_boundary.or(down);
     }
-    let chosen = choice.decide(up.map(|up| up.get()), down.map(|down| down.get()), diagnostics);
-    let is_scored = matches!(chosen.analyzer, Analyzer::Threshold | Analyzer::Weighted);
-    let scores = if is_scored { chosen.utilisation } else { Utilisation::of(Analyzer::Threshold) };
-    policy.scoring.up = scores.up;
-    policy.scoring.down = scores.down;
+    let chosen = choice.resolve(up.map(PositiveFraction::get), down.map(PositiveFraction::get), diagnostics);
+    let uses_scores = matches!(chosen.analyzer, Analyzer::Threshold | Analyzer::Weighted);
+    let scoring = if uses_scores { chosen.utilisation } else { Utilisation::of(Analyzer::Threshold) };
+    policy.scoring.up = scoring.up;
+    policy.scoring.down = scoring.down;
     policy.analyzer = chosen.analyzer;
     policy.secondary = chosen.secondary;
     policy.utilisation = chosen.utilisation;
     policy.score = chosen.score;
-    policy.saturation = fitting(policy.saturation, diagnostics);
+    policy.saturation = consistent_saturation(policy.saturation, diagnostics);
     policy
 }
 
-/// Thresholds of several entries may fit alone and not together: then the defaults count.
-fn fitting(policy: SaturationPolicy, diagnostics: &mut Diagnostics) -> SaturationPolicy {
+/// Replaces thresholds that contradict each other, as those of several entries may, by the defaults.
+fn consistent_saturation(policy: SaturationPolicy, diagnostics: &mut Diagnostics) -> SaturationPolicy {
     policy.validated().unwrap_or_else(|error| {
         let SaturationPolicy { kv_cache_threshold, kv_spare_trigger, .. } = SaturationPolicy::default();
         diagnostics.note(format!(
@@ -143,12 +145,13 @@ impl QueueingEntry {
             }
         };
         if group.is_none() && targets.is_some() {
-            diagnostics.note("targetTTFT and targetITL have no effect here: they are said of one model");
+            diagnostics
+                .note("targetTTFT and targetITL have no effect here: they must be in the entry of a model");
         }
         Self { targets: targets.filter(|_| group.is_some()), group, fields }
     }
 
-    /// What this leaves open is as `below` says; targets are of this entry only.
+    /// The policy of this entry over `below`, of which the targets do not count.
     pub(super) fn policy(&self, below: &Self) -> QueueingPolicy {
         let mut policy = QueueingPolicy { targets: self.targets, ..QueueingPolicy::default() };
         below.fields.apply_to(&mut policy);
@@ -157,18 +160,22 @@ impl QueueingEntry {
     }
 }
 
-/// An entry of the ConfigMap of scaling to zero.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct ScaleToZeroEntry {
-    model_id: Option<Text>,
-    namespace: Option<Text>,
-    enable_scale_to_zero: Option<Switch>,
-    retention_period: Option<Retention>,
+overlay! {
+    /// An entry of the ConfigMap of scaling to zero.
+    ScaleToZeroEntry over ScaleToZero {
+        #[serde(rename = "enable_scale_to_zero")]
+        enabled: Switch,
+        #[serde(rename = "retention_period")]
+        retention: Retention,
+    } with {
+        #[serde(rename = "model_id")]
+        model_id: Text,
+        namespace: Text,
+    }
 }
 
 impl ScaleToZeroEntry {
-    /// Tells what is wrong with it.
+    /// Reports what is wrong with it.
     pub(super) fn checked(self, key: &str, diagnostics: &mut Diagnostics) -> Self {
         match (key == DEFAULT, self.model()) {
             (true, Some(_)) => {
@@ -182,7 +189,7 @@ impl ScaleToZeroEntry {
         if Text::non_empty(&self.namespace).is_some() {
             diagnostics.note("namespace has no effect: an entry is about its model in all namespaces");
         }
-        if self.retention_period.is_some_and(|period| period.get().as_secs() > LONG_RETENTION_SECONDS) {
+        if self.retention.is_some_and(|period| period.get() > MAX_USUAL_RETENTION) {
             diagnostics.note("retention_period is more than a day");
         }
         self
@@ -191,14 +198,6 @@ impl ScaleToZeroEntry {
     /// The model, in all namespaces; `None` for the default.
     pub(super) fn model(&self) -> Option<&SmolStr> {
         Text::non_empty(&self.model_id)
-    }
-
-    /// What this leaves open is as `below` says.
-    pub(super) fn over(&self, below: ScaleToZero) -> ScaleToZero {
-        ScaleToZero {
-            enabled: self.enable_scale_to_zero.map_or(below.enabled, Switch::get),
-            retention: self.retention_period.map_or(below.retention, |period| seconds(period.get())),
-        }
     }
 }
 
@@ -220,19 +219,20 @@ struct ClassModel {
 }
 
 impl ClassEntry {
-    /// The class. As in WVA its name may be left out, and a priority that is none counts as the lowest.
+    /// The class. As in WVA, the name is optional, and an invalid priority counts as the lowest.
     pub(super) fn class(self, diagnostics: &mut Diagnostics) -> ServiceClass {
         let name = Text::non_empty(&self.name).cloned().unwrap_or(ServiceClass::UNNAMED.into());
         let lowest = ServiceClass::LOWEST;
-        let legal = self.priority.and_then(|given| {
-            (1..=lowest).find(|priority| (f64::from(*priority) - given.get()).abs() < 1e-9)
+        // Compared as floats with a tolerance, since YAML authors may write 2.0.
+        let valid = self.priority.and_then(|written| {
+            (1..=lowest).find(|priority| (f64::from(*priority) - written.get()).abs() < 1e-9)
         });
-        if legal.is_none() && self.priority.is_some() {
+        if valid.is_none() && self.priority.is_some() {
             diagnostics.note("priority is not a whole number from 1 to 100: it counts as 100, the lowest");
         }
         let models = self.data.into_iter().flatten().enumerate();
         let targets = models.filter_map(|(index, Section(model))| model.target(index, diagnostics)).collect();
-        ServiceClass { name, priority: legal.unwrap_or(lowest), targets }
+        ServiceClass { name, priority: valid.unwrap_or(lowest), targets }
     }
 }
 
@@ -248,7 +248,7 @@ impl ClassModel {
                 return Some(ClassTarget { model: model?.clone(), latency });
             }
             (None, None) => diagnostics.note(format!(
-                "data[{index}] has neither slo-ttft nor slo-tpot: nothing is promised for this model"
+                "data[{index}] has neither slo-ttft nor slo-tpot: this model has no objectives"
             )),
             _ => diagnostics.error(format!(
                 "data[{index}].slo-ttft and slo-tpot belong together: must have both or neither"
@@ -263,12 +263,12 @@ impl ClassModel {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AcceleratorEntry {
     device: Option<Text>,
-    #[serde(deserialize_with = "in_quotes_or_not")]
+    #[serde(deserialize_with = "number_or_string")]
     cost: Option<Budget>,
 }
 
 impl AcceleratorEntry {
-    /// What the accelerator costs.
+    /// The cost of the accelerator.
     pub(super) fn unit_cost(self, diagnostics: &mut Diagnostics) -> Option<UnitCost> {
         let Some(cost) = self.cost else {
             diagnostics.error("cost is missing: must be a number, 0 to 1e9");
@@ -279,10 +279,10 @@ impl AcceleratorEntry {
     }
 }
 
-/// WVA ships these numbers as texts.
-fn in_quotes_or_not<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Budget>, D::Error> {
-    let given = Value::deserialize(from)?;
-    let number = given.as_str().and_then(|text| text.trim().parse::<f64>().ok());
-    Option::deserialize(number.filter(|number| number.is_finite()).map_or(given, Value::from))
+/// In WVA's manifests these numbers are strings.
+fn number_or_string<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Budget>, D::Error> {
+    let written = Value::deserialize(from)?;
+    let number = written.as_str().and_then(|text| text.trim().parse::<f64>().ok());
+    Option::deserialize(number.filter(|number| number.is_finite()).map_or(written, Value::from))
         .map_err(D::Error::custom)
 }

@@ -1,4 +1,4 @@
-//! The fields of an entry of the saturation ConfigMap as they are written, and of what is nested in it.
+//! The fields of an entry of the saturation ConfigMap, and those nested in it.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,8 @@ use super::overlay::{
     ScaleToZeroOverlay, ScoringOverlay, Section, StabilityOverlay, Switch, Text, Weight, overlay,
 };
 
-const ANY: &str =
-    "rate, saturation-percent, saturation, throughput, queueing-model, threshold, weighted or inferno";
-
 overlay! {
-    /// The fields of an entry of the saturation ConfigMap: how a model is decided about.
+    /// The fields of an entry of the saturation ConfigMap.
     SaturationFields over SaturationPolicy {
         kv_cache_threshold: Fraction,
         queue_length_threshold: QueueLength,
@@ -47,7 +44,7 @@ overlay! {
     }
 }
 
-/// The analyzer of that name: ours, which reports show, or one of WVA's.
+/// The analyzer with a name of this program, which reports show, or of WVA.
 pub(super) fn analyzer(name: &str) -> Option<Analyzer> {
     match name {
         "saturation-percentage-based" => Some(Analyzer::SaturationPercent),
@@ -59,9 +56,8 @@ pub(super) fn analyzer(name: &str) -> Option<Analyzer> {
 /// The field `analyzerName`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AnalyzerName {
-    /// Empty: WVA means V1 by it.
+    /// Empty, which means V1 in WVA.
     Empty,
-    /// A name that is known.
     Known(Analyzer),
 }
 
@@ -71,17 +67,19 @@ impl<'de> Deserialize<'de> for AnalyzerName {
         if text.is_empty() {
             return Ok(Self::Empty);
         }
-        let unknown = || D::Error::custom(format!("{} is not an analyzer: must be {ANY}", quote(&text)));
-        analyzer(&text).map(Self::Known).ok_or_else(unknown)
+        analyzer(&text).map(Self::Known).ok_or_else(|| {
+            let names = Analyzer::ALL.map(Analyzer::as_str).join(", ");
+            D::Error::custom(format!("{} is not an analyzer: must be one of {names}", quote(&text)))
+        })
     }
 }
 
-/// One of the list `analyzers`, as written.
+/// An item of the list `analyzers`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(super) struct ListedAnalyzer {
     pub(super) name: Option<Text>,
-    /// With a type, the name is the author's own.
+    /// If this is set, the name is arbitrary.
     #[serde(rename = "type")]
     pub(super) kind: Option<Text>,
     pub(super) enabled: Option<Switch>,
@@ -91,7 +89,7 @@ pub(super) struct ListedAnalyzer {
     pub(super) parameters: Option<BTreeMap<String, IgnoredAny>>,
 }
 
-/// One of the limiters, as written.
+/// An item of the list `limiters`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(super) struct Limiter {
@@ -120,7 +118,7 @@ pub(super) enum QuotaScope {
     Namespace,
 }
 
-/// A budget of electrical power, as written.
+/// The section `power`.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(super) struct PowerBudget {
@@ -128,5 +126,5 @@ pub(super) struct PowerBudget {
     pub(super) per_gpu: Option<BTreeMap<SmolStr, Budget>>,
 }
 
-/// GPUs by type.
+/// Quotas by GPU type.
 pub(super) type Gpus = BTreeMap<SmolStr, GpuQuota>;

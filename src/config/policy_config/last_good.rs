@@ -1,10 +1,10 @@
-//! Entries of one ConfigMap, each with the last text of it that was right.
+//! The entries of one ConfigMap, each as its last good text says.
 
 use std::collections::BTreeMap;
 
 use super::super::document::Diagnostics;
 
-/// The name of the entry that all others are laid over.
+/// The key of the entry with the defaults for all others.
 pub(super) const DEFAULT: &str = "default";
 
 /// The entries of one ConfigMap, by key.
@@ -13,11 +13,11 @@ pub(super) struct LastGood<E>(BTreeMap<String, Versions<E>>);
 
 #[derive(Debug, Clone)]
 struct Versions<E> {
-    /// As it is written now.
+    /// The current text.
     text: String,
-    /// What it says, or last said when it was right.
+    /// The entry of the last good text.
     good: Option<E>,
-    /// What is wrong with the text of now.
+    /// What is wrong with the current text.
     diagnostics: Diagnostics,
 }
 
@@ -28,7 +28,7 @@ impl<E> Default for LastGood<E> {
 }
 
 impl<E> LastGood<E> {
-    /// Replaces the entries by those of now. An unreadable one keeps what it said before, one that is gone is forgotten.
+    /// Updates the entries to the current texts. An entry whose text is invalid stays as it is; one that was deleted is forgotten.
     pub(super) fn update(
         &mut self,
         entries: &BTreeMap<String, String>,
@@ -45,27 +45,27 @@ impl<E> LastGood<E> {
         }
     }
 
-    /// What an entry says.
+    /// The entry of `key`.
     pub(super) fn get(&self, key: &str) -> Option<&E> {
         self.0.get(key)?.good.as_ref()
     }
 
-    /// All entries that say something, by key.
+    /// All entries with a good text, by key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &E)> {
         self.0.iter().filter_map(|(key, entry)| Some((key.as_str(), entry.good.as_ref()?)))
     }
 
-    /// The same without the default.
-    pub(super) fn of_models(&self) -> impl Iterator<Item = (&str, &E)> {
+    /// The entries except the default.
+    pub(super) fn model_entries(&self) -> impl Iterator<Item = (&str, &E)> {
         self.iter().filter(|(key, _)| *key != DEFAULT)
     }
 
-    /// True when no entry says anything.
+    /// Whether no entry has ever been valid.
     pub(super) fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// What is wrong with the texts of now, with whether an earlier one counts.
+    /// What is wrong with the current texts, and whether an earlier one is in force.
     pub(super) fn diagnostics(&self) -> impl Iterator<Item = (&str, &Diagnostics, bool)> {
         self.0.iter().map(|(key, entry)| (key.as_str(), &entry.diagnostics, entry.good.is_some()))
     }

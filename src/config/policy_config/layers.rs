@@ -1,4 +1,4 @@
-//! Entries laid over each other: what is said of the models of one namespace, or of all.
+//! Combines entries into the policies of the models of one namespace, or of all namespaces.
 
 use std::collections::BTreeMap;
 use std::{fmt, iter};
@@ -8,32 +8,32 @@ use wva_core::GroupId;
 use wva_core::model::{ScaleToZero, Scope};
 
 use super::super::document::Diagnostics;
-use super::analyzers::Choice;
+use super::analyzers::AnalyzerChoice;
 use super::entries::{QueueingEntry, SaturationEntry, ScaleToZeroEntry, model_policy};
 use super::last_good::{DEFAULT, LastGood};
 use super::overlay::{Overlay, ScaleToZeroOverlay};
-use super::problem::{Place, Problems};
+use super::problem::{Location, Problems};
 
-/// The entries of one ConfigMap, and where they are.
-pub(super) struct Layer<'a, E> {
-    pub(super) place: Place<'a>,
+/// The entries of one ConfigMap, and its location.
+pub(super) struct ConfigMapLayer<'a, E> {
+    pub(super) location: Location<'a>,
     pub(super) entries: &'a LastGood<E>,
 }
 
-/// What a scope is made of.
+/// The inputs of a scope.
 pub(super) struct Layers<'a> {
-    pub(super) saturation: Layer<'a, SaturationEntry>,
-    pub(super) zero: Layer<'a, ScaleToZeroEntry>,
-    pub(super) queueing: Layer<'a, QueueingEntry>,
-    /// Who decides where the entries do not say.
-    pub(super) choice: Choice,
-    /// Scaling to zero where no entry says anything.
+    pub(super) saturation: ConfigMapLayer<'a, SaturationEntry>,
+    pub(super) scale_to_zero: ConfigMapLayer<'a, ScaleToZeroEntry>,
+    pub(super) queueing: ConfigMapLayer<'a, QueueingEntry>,
+    /// The analyzers where the entries choose none.
+    pub(super) choice: AnalyzerChoice,
+    /// Scaling to zero where no entry sets it.
     pub(super) base: ScaleToZero,
-    /// The only namespace that is looked at.
+    /// The only namespace whose models are included; `None` for all.
     pub(super) only: Option<&'a str>,
 }
 
-/// What two ConfigMaps say of one model, with the keys that say it.
+/// The entries of one model in two ConfigMaps, with their keys.
 #[derive(Default)]
 struct ModelEntries<'a> {
     saturation: Option<(&'a str, &'a SaturationEntry)>,
@@ -41,69 +41,73 @@ struct ModelEntries<'a> {
 }
 
 impl Layers<'_> {
-    /// The scope. Whatever the entries are, there is one.
+    /// The scope.
     pub(super) fn scope(&self, problems: &mut Problems) -> Scope {
         let default = self.saturation.entries.get(DEFAULT).cloned().unwrap_or_default();
         let default_choice = default.choice.over(&self.choice);
         let queueing = self.queueing.entries.get(DEFAULT);
-        let in_charge = queueing.map(|_| Choice::queueing_model());
+        let queueing_choice = queueing.map(|_| AnalyzerChoice::queueing_model());
         let queueing = queueing.cloned().unwrap_or_default();
-        let (zero, by_model) = self.scale_to_zero(&default.scale_to_zero(), problems);
-        let mut of_default = Diagnostics::default();
+        let (scale_to_zero, by_model) = self.scale_to_zero(&default.scale_to_zero(), problems);
+        let mut default_diagnostics = Diagnostics::default();
         let policy = model_policy(
             &[&default],
-            in_charge.as_ref().unwrap_or(&default_choice),
-            Some(zero),
+            queueing_choice.as_ref().unwrap_or(&default_choice),
+            Some(scale_to_zero),
             queueing.policy(&QueueingEntry::default()),
-            &mut of_default,
+            &mut default_diagnostics,
         );
-        problems.notes(self.saturation.place, DEFAULT, &of_default);
+        problems.add_notes(self.saturation.location, DEFAULT, &default_diagnostics);
         let models = self.models(problems).into_iter().map(|(group, entries)| {
             let own = entries.saturation.map(|(_, entry)| entry);
             let layers: Vec<&SaturationEntry> = iter::once(&default).chain(own).collect();
             let choice = own.map_or(default_choice.clone(), |own| own.choice.over(&default_choice));
-            let below = by_model.get(&group.model).copied().unwrap_or(zero);
-            let own_zero = own.and_then(|own| own_zero(own, &default, below));
+            let below = by_model.get(&group.model).copied().unwrap_or(scale_to_zero);
+            let own_scale_to_zero = own.and_then(|own| own_scale_to_zero(own, &default, below));
             let own_queueing = entries.queueing.map_or(&queueing, |(_, entry)| entry).policy(&queueing);
-            let choice = in_charge.as_ref().unwrap_or(&choice);
+            let choice = queueing_choice.as_ref().unwrap_or(&choice);
             let mut diagnostics = Diagnostics::default();
-            let policy = model_policy(&layers, choice, own_zero, own_queueing, &mut diagnostics);
-            // What is wrong with the default is said of the default.
-            diagnostics.notes.retain(|note| !of_default.notes.contains(note));
+            let policy = model_policy(&layers, choice, own_scale_to_zero, own_queueing, &mut diagnostics);
+            // Notes about the default have been added above.
+            diagnostics.notes.retain(|note| !default_diagnostics.notes.contains(note));
             let key = entries.saturation.map_or(DEFAULT, |(key, _)| key);
-            problems.notes(self.saturation.place, key, &diagnostics);
+            problems.add_notes(self.saturation.location, key, &diagnostics);
             (group, policy)
         });
         let models = models.collect();
         Scope { default: policy, models, scale_to_zero: by_model }
     }
 
-    /// The default, and what is said by model. As in WVA v0.9 what the saturation ConfigMap's default says wins over both.
+    /// The default, and the values by model. As in WVA v0.9, the default entry of the saturation ConfigMap overrides both.
     fn scale_to_zero(
         &self,
         inline: &ScaleToZeroOverlay,
         problems: &mut Problems,
     ) -> (ScaleToZero, BTreeMap<SmolStr, ScaleToZero>) {
-        let with_inline = |mut policy: ScaleToZero| {
-            inline.apply_to(&mut policy);
-            policy
-        };
-        let default = self.zero.entries.get(DEFAULT).map_or(self.base, |entry| entry.over(self.base));
+        let ConfigMapLayer { location, entries } = &self.scale_to_zero;
+        let mut default = self.base;
+        if let Some(entry) = entries.get(DEFAULT) {
+            entry.apply_to(&mut default);
+        }
         let mut keys: BTreeMap<SmolStr, &str> = BTreeMap::new();
         let mut models = BTreeMap::new();
-        for (key, entry) in self.zero.entries.of_models() {
+        for (key, entry) in entries.model_entries() {
             let Some(model) = entry.model().cloned() else { continue };
             if let Some(first) = keys.get(&model) {
-                problems.reject(self.zero.place, key, duplicate(&model, first));
+                problems.add_rejected(*location, key, duplicate(&model, first));
                 continue;
             }
-            models.insert(model.clone(), with_inline(entry.over(default)));
+            let mut policy = default;
+            entry.apply_to(&mut policy);
+            inline.apply_to(&mut policy);
+            models.insert(model.clone(), policy);
             keys.insert(model, key);
         }
-        (with_inline(default), models)
+        inline.apply_to(&mut default);
+        (default, models)
     }
 
-    /// Entries by the model they are about.
+    /// The entries of each model.
     fn models(&self, problems: &mut Problems) -> BTreeMap<GroupId, ModelEntries<'_>> {
         let mut models: BTreeMap<GroupId, ModelEntries<'_>> = BTreeMap::new();
         for (group, first) in self.by_model(&self.saturation, |entry| entry.group.as_ref(), problems) {
@@ -115,19 +119,19 @@ impl Layers<'_> {
         models
     }
 
-    /// The entries of one ConfigMap by model. The first key of a model counts.
+    /// The entries of one ConfigMap by model. If several are about one model, the first is used.
     fn by_model<'a, E>(
         &self,
-        layer: &Layer<'a, E>,
+        layer: &ConfigMapLayer<'a, E>,
         group: impl Fn(&E) -> Option<&GroupId>,
         problems: &mut Problems,
     ) -> BTreeMap<GroupId, (&'a str, &'a E)> {
         let mut models: BTreeMap<GroupId, (&str, &E)> = BTreeMap::new();
-        for (key, entry) in layer.entries.of_models() {
-            let is_ours = |group: &&GroupId| self.only.is_none_or(|only| group.namespace == only);
-            let Some(group) = group(entry).filter(is_ours) else { continue };
+        for (key, entry) in layer.entries.model_entries() {
+            let is_included = |group: &&GroupId| self.only.is_none_or(|only| group.namespace == only);
+            let Some(group) = group(entry).filter(is_included) else { continue };
             match models.get(group) {
-                Some((first, _)) => problems.reject(layer.place, key, duplicate(group, first)),
+                Some((first, _)) => problems.add_rejected(layer.location, key, duplicate(group, first)),
                 None => {
                     models.insert(group.clone(), (key, entry));
                 }
@@ -137,8 +141,12 @@ impl Layers<'_> {
     }
 }
 
-/// What an entry of a model says of scaling to zero over `below`, which has what the default says; `None` when neither does.
-fn own_zero(own: &SaturationEntry, default: &SaturationEntry, mut below: ScaleToZero) -> Option<ScaleToZero> {
+/// Scaling to zero as set by the entry of a model over `below`, which includes the default entry; `None` if neither sets it.
+fn own_scale_to_zero(
+    own: &SaturationEntry,
+    default: &SaturationEntry,
+    mut below: ScaleToZero,
+) -> Option<ScaleToZero> {
     let overlay = own.scale_to_zero();
     if overlay == ScaleToZeroOverlay::default() && default.scale_to_zero() == ScaleToZeroOverlay::default() {
         return None;

@@ -1,4 +1,4 @@
-//! What all models share: what the entry `default` of the release's own namespace says of limits.
+//! Limits, which all models share. Only the entry `default` of the release namespace sets them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::super::document::Diagnostics;
 use super::fields::{Gpus, Limiter, LimiterKind, PowerBudget, QuotaScope, SaturationFields};
 use super::overlay::{Section, Switch, Text};
 
-/// What an entry says of limits.
+/// The limits that an entry sets.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Limits {
     is_enabled: bool,
@@ -36,7 +36,7 @@ impl Limits {
         for (index, Section(limiter)) in limiters.iter().enumerate() {
             quotas.extend(limiter.quota(&format!("limiters[{index}]"), diagnostics));
         }
-        // As in WVA v0.9: with any quota the inventory does not count.
+        // As in WVA v0.9.
         if !quotas.is_empty() && limiters.iter().any(|limiter| limiter.0.is_inventory()) {
             diagnostics.note("limiters has quotas, which take the place of the inventory");
         }
@@ -51,7 +51,7 @@ impl Limits {
         }
     }
 
-    /// True when something is set that counts nowhere but in the entry `default` of the release's own namespace.
+    /// Whether it sets anything that has an effect only in the entry `default` of the release namespace.
     pub(super) fn is_set(&self) -> bool {
         self.is_enabled
             || self.fail_closed
@@ -60,7 +60,7 @@ impl Limits {
             || self.spend.is_some()
     }
 
-    /// As the core has it.
+    /// The core's policy.
     pub(super) fn policy(&self, rescale_namespaces: BTreeMap<SmolStr, bool>) -> LimitPolicy {
         LimitPolicy {
             inventory: self.is_enabled && self.quotas.is_empty(),
@@ -79,39 +79,38 @@ impl Limiter {
         matches!(self.kind, Some(LimiterKind::GpuInventory | LimiterKind::Inventory))
     }
 
-    /// The quota, unless it is the inventory or wrong.
-    fn quota(&self, place: &str, diagnostics: &mut Diagnostics) -> Option<Quota> {
+    /// The quota; `None` if it is the inventory or invalid.
+    fn quota(&self, path: &str, diagnostics: &mut Diagnostics) -> Option<Quota> {
         let has_namespaces = self.namespace_quotas.is_some() || self.exclude.is_some();
         let name = Text::non_empty(&self.name).cloned().unwrap_or_default();
         match (self.kind, self.scope) {
             (None, _) => {
-                diagnostics.error(format!("{place}.type is missing: must be gpu-inventory or quota"));
+                diagnostics.error(format!("{path}.type is missing: must be gpu-inventory or quota"));
                 None
             }
             (Some(LimiterKind::GpuInventory | LimiterKind::Inventory), scope) => {
                 if scope.is_some() || self.quotas.is_some() || has_namespaces {
                     diagnostics.note(format!(
-                        "{place}: gpu-inventory has no scope and no quotas: they have no effect"
+                        "{path}: gpu-inventory has no scope and no quotas: they have no effect"
                     ));
                 }
                 None
             }
             (Some(LimiterKind::Quota), None) => {
-                diagnostics.error(format!("{place}.scope is missing: must be cluster or namespace"));
+                diagnostics.error(format!("{path}.scope is missing: must be cluster or namespace"));
                 None
             }
             (Some(LimiterKind::Quota), Some(QuotaScope::Cluster)) => {
                 if has_namespaces {
-                    diagnostics.note(format!(
-                        "{place}: namespaceQuotas and exclude have no effect in scope cluster"
-                    ));
+                    diagnostics
+                        .note(format!("{path}: namespaceQuotas and exclude have no effect in scope cluster"));
                 }
                 Some(Quota::Cluster { name, quotas: counts(self.quotas.as_ref()) })
             }
             (Some(LimiterKind::Quota), Some(QuotaScope::Namespace)) => {
                 if self.quotas.is_some() {
                     diagnostics.note(format!(
-                        "{place}: quotas has no effect in scope namespace: see namespaceQuotas"
+                        "{path}: quotas has no effect in scope namespace: see namespaceQuotas"
                     ));
                 }
                 let namespaces = self.namespace_quotas.iter().flatten();

@@ -1,5 +1,5 @@
-//! ConfigMaps → the core's policy. Pure: texts in, a policy and what is wrong with the texts out. Nothing an author writes
-//! stops this: an entry that is wrong does not count, and its last right text goes on counting.
+//! Makes the core's policy from the texts of ConfigMaps, and reports what is wrong with them. An invalid entry affects only itself:
+//! its last good text stays in force. Pure.
 
 mod analyzers;
 mod changes;
@@ -26,35 +26,35 @@ use wva_core::Policy;
 use wva_core::model::{ServiceClass, UnitCost};
 
 use super::document::{self, Diagnostics};
-use analyzers::Choice;
+use analyzers::AnalyzerChoice;
 use entries::{AcceleratorEntry, ClassEntry, QueueingEntry, SaturationEntry, ScaleToZeroEntry};
 use last_good::{DEFAULT, LastGood};
-use layers::{Layer, Layers};
+use layers::{ConfigMapLayer, Layers};
 use limits::Limits;
 use model_key::ModelKey;
 use overlay::Section;
-use problem::Place;
+use problem::Location;
 
 pub use changes::changes;
 pub use problem::{Problem, Problems};
 
-/// What a ConfigMap is about.
+/// The purpose of a ConfigMap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ConfigMapKind {
     /// Thresholds and analyzers by model, and limits.
     Saturation,
     /// Scaling to zero by model.
     ScaleToZero,
-    /// The queueing model: its default entry puts it in charge.
+    /// The queueing model. Its default entry makes it the analyzer of all models.
     QueueingModel,
-    /// The legacy solver's classes of service.
+    /// The service classes of the legacy solver.
     ServiceClasses,
-    /// The legacy solver's accelerators.
+    /// The accelerators of the legacy solver.
     AcceleratorCosts,
 }
 
-impl Kind {
-    /// All of them.
+impl ConfigMapKind {
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::Saturation,
         Self::ScaleToZero,
@@ -63,29 +63,29 @@ impl Kind {
         Self::AcceleratorCosts,
     ];
 
-    /// True when a namespace of variants may have one of its own, in place of the one of the release's namespace.
+    /// Whether a namespace with variants may have a ConfigMap of this kind, which replaces that of the release namespace there.
     #[must_use]
     pub const fn may_be_local(self) -> bool {
         matches!(self, Self::Saturation | Self::ScaleToZero | Self::QueueingModel)
     }
 }
 
-/// The names of the ConfigMaps, by what they are about: each has one, and no two share one.
-pub type Names = BTreeMap<Kind, String>;
+/// The names of the ConfigMaps, which are unique.
+pub type ConfigMapNames = BTreeMap<ConfigMapKind, String>;
 
-/// Entries of a ConfigMap by key, or why they cannot be read.
-pub type Map = Result<Arc<BTreeMap<String, String>>, String>;
+/// The texts of a ConfigMap's entries by key, or why they cannot be read.
+pub type EntryTexts = Result<Arc<BTreeMap<String, String>>, String>;
 
-/// The ConfigMaps that exist, by namespace and what they are about.
-pub type Maps = BTreeMap<(String, Kind), Map>;
+/// The ConfigMaps that exist, by namespace and kind.
+pub type ConfigMapTexts = BTreeMap<(String, ConfigMapKind), EntryTexts>;
 
-/// Makes a policy of what the ConfigMaps say now, and of what they said when they were last right.
+/// Makes policies of ConfigMaps, and remembers the last good text of each entry.
 pub struct PolicyLoader {
-    /// What counts where no ConfigMap says anything.
+    /// The policy where no ConfigMap sets anything.
     base: Policy,
-    names: Names,
-    /// The namespace whose ConfigMaps count for all others.
-    home: String,
+    names: ConfigMapNames,
+    /// The namespace whose ConfigMaps apply to all others.
+    release_namespace: String,
     namespaces: BTreeMap<String, NamespaceEntries>,
     classes: LastGood<ServiceClass>,
     accelerators: LastGood<UnitCost>,
@@ -95,52 +95,56 @@ pub struct PolicyLoader {
 #[derive(Default)]
 struct NamespaceEntries {
     saturation: LastGood<SaturationEntry>,
-    zero: LastGood<ScaleToZeroEntry>,
+    scale_to_zero: LastGood<ScaleToZeroEntry>,
     queueing: LastGood<QueueingEntry>,
 }
 
 impl PolicyLoader {
-    /// Nothing is known yet. `base` is what the command line says, `home` the release's namespace.
+    /// A loader that knows no ConfigMap yet. `base` is the policy of the command line.
     #[must_use]
-    pub fn new(base: Policy, names: Names, home: String) -> Self {
+    pub fn new(base: Policy, names: ConfigMapNames, release_namespace: String) -> Self {
         Self {
             base,
             names,
-            home,
+            release_namespace,
             namespaces: BTreeMap::new(),
             classes: LastGood::default(),
             accelerators: LastGood::default(),
         }
     }
 
-    /// The policy as the ConfigMaps are now, for variants in `namespaces`.
-    pub fn load(&mut self, maps: &Maps, namespaces: &BTreeSet<String>) -> (Policy, Problems) {
+    /// The policy of the current ConfigMaps, for variants in `namespaces`.
+    pub fn load(&mut self, texts: &ConfigMapTexts, namespaces: &BTreeSet<String>) -> (Policy, Problems) {
         let mut problems = Problems::default();
-        self.namespaces.retain(|namespace, _| *namespace == self.home || namespaces.contains(namespace));
-        for namespace in iter::once(&self.home).chain(namespaces.iter().filter(|name| **name != self.home)) {
-            let local = (*namespace != self.home).then_some(namespace.as_str());
+        let release = &self.release_namespace;
+        self.namespaces.retain(|namespace, _| namespace == release || namespaces.contains(namespace));
+        for namespace in iter::once(release).chain(namespaces.iter().filter(|name| *name != release)) {
+            let only = (namespace != release).then_some(namespace.as_str());
             let entries = self.namespaces.entry(namespace.clone()).or_default();
-            Reading { maps, names: &self.names, namespace, problems: &mut problems }.local(entries, local);
+            let mut reader = EntryReader { texts, names: &self.names, namespace, problems: &mut problems };
+            reader.read_namespace(entries, only);
         }
-        Reading { maps, names: &self.names, namespace: &self.home, problems: &mut problems }
-            .shared(&mut self.classes, &mut self.accelerators);
-        (self.policy(&mut problems), problems.in_turn())
+        let mut reader =
+            EntryReader { texts, names: &self.names, namespace: release, problems: &mut problems };
+        reader.read_legacy(&mut self.classes, &mut self.accelerators);
+        (self.policy(&mut problems), problems.interleaved())
     }
 
     fn policy(&self, problems: &mut Problems) -> Policy {
         let none = NamespaceEntries::default();
-        let home = self.namespaces.get(&self.home).unwrap_or(&none);
-        let default = home.saturation.get(DEFAULT);
+        let release = self.namespaces.get(&self.release_namespace).unwrap_or(&none);
+        let default = release.saturation.get(DEFAULT);
         let choice = default.map(|entry| entry.choice.clone()).unwrap_or_default();
-        let global = self.layers(&self.home, home, home, Choice::default()).scope(problems);
+        let no_choice = AnalyzerChoice::default();
+        let global = self.layers(&self.release_namespace, release, release, no_choice).scope(problems);
         let mut policy = Policy { global, ..self.base.clone() };
         let mut rescale = BTreeMap::new();
         for (namespace, entries) in &self.namespaces {
             self.note_misplaced(namespace, entries, problems);
-            if *namespace == self.home || entries.is_empty() {
+            if *namespace == self.release_namespace || entries.is_empty() {
                 continue;
             }
-            let scope = self.layers(namespace, entries, home, choice.clone()).scope(problems);
+            let scope = self.layers(namespace, entries, release, choice.clone()).scope(problems);
             policy.namespaces.insert(namespace.into(), scope);
             let own = entries.saturation.get(DEFAULT).and_then(|entry| entry.limits.rescale);
             rescale.extend(own.map(|own| (SmolStr::from(namespace), own)));
@@ -154,108 +158,123 @@ impl PolicyLoader {
         policy
     }
 
-    /// What counts in one namespace: of each kind its own ConfigMap, or, where that says nothing, the one of `home`.
+    /// The layers of one namespace: of each kind its own ConfigMap, or that of the release namespace if it has no entries.
     fn layers<'a>(
         &'a self,
         namespace: &'a str,
-        entries: &'a NamespaceEntries,
-        home: &'a NamespaceEntries,
-        choice: Choice,
+        own: &'a NamespaceEntries,
+        release: &'a NamespaceEntries,
+        choice: AnalyzerChoice,
     ) -> Layers<'a> {
+        use ConfigMapKind::{QueueingModel, Saturation, ScaleToZero};
         Layers {
-            saturation: self.layer(Kind::Saturation, namespace, &entries.saturation, &home.saturation),
-            zero: self.layer(Kind::ScaleToZero, namespace, &entries.zero, &home.zero),
-            queueing: self.layer(Kind::QueueingModel, namespace, &entries.queueing, &home.queueing),
+            saturation: self.layer(Saturation, namespace, &own.saturation, &release.saturation),
+            scale_to_zero: self.layer(ScaleToZero, namespace, &own.scale_to_zero, &release.scale_to_zero),
+            queueing: self.layer(QueueingModel, namespace, &own.queueing, &release.queueing),
             choice,
             base: self.base.global.default.scale_to_zero.unwrap_or_default(),
-            only: (*namespace != self.home).then_some(namespace),
+            only: (*namespace != self.release_namespace).then_some(namespace),
         }
     }
 
     fn layer<'a, E>(
         &'a self,
-        kind: Kind,
+        kind: ConfigMapKind,
         namespace: &'a str,
         own: &'a LastGood<E>,
-        home: &'a LastGood<E>,
-    ) -> Layer<'a, E> {
-        let (namespace, entries) = if own.is_empty() { (self.home.as_str(), home) } else { (namespace, own) };
-        Layer { place: Place { namespace, config_map: name(&self.names, kind) }, entries }
+        release: &'a LastGood<E>,
+    ) -> ConfigMapLayer<'a, E> {
+        let (namespace, entries) =
+            if own.is_empty() { (self.release_namespace.as_str(), release) } else { (namespace, own) };
+        ConfigMapLayer { location: Location { namespace, config_map: name(&self.names, kind) }, entries }
     }
 
-    /// Limits and `compat` are about all models together: nothing looks for them but in one entry.
+    /// Notes limits and `compat` in entries where they have no effect, because they are for all models together.
     fn note_misplaced(&self, namespace: &str, entries: &NamespaceEntries, problems: &mut Problems) {
-        let place = Place { namespace, config_map: name(&self.names, Kind::Saturation) };
+        let location = Location { namespace, config_map: name(&self.names, ConfigMapKind::Saturation) };
         for (key, entry) in entries.saturation.iter() {
             let is_default = key == DEFAULT;
-            let is_elsewhere = !(is_default && namespace == self.home);
+            let is_elsewhere = !(is_default && namespace == self.release_namespace);
             let has_limits =
                 entry.limits.is_set() && is_elsewhere || entry.limits.rescale.is_some() && !is_default;
             let has_compat = entry.fields.compat.is_some() && is_elsewhere;
             let misplaced = [(has_limits, "limits have"), (has_compat, "compat has")];
             let notes = misplaced.into_iter().filter(|(is_misplaced, _)| *is_misplaced).map(|(_, what)| {
-                format!("{what} no effect here, but in the entry default of namespace {}", self.home)
+                let release = &self.release_namespace;
+                format!("{what} no effect here, only in the entry default of namespace {release}")
             });
-            problems.notes(place, key, &Diagnostics { notes: notes.collect(), ..Diagnostics::default() });
+            problems.add_notes(
+                location,
+                key,
+                &Diagnostics { notes: notes.collect(), ..Diagnostics::default() },
+            );
         }
     }
 }
 
 impl NamespaceEntries {
     fn is_empty(&self) -> bool {
-        self.saturation.is_empty() && self.zero.is_empty() && self.queueing.is_empty()
+        self.saturation.is_empty() && self.scale_to_zero.is_empty() && self.queueing.is_empty()
     }
 }
 
-/// The reading of one namespace's ConfigMaps.
-struct Reading<'a> {
-    maps: &'a Maps,
-    names: &'a Names,
+/// Reads the ConfigMaps of one namespace.
+struct EntryReader<'a> {
+    texts: &'a ConfigMapTexts,
+    names: &'a ConfigMapNames,
     namespace: &'a str,
     problems: &'a mut Problems,
 }
 
-impl Reading<'_> {
-    fn local(mut self, entries: &mut NamespaceEntries, namespace: Option<&str>) {
-        self.update(Kind::Saturation, &mut entries.saturation, |fields, key, diagnostics| {
-            Some(SaturationEntry::new(fields, ModelKey { key, namespace }, diagnostics))
+impl EntryReader<'_> {
+    /// Reads the ConfigMaps that every namespace may have. `only` is the only namespace that their entries may be about.
+    fn read_namespace(&mut self, entries: &mut NamespaceEntries, only: Option<&str>) {
+        self.read(ConfigMapKind::Saturation, &mut entries.saturation, |fields, key, diagnostics| {
+            Some(SaturationEntry::new(fields, ModelKey { key, namespace: only }, diagnostics))
         });
-        self.update(Kind::QueueingModel, &mut entries.queueing, |fields, key, diagnostics| {
-            Some(QueueingEntry::new(fields, ModelKey { key, namespace }, diagnostics))
+        self.read(ConfigMapKind::QueueingModel, &mut entries.queueing, |fields, key, diagnostics| {
+            Some(QueueingEntry::new(fields, ModelKey { key, namespace: only }, diagnostics))
         });
-        self.update(Kind::ScaleToZero, &mut entries.zero, |entry: ScaleToZeroEntry, key, diagnostics| {
-            Some(entry.checked(key, diagnostics))
-        });
+        self.read(
+            ConfigMapKind::ScaleToZero,
+            &mut entries.scale_to_zero,
+            |entry: ScaleToZeroEntry, key, diagnostics| Some(entry.checked(key, diagnostics)),
+        );
     }
 
-    fn shared(mut self, classes: &mut LastGood<ServiceClass>, accelerators: &mut LastGood<UnitCost>) {
-        self.update(Kind::ServiceClasses, classes, |entry: ClassEntry, _, diagnostics| {
+    /// Reads the ConfigMaps of the legacy solver.
+    fn read_legacy(&mut self, classes: &mut LastGood<ServiceClass>, accelerators: &mut LastGood<UnitCost>) {
+        self.read(ConfigMapKind::ServiceClasses, classes, |entry: ClassEntry, _, diagnostics| {
             Some(entry.class(diagnostics))
         });
-        self.update(Kind::AcceleratorCosts, accelerators, |entry: AcceleratorEntry, _, diagnostics| {
-            entry.unit_cost(diagnostics)
-        });
+        self.read(
+            ConfigMapKind::AcceleratorCosts,
+            accelerators,
+            |entry: AcceleratorEntry, _, diagnostics| entry.unit_cost(diagnostics),
+        );
     }
 
-    fn update<F: DeserializeOwned + Default, E>(
+    /// Updates `entries` from the ConfigMap of `kind`. `check` makes an entry of its fields.
+    fn read<F: DeserializeOwned + Default, E>(
         &mut self,
-        kind: Kind,
+        kind: ConfigMapKind,
         entries: &mut LastGood<E>,
         check: impl Fn(F, &str, &mut Diagnostics) -> Option<E>,
     ) {
-        let place = Place { namespace: self.namespace, config_map: name(self.names, kind) };
-        match self.maps.get(&(self.namespace.to_owned(), kind)) {
-            Some(Err(cause)) => return self.problems.whole_map(place, cause),
-            Some(Ok(texts)) => entries
-                .update(texts, |key, text| read(text, |fields, diagnostics| check(fields, key, diagnostics))),
+        let location = Location { namespace: self.namespace, config_map: name(self.names, kind) };
+        match self.texts.get(&(self.namespace.to_owned(), kind)) {
+            Some(Err(cause)) => return self.problems.add_unreadable(location, cause),
+            Some(Ok(texts)) => entries.update(texts, |key, text| {
+                read_entry(text, |fields, diagnostics| check(fields, key, diagnostics))
+            }),
             None => *entries = LastGood::default(),
         }
-        self.problems.texts(place, entries.diagnostics());
+        self.problems.add_entries(location, entries.diagnostics());
     }
 }
 
-/// What one text says; `None` when it is refused. What fields say together is checked when each alone is right.
-fn read<F: DeserializeOwned + Default, E>(
+/// The entry of a text; `None` if it is invalid. Fields are checked together only when each is valid.
+fn read_entry<F: DeserializeOwned + Default, E>(
     text: &str,
     check: impl FnOnce(F, &mut Diagnostics) -> Option<E>,
 ) -> (Option<E>, Diagnostics) {
@@ -271,11 +290,11 @@ fn read<F: DeserializeOwned + Default, E>(
     if diagnostics.errors.is_empty() {
         return (entry, diagnostics);
     }
-    // Notes are for an entry that counts.
+    // Notes are only for entries that are in force.
     diagnostics.notes.clear();
     (None, diagnostics)
 }
 
-fn name(names: &Names, kind: Kind) -> &str {
+fn name(names: &ConfigMapNames, kind: ConfigMapKind) -> &str {
     names.get(&kind).map_or("", String::as_str)
 }

@@ -1,5 +1,5 @@
-//! Which model an entry is about: its fields `model_id` and `namespace` say so. Its key is any that a ConfigMap may have; a
-//! model's own name can be none, since keys have no `/` and no `#`.
+//! The model that an entry is about. The fields `model_id` and `namespace` name it, not the key: keys of ConfigMaps cannot contain
+//! `/` and `#`, which names of models do.
 
 use wva_core::GroupId;
 
@@ -7,17 +7,16 @@ use super::super::document::Diagnostics;
 use super::last_good::DEFAULT;
 use super::overlay::Text;
 
-/// Where an entry is.
+/// The key of an entry, and the namespace of its ConfigMap.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ModelKey<'a> {
-    /// Its key.
     pub(super) key: &'a str,
-    /// The namespace it is in, when it may be about no other.
+    /// The only namespace that it may be about; `None` for any.
     pub(super) namespace: Option<&'a str>,
 }
 
 impl ModelKey<'_> {
-    /// The model of the entry; `None` for the default. It is an error when the entry does not name its model.
+    /// The model of the entry; `None` for the default, and for an entry that does not name its model, which is an error.
     pub(super) fn group(
         self,
         model_id: &Option<Text>,

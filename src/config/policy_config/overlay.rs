@@ -1,4 +1,4 @@
-//! Partial structs: what an entry sets of a struct of the core's policy, read with ranges and laid over it.
+//! Partial structs: the fields of a struct of the core's policy that an entry sets, with the ranges of their values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,51 +13,51 @@ use wva_core::units::{Replicas, Seconds, truncated_u32};
 
 use super::super::ranged::{Number, Time, ranged};
 
-/// A window or a time to stay longer than this holds a number longer than any day's load lasts.
+/// The longest window. A longer one would outlast the daily pattern of any load.
 const DAY: Duration = Duration::from_secs(86_400);
-/// A model must have been idle for at most a month before it is scaled to zero.
+/// The longest idle time before a model is scaled to zero.
 const MAX_RETENTION: Duration = Duration::from_secs(30 * 86_400);
-/// A pod starts within half an hour, or it does not count as starting any more.
+/// The time after which a pod no longer counts as starting.
 const MAX_START_UP: Duration = Duration::from_secs(1800);
 
 ranged! {
-    /// A share of a whole.
+    /// A fraction, or 0.
     pub(super) Fraction: f64 in Number::between(0.0, 1.0);
-    /// A share of a whole that is not nothing.
+    /// A fraction above 0.
     pub(super) PositiveFraction: f64 in Number::above(0.0, 1.0);
     /// A number of requests in a queue.
     pub(super) QueueLength: f64 in Number::between(0.0, 1e15);
-    /// How much something counts against others.
+    /// A relative weight.
     pub(super) Weight: f64 in Number::above(0.0, 1e6);
-    /// Spare capacity in roots of the demand: 10 would keep three times the fleet of any load.
+    /// Spare capacity in multiples of the demand's square root: 10 triples the fleet of any load.
     pub(super) Headroom: f64 in Number::between(0.0, 10.0);
-    /// Per cent of what runs.
+    /// A percentage of the current replicas.
     pub(super) Percent: f64 in Number::between(0.0, 10_000.0);
-    /// A latency, at most an hour.
+    /// A latency, at most one hour.
     pub(super) Latency: f64 in Number::above(0.0, 3.6e6).with_note("milliseconds");
-    /// How many times the latency of an idle replica.
+    /// A multiple of the latency of an idle replica.
     pub(super) SloMultiplier: f64 in Number::above(1.0, 1000.0);
-    /// Watts, or what something costs an hour: less for any cluster there is.
+    /// Watts, or a cost per hour. The maximum is more than any cluster needs.
     pub(super) Budget: f64 in Number::between(0.0, 1e9);
-    /// A priority as anybody writes it.
+    /// A priority, which is checked later.
     pub(super) AnyPriority: f64 in Number::between(-1e9, 1e9);
-    /// Replicas at once: no Deployment has more.
+    /// Replicas that are added or removed at once. The maximum is more than any Deployment has.
     pub(super) ReplicaStep: f64 in Number::whole(1.0, 10_000.0);
-    /// GPUs of one type.
+    /// A number of GPUs of one type.
     pub(super) GpuQuota: f64 in Number::whole(-1.0, 1_048_576.0).with_note("-1 is unlimited");
     /// A window of time.
     pub(super) Window: Duration in Time::between(Duration::ZERO, DAY);
-    /// In which a backlog is worked off.
+    /// The time in which a backlog is to be processed.
     pub(super) DrainTime: Duration in Time::between(Duration::from_secs(1), DAY);
-    /// A pod's start-up.
+    /// The start-up time of a pod.
     pub(super) StartUpTime: Duration in Time::between(Duration::ZERO, MAX_START_UP);
-    /// How long a model must have been idle.
+    /// The idle time before a model is scaled to zero.
     pub(super) Retention: Duration in Time::between(Duration::from_secs(1), MAX_RETENTION);
 }
 
-/// What sets `P`, or a part of it.
+/// Settings that are applied to a policy `P`, or to a field of one.
 pub(super) trait Overlay<P> {
-    /// Sets in `policy` what this sets, and leaves the rest.
+    /// Changes what is set here, and leaves the rest of `policy` as it is.
     fn apply_to(&self, policy: &mut P);
 }
 
@@ -88,12 +88,11 @@ values! {
     bool: Switch, |value| value;
 }
 
-/// A duration for the core.
-pub(super) fn seconds(duration: Duration) -> Seconds {
+fn seconds(duration: Duration) -> Seconds {
     Seconds::new(duration.as_secs_f64()).unwrap_or_default()
 }
 
-/// A struct of fields that may each be left out. The first ones are laid over a struct of the core's policy by their names.
+/// Defines a struct of optional fields. Those before `with` are applied to the fields of the same names of the core's policy.
 macro_rules! overlay {
     (
         $(#[$doc:meta])* $name:ident over $policy:ty { $($(#[$meta:meta])* $field:ident: $type:ty,)* }
@@ -118,7 +117,7 @@ macro_rules! overlay {
 pub(super) use overlay;
 
 overlay! {
-    /// What is set of the rate policy.
+    /// Settings of the rate policy.
     RateOverlay over RatePolicy {
         surge_headroom: Headroom,
         utilisation: PositiveFraction,
@@ -133,7 +132,7 @@ overlay! {
 }
 
 overlay! {
-    /// What is set of the policies of scores; their thresholds are those of the entry.
+    /// Settings of the analyzers `threshold` and `weighted`. Their thresholds are fields of the entry.
     ScoringOverlay over Scoring {
         more: ReplicaStep,
         fewer: ReplicaStep,
@@ -142,7 +141,7 @@ overlay! {
 }
 
 overlay! {
-    /// What is set of how fast numbers move.
+    /// Settings of how fast numbers change.
     StabilityOverlay over Stability {
         up_window: Window,
         down_window: Window,
@@ -154,14 +153,14 @@ overlay! {
 }
 
 overlay! {
-    /// What is set of a step.
+    /// Settings of the largest change at once.
     StepOverlay over StepLimit {
         replicas: ReplicaStep,
         percent: Percent,
     }
 }
 
-/// A step that sets nothing is none.
+/// An empty section sets no limit.
 impl Overlay<Option<StepLimit>> for StepOverlay {
     fn apply_to(&self, policy: &mut Option<StepLimit>) {
         if *self != Self::default() {
@@ -171,7 +170,7 @@ impl Overlay<Option<StepLimit>> for StepOverlay {
 }
 
 overlay! {
-    /// What is set of scaling to zero.
+    /// Settings of scaling to zero.
     ScaleToZeroOverlay over ScaleToZero {
         enabled: Switch,
         #[serde(rename = "retentionPeriod")]
@@ -179,7 +178,7 @@ overlay! {
     }
 }
 
-/// A mapping of fields. A derived struct alone would take a list too, for its fields in their order.
+/// A mapping of fields. A derived `Deserialize` alone would also accept a list of the field values in order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Section<T>(pub(super) T);
 
@@ -213,7 +212,7 @@ impl<'de, T: Deserialize<'de> + Default> Visitor<'de> for Mapping<T> {
     }
 }
 
-/// True or false, in the words of YAML 1.1 too.
+/// True or false, also as a YAML 1.1 word such as `yes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Switch(bool);
 
@@ -225,9 +224,9 @@ impl Switch {
 
 impl<'de> Deserialize<'de> for Switch {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Words;
+        struct SwitchVisitor;
 
-        impl Visitor<'_> for Words {
+        impl Visitor<'_> for SwitchVisitor {
             type Value = bool;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -247,21 +246,20 @@ impl<'de> Deserialize<'de> for Switch {
             }
         }
 
-        from.deserialize_any(Words).map(Self)
+        from.deserialize_any(SwitchVisitor).map(Self)
     }
 }
 
-/// A text.
+/// A string. Unlike in YAML, a number or a switch is not converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Text(SmolStr);
 
 impl Text {
-    /// The text, be it empty.
     pub(super) fn get(&self) -> SmolStr {
         self.0.clone()
     }
 
-    /// The text of a field; an empty one counts as left out.
+    /// The text of a field; `None` if it is empty.
     pub(super) fn non_empty(field: &Option<Self>) -> Option<&SmolStr> {
         field.as_ref().map(|text| &text.0).filter(|text| !text.is_empty())
     }
@@ -269,9 +267,9 @@ impl Text {
 
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Plain;
+        struct TextVisitor;
 
-        impl Visitor<'_> for Plain {
+        impl Visitor<'_> for TextVisitor {
             type Value = SmolStr;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -283,11 +281,11 @@ impl<'de> Deserialize<'de> for Text {
             }
         }
 
-        from.deserialize_any(Plain).map(Self)
+        from.deserialize_any(TextVisitor).map(Self)
     }
 }
 
-/// A field with one of a few names; an empty one counts as left out.
+/// An optional field with one of the names of `T`; an empty one is not set.
 pub(super) fn name<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<Option<T>, D::Error> {
     let text = Option::<Text>::deserialize(from)?;
     Text::non_empty(&text).map(|name| T::deserialize(name.as_str().into_deserializer())).transpose()

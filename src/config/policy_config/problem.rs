@@ -1,4 +1,4 @@
-//! What is wrong with a ConfigMap, for its author.
+//! Problems with ConfigMaps, for their authors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,29 +7,29 @@ use super::super::document::Diagnostics;
 use super::super::ranged::shorten;
 use super::last_good::DEFAULT;
 
-/// Problems that are reported at a time: whoever may write one ConfigMap may write very many wrong entries, and has no more of
-/// these than the author of any other.
+/// Most problems that are reported at a time. An author can write any number of invalid entries, so that the problems are shared
+/// equally among ConfigMaps.
 const MAX_PROBLEMS: usize = 100;
-/// Characters of one entry's report.
+/// Characters of the text of one entry.
 const MAX_TEXT_CHARS: usize = 600;
 
-/// Something that is wrong with an entry.
+/// A problem with an entry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Namespace of the ConfigMap.
+    /// The namespace of the ConfigMap.
     pub namespace: String,
-    /// Its name.
+    /// The name of the ConfigMap.
     pub config_map: String,
-    /// The entry; empty for the whole ConfigMap.
+    /// The key of the entry; empty for the whole ConfigMap.
     pub key: String,
-    /// True when the entry does not count as it is; false for what its author should know.
+    /// True if the entry is not in force; false for a note about an entry that is.
     pub is_rejected: bool,
-    /// What, with field, value and what is allowed; and what counts instead.
+    /// The field, its value, what is valid, and what is in force instead.
     pub text: String,
 }
 
 impl Problem {
-    /// Namespace and name of its ConfigMap.
+    /// Namespace and name of the ConfigMap.
     fn config_map(&self) -> (&str, &str) {
         (&self.namespace, &self.config_map)
     }
@@ -46,14 +46,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Where an entry is.
+/// A ConfigMap.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Location<'a> {
     pub(super) namespace: &'a str,
     pub(super) config_map: &'a str,
 }
 
-/// All that is wrong, each thing once; at most a hundred, evenly of each ConfigMap.
+/// All problems, each once: at most a hundred, shared equally among ConfigMaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems {
     problems: Vec<Problem>,
@@ -61,45 +61,45 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// The first of each ConfigMap, then the second of each, and so on; of one ConfigMap what is rejected comes first.
+    /// The first problem of each ConfigMap, then the second of each, and so on. Within a ConfigMap, rejected entries come first.
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter()
     }
 
-    /// How many more there are.
+    /// The number of further problems.
     #[must_use]
     pub const fn left_out(&self) -> usize {
         self.left_out
     }
 
-    /// Orders them by turn: the first of each ConfigMap, then the second of each.
-    pub(super) fn in_turn(mut self) -> Self {
+    /// Sorts the problems: the first of each ConfigMap, then the second of each, and so on.
+    pub(super) fn interleaved(mut self) -> Self {
         self.problems.sort_by_key(|problem| !problem.is_rejected);
         let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        let turn = |problem| {
+        let rank = |problem| {
             let count = counts.entry(Problem::config_map(problem)).or_default();
             *count += 1;
             *count
         };
-        let turns: Vec<usize> = self.problems.iter().map(turn).collect();
-        let mut by_turn: Vec<(usize, Problem)> = turns.into_iter().zip(self.problems).collect();
-        by_turn.sort_by_key(|(turn, _)| *turn);
-        let problems = by_turn.into_iter().map(|(_, problem)| problem).collect();
+        let ranks: Vec<usize> = self.problems.iter().map(rank).collect();
+        let mut ranked: Vec<(usize, Problem)> = ranks.into_iter().zip(self.problems).collect();
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let problems = ranked.into_iter().map(|(_, problem)| problem).collect();
         Self { problems, left_out: self.left_out }
     }
 
-    /// The whole ConfigMap cannot be read.
-    pub(super) fn whole_map(&mut self, place: Place<'_>, why: &str) {
-        self.add(place, "", true, format!("{why}; what it last said stays in force"));
+    /// Adds a ConfigMap that cannot be read.
+    pub(super) fn add_unreadable(&mut self, location: Location<'_>, cause: &str) {
+        self.add(location, "", true, format!("{cause}; its last entries stay in force"));
     }
 
-    /// What is wrong with the texts of a ConfigMap.
-    pub(super) fn texts<'a>(
+    /// Adds the diagnostics of entries: key, diagnostics, and whether an earlier text is in force.
+    pub(super) fn add_entries<'a>(
         &mut self,
-        place: Place<'_>,
-        texts: impl Iterator<Item = (&'a str, &'a Diagnostics, bool)>,
+        location: Location<'_>,
+        entries: impl Iterator<Item = (&'a str, &'a Diagnostics, bool)>,
     ) {
-        for (key, diagnostics, has_good) in texts {
+        for (key, diagnostics, has_good) in entries {
             if !diagnostics.errors.is_empty() {
                 let instead = match (has_good, key) {
                     (true, _) => "its last good text stays in force",
@@ -107,31 +107,31 @@ impl Problems {
                     (false, _) => "it is left out",
                 };
                 self.add(
-                    place,
+                    location,
                     key,
                     true,
                     format!("{}; {instead}", shorten(&diagnostics.errors.join("; "), MAX_TEXT_CHARS)),
                 );
             }
-            self.notes(place, key, diagnostics);
+            self.add_notes(location, key, diagnostics);
         }
     }
 
-    /// What the author of an entry that counts should know.
-    pub(super) fn notes(&mut self, place: Place<'_>, key: &str, diagnostics: &Diagnostics) {
+    /// Adds notes about an entry that is in force.
+    pub(super) fn add_notes(&mut self, location: Location<'_>, key: &str, diagnostics: &Diagnostics) {
         if !diagnostics.notes.is_empty() {
-            self.add(place, key, false, shorten(&diagnostics.notes.join("; "), MAX_TEXT_CHARS));
+            self.add(location, key, false, shorten(&diagnostics.notes.join("; "), MAX_TEXT_CHARS));
         }
     }
 
-    pub(super) fn reject(&mut self, place: Place<'_>, key: &str, text: String) {
-        self.add(place, key, true, text);
+    pub(super) fn add_rejected(&mut self, location: Location<'_>, key: &str, text: String) {
+        self.add(location, key, true, text);
     }
 
-    fn add(&mut self, place: Place<'_>, key: &str, is_rejected: bool, text: String) {
+    fn add(&mut self, location: Location<'_>, key: &str, is_rejected: bool, text: String) {
         let problem = Problem {
-            namespace: place.namespace.to_owned(),
-            config_map: place.config_map.to_owned(),
+            namespace: location.namespace.to_owned(),
+            config_map: location.config_map.to_owned(),
             key: key.to_owned(),
             is_rejected,
             text,
@@ -149,8 +149,8 @@ impl Problems {
         }
     }
 
-    /// Which one makes room for `new`: the last of the ConfigMap that has the most; where none has more than its own, a note
-    /// of its own for something rejected.
+    /// The problem that `new` replaces: the last one of the ConfigMap that has the most. If that is its own ConfigMap, or has only
+    /// one more, only a note is replaced, by a rejected entry.
     fn surplus(&self, new: &Problem) -> Option<usize> {
         let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for problem in &self.problems {
@@ -159,11 +159,10 @@ impl Problems {
         let own = counts.get(&new.config_map()).copied().unwrap_or(0);
         let (largest, count) = counts.into_iter().max_by_key(|(_, count)| *count)?;
         let from = if count > own + 1 { largest } else { new.config_map() };
-        let may_go = |(_, old): &(usize, &Problem)| {
+        let is_replaceable = |(_, old): &(usize, &Problem)| {
             old.config_map() == from && (from != new.config_map() || new.is_rejected && !old.is_rejected)
         };
-        let last =
-            self.problems.iter().enumerate().filter(may_go).max_by_key(|(at, old)| (!old.is_rejected, *at));
-        last.map(|(at, _)| at)
+        let replaceable = self.problems.iter().enumerate().filter(is_replaceable);
+        replaceable.max_by_key(|(index, old)| (!old.is_rejected, *index)).map(|(index, _)| index)
     }
 }

@@ -1,23 +1,23 @@
-//! One entry: every field, and every way of getting it wrong.
+//! One entry: every field, and every kind of mistake.
 
 use serde_json::{Value, json};
 use wva_core::Policy;
 use wva_core::model::Analyzer;
 
-use super::{HOME, default_of, made, told};
-use crate::config::policy_config::Kind;
+use super::{RELEASE, load, load_default, messages};
+use crate::config::policy_config::ConfigMapKind;
 
-/// What of a policy differs from the defaults, at `path`.
+/// The value of a policy at `path`.
 fn at(policy: &Policy, path: &str) -> Value {
     let whole = serde_json::to_value(policy).unwrap();
     whole.pointer(path).cloned().unwrap_or_default()
 }
 
 #[test]
-fn what_wva_ships_without_a_name_goes_on_being_decided_by_its_percentages() {
+fn the_default_configmap_of_wva_without_an_analyzer_selects_v1() {
     let shipped =
         "kvCacheThreshold: 0.80\nqueueLengthThreshold: 5\nkvSpareTrigger: 0.1\nqueueSpareTrigger: 3\n";
-    let (policy, problems) = default_of(shipped);
+    let (policy, problems) = load_default(shipped);
     let mut expected = Policy::default();
     expected.global.default.analyzer = Analyzer::SaturationPercent;
     expected.global.default.scale_to_zero = Some(wva_core::model::ScaleToZero::default());
@@ -25,9 +25,9 @@ fn what_wva_ships_without_a_name_goes_on_being_decided_by_its_percentages() {
 }
 
 #[test]
-fn where_nobody_says_who_decides_the_rate_policy_does() {
-    let analyzer = |text: &str| default_of(text).0.global.default.analyzer;
-    assert_eq!(made(&[]).0.global.default.analyzer, Analyzer::Rate);
+fn without_a_choice_the_rate_policy_decides() {
+    let analyzer = |text: &str| load_default(text).0.global.default.analyzer;
+    assert_eq!(load(&[]).0.global.default.analyzer, Analyzer::Rate);
     assert_eq!(
         ["{}", "priority: 2", "enableLimiter: true", "rate: {drain: 30s}"].map(analyzer),
         [Analyzer::Rate; 4]
@@ -35,20 +35,20 @@ fn where_nobody_says_who_decides_the_rate_policy_does() {
     let of_percent =
         ["kvCacheThreshold: 0.8", "queueLengthThreshold: 5", "kvSpareTrigger: 0.1", "queueSpareTrigger: 3"];
     assert_eq!(of_percent.map(analyzer), [Analyzer::SaturationPercent; 4]);
-    assert_eq!(analyzer("analyzerName: ''"), Analyzer::SaturationPercent, "as WVA means it");
+    assert_eq!(analyzer("analyzerName: ''"), Analyzer::SaturationPercent, "as in WVA");
     assert_eq!(analyzer("analyzerName: rate\nkvCacheThreshold: 0.8"), Analyzer::Rate);
     let llama = ("llama", "model_id: llama\nnamespace: llm\nkvSpareTrigger: 0.2");
-    let (policy, _) = made(&[(HOME, Kind::Saturation, &[("default", "priority: 2"), llama])]);
+    let (policy, _) = load(&[(RELEASE, ConfigMapKind::Saturation, &[("default", "priority: 2"), llama])]);
     let of = |model| policy.of(&wva_core::GroupId::new("llm", model)).analyzer;
     assert_eq!((of("llama"), of("another")), (Analyzer::SaturationPercent, Analyzer::Rate));
 }
 
 #[test]
-fn what_wva_has_shipped_since_its_second_analyzer_selects_that_analyzer() {
+fn the_newer_default_configmap_of_wva_selects_v2() {
     let shipped = "kvCacheThreshold: 0.80\nqueueLengthThreshold: 5\nkvSpareTrigger: 0.1\nqueueSpareTrigger: 3\n\
                    analyzerName: saturation\nscaleUpThreshold: 0.85\nscaleDownBoundary: 0.70\npriority: 1.0\n\
                    enableLimiter: false\nanalyzers:\n- name: saturation\n  score: 1.0\n- {name: throughput, enabled: false}\n";
-    let (policy, problems) = default_of(shipped);
+    let (policy, problems) = load_default(shipped);
     let model = at(&policy, "/global/default");
     assert_eq!(problems, [""; 0]);
     assert_eq!((&model["analyzer"], &model["beside"]), (&json!("saturation"), &Value::Null));
@@ -151,13 +151,13 @@ fn of_numbers_that_move_and_limits() -> Vec<Row> {
 fn every_field_reaches_the_policy() {
     let table = [of_one_model(), of_numbers_that_move_and_limits()].concat();
     for (text, path, expected) in table {
-        let (policy, problems) = default_of(text);
+        let (policy, problems) = load_default(text);
         assert_eq!((at(&policy, path), problems), (expected, vec![]), "{text}");
     }
 }
 
-/// Wrong entries, and what is said of each.
-const WRONG: &[(&str, &str)] = &[
+/// Invalid entries, and the message about each.
+const INVALID: &[(&str, &str)] = &[
     ("kvCacheThreshold: 1.2", "kvCacheThreshold 1.2 is out of range: must be 0 to 1"),
     ("kvCacheThreshold: .nan", "kvCacheThreshold \".nan\" is not a number: must be a number, 0 to 1"),
     ("kvCacheThreshold: high", "kvCacheThreshold \"high\" is not a number: must be a number, 0 to 1"),
@@ -180,7 +180,7 @@ const WRONG: &[(&str, &str)] = &[
     ("compat: v1", "compat is \"v1\": must be one of corrected, upstream, upstream-june"),
     (
         "analyzerName: saturatoin",
-        "analyzerName \"saturatoin\" is not an analyzer: must be rate, saturation-percent, saturation",
+        "analyzerName \"saturatoin\" is not an analyzer: must be one of rate, saturation-percent, saturation",
     ),
     ("analyzers: saturation", "analyzers is \"saturation\": must be a list"),
     ("analyzers: [throughput]", "analyzers[0] is \"throughput\": must be a mapping of fields"),
@@ -239,22 +239,22 @@ const WRONG: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_wrong_field_is_refused_with_its_name_its_value_and_what_is_allowed() {
-    for (text, expected) in WRONG {
-        let (policy, problems) = default_of(text);
+fn an_invalid_field_is_rejected_with_its_name_its_value_and_the_range() {
+    for (text, expected) in INVALID {
+        let (policy, problems) = load_default(text);
         let prefix = "ConfigMap wva-system/saturation, entry default: ";
         assert!(
-            matches!(&problems[..], [one] if one.contains(expected) && one.starts_with(prefix)),
+            matches!(&problems[..], [message] if message.contains(expected) && message.starts_with(prefix)),
             "{text}: {problems:?}"
         );
         assert!(problems[0].ends_with("; the program's defaults are in force"), "{problems:?}");
-        assert_eq!(policy, default_of("").0, "{text}");
+        assert_eq!(policy, load_default("").0, "{text}");
     }
 }
 
 #[test]
 fn all_that_is_wrong_with_an_entry_is_told_at_once() {
-    let (_, problems) = default_of("kvCacheThreshold: 2\npriority: true\nshards: 3\n");
+    let (_, problems) = load_default("kvCacheThreshold: 2\npriority: true\nshards: 3\n");
     assert!(
         problems[0].contains("kvCacheThreshold 2") && problems[0].contains("priority is true"),
         "{problems:?}"
@@ -283,7 +283,7 @@ fn what_has_no_effect_is_told_and_the_entry_counts() {
         ),
     ];
     for (text, expected) in table {
-        let (_, problems) = made(&[(HOME, Kind::Saturation, &[("default", text)])]);
+        let (_, problems) = load(&[(RELEASE, ConfigMapKind::Saturation, &[("default", text)])]);
         let [problem] = &problems.iter().collect::<Vec<_>>()[..] else { panic!("{text}: {problems:?}") };
         assert!(!problem.is_rejected && problem.text.contains(expected), "{text}: {problem}");
     }
@@ -292,7 +292,7 @@ fn what_has_no_effect_is_told_and_the_entry_counts() {
 #[test]
 fn nothing_at_all_is_an_entry_that_leaves_everything_open() {
     for text in ["", "  \n", "# tuned later\n", "{}", "null", "---\n", "kvCacheThreshold:\n"] {
-        assert_eq!(default_of(text).1, [""; 0], "{text:?}");
+        assert_eq!(load_default(text).1, [""; 0], "{text:?}");
     }
 }
 
@@ -300,11 +300,15 @@ fn nothing_at_all_is_an_entry_that_leaves_everything_open() {
 fn classes_of_service_and_costs_of_accelerators_are_read_as_wva_ships_them() {
     let premium = "name: Premium\npriority: 1\ndata:\n  - model: default/default\n    slo-tpot: 24\n    slo-ttft: 500\n\
                    \x20 - model: llama0-70b\n    slo-tpot: 80\n    slo-ttft: 500\n";
-    let (policy, problems) = made(&[
-        (HOME, Kind::ServiceClasses, &[("premium.yaml", premium), ("free.yaml", "priority: 0\ndata: []\n")]),
+    let (policy, problems) = load(&[
         (
-            HOME,
-            Kind::AcceleratorCosts,
+            RELEASE,
+            ConfigMapKind::ServiceClasses,
+            &[("premium.yaml", premium), ("free.yaml", "priority: 0\ndata: []\n")],
+        ),
+        (
+            RELEASE,
+            ConfigMapKind::AcceleratorCosts,
             &[("A100", r#"{"device": "NVIDIA-A100-PCIE-80GB", "cost": "40.00"}"#)],
         ),
     ]);
@@ -321,21 +325,29 @@ fn classes_of_service_and_costs_of_accelerators_are_read_as_wva_ships_them() {
         at(&policy, "/accelerators"),
         json!({ "A100": { "device": "NVIDIA-A100-PCIE-80GB", "cost": 40.0 } })
     );
-    let problems = told(&problems);
+    let problems = messages(&problems);
     assert!(
-        matches!(&problems[..], [one] if one.contains("priority is not a whole number from 1 to 100")),
+        matches!(&problems[..], [message] if message.contains("priority is not a whole number from 1 to 100")),
         "{problems:?}"
     );
 }
 
 #[test]
-fn a_class_or_a_cost_that_is_wrong_is_left_out() {
-    let (policy, problems) = made(&[
-        (HOME, Kind::ServiceClasses, &[("gold", "data: [{slo-ttft: 1, slo-tpot: 1}]"), ("ok", "name: Ok")]),
-        (HOME, Kind::AcceleratorCosts, &[("H100", "{}"), ("L4", "cost: cheap"), ("T4", "cost: 1")]),
+fn an_invalid_class_or_cost_is_left_out() {
+    let (policy, problems) = load(&[
+        (
+            RELEASE,
+            ConfigMapKind::ServiceClasses,
+            &[("gold", "data: [{slo-ttft: 1, slo-tpot: 1}]"), ("ok", "name: Ok")],
+        ),
+        (
+            RELEASE,
+            ConfigMapKind::AcceleratorCosts,
+            &[("H100", "{}"), ("L4", "cost: cheap"), ("T4", "cost: 1")],
+        ),
     ]);
     assert_eq!((policy.service_classes.len(), policy.accelerators.len()), (1, 1));
-    let problems = told(&problems).join("\n");
+    let problems = messages(&problems).join("\n");
     for expected in [
         "entry gold: data[0].model is missing; it is left out",
         "entry H100: cost is missing: must be a number, 0 to 1e9; it is left out",

@@ -1,4 +1,4 @@
-//! ConfigMaps as people write them, right and wrong, and what is made of them.
+//! Policies from valid and invalid ConfigMaps.
 
 #![expect(clippy::float_cmp, reason = "numbers that were read, not computed")]
 
@@ -13,46 +13,46 @@ use std::sync::Arc;
 
 use wva_core::Policy;
 
-use super::{Kind, Map, Maps, Names, PolicyLoader, Problems};
+use super::{ConfigMapKind, ConfigMapNames, ConfigMapTexts, EntryTexts, PolicyLoader, Problems};
 
-/// The release's namespace.
-const HOME: &str = "wva-system";
+/// The release namespace.
+const RELEASE: &str = "wva-system";
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> ConfigMapNames {
     let names = ["saturation", "scale-to-zero", "queueing-model", "service-classes", "accelerator-costs"];
-    Kind::ALL.into_iter().zip(names.map(str::to_owned)).collect()
+    ConfigMapKind::ALL.into_iter().zip(names.map(str::to_owned)).collect()
 }
 
 pub(super) fn loader() -> PolicyLoader {
-    PolicyLoader::new(Policy::default(), names(), HOME.to_owned())
+    PolicyLoader::new(Policy::default(), names(), RELEASE.to_owned())
 }
 
-pub(super) fn map(entries: &[(&str, &str)]) -> Map {
+pub(super) fn map(entries: &[(&str, &str)]) -> EntryTexts {
     Ok(Arc::new(entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect()))
 }
 
 /// ConfigMaps by namespace and kind.
-type Given<'a> = &'a [(&'a str, Kind, &'a [(&'a str, &'a str)])];
+type TestConfigMaps<'a> = &'a [(&'a str, ConfigMapKind, &'a [(&'a str, &'a str)])];
 
-pub(super) fn maps(given: Given<'_>) -> Maps {
-    given
+pub(super) fn maps(config_maps: TestConfigMaps<'_>) -> ConfigMapTexts {
+    config_maps
         .iter()
         .map(|(namespace, kind, entries)| (((*namespace).to_owned(), *kind), map(entries)))
         .collect::<BTreeMap<_, _>>()
 }
 
-/// What is made of ConfigMaps, for variants in `llm` and `chat`.
-pub(super) fn made(given: Given<'_>) -> (Policy, Problems) {
+/// The policy of these ConfigMaps, and their problems, for variants in `llm` and `chat`.
+pub(super) fn load(config_maps: TestConfigMaps<'_>) -> (Policy, Problems) {
     let namespaces = ["llm", "chat"].map(str::to_owned);
-    loader().load(&maps(given), &BTreeSet::from(namespaces))
+    loader().load(&maps(config_maps), &BTreeSet::from(namespaces))
 }
 
-/// What is made of one entry `default` of the saturation ConfigMap, and what is wrong with it.
-pub(super) fn default_of(text: &str) -> (Policy, Vec<String>) {
-    let (policy, problems) = made(&[(HOME, Kind::Saturation, &[("default", text)])]);
-    (policy, told(&problems))
+/// The policy of an entry `default` of the saturation ConfigMap, and its problems.
+pub(super) fn load_default(text: &str) -> (Policy, Vec<String>) {
+    let (policy, problems) = load(&[(RELEASE, ConfigMapKind::Saturation, &[("default", text)])]);
+    (policy, messages(&problems))
 }
 
-pub(super) fn told(problems: &Problems) -> Vec<String> {
+pub(super) fn messages(problems: &Problems) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }

@@ -1,11 +1,11 @@
-//! Whatever anybody writes into a ConfigMap: there is a policy, and it is one that the core accepts.
+//! Any texts of ConfigMaps give a policy that the core accepts.
 
 use proptest::prelude::*;
 use wva_core::Policy;
 use wva_core::model::{ModelPolicy, Scope, Utilisation};
 
-use super::{HOME, made};
-use crate::config::policy_config::Kind;
+use super::{RELEASE, load};
+use crate::config::policy_config::ConfigMapKind;
 
 /// Text that gets past the YAML parser more often than chance does.
 fn entry() -> impl Strategy<Value = String> {
@@ -69,7 +69,7 @@ fn entry() -> impl Strategy<Value = String> {
     prop_oneof![prop::collection::vec(line, 0..6).prop_map(|lines| lines.concat()), any::<String>()]
 }
 
-fn is_right(model: &ModelPolicy) -> bool {
+fn is_valid(model: &ModelPolicy) -> bool {
     let fits = |one: Utilisation| Utilisation::new(one.up, one.down).is_ok();
     let stability = model.stability;
     model.saturation.validated().is_ok()
@@ -94,18 +94,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
 
     #[test]
-    fn whatever_is_written_there_is_a_policy_that_the_core_accepts(
+    fn any_texts_give_a_policy_that_the_core_accepts(
         texts in prop::collection::vec((0..5_usize, prop::bool::ANY, "[a-c]|default|m.llm", entry()), 0..5)
     ) {
         let entries: Vec<_> = texts.iter().map(|(_, _, key, text)| [(key.as_str(), text.as_str())]).collect();
-        let given: Vec<_> = texts
+        let config_maps: Vec<_> = texts
             .iter()
             .zip(&entries)
-            .map(|((kind, home, ..), entry)| (if *home { HOME } else { "llm" }, Kind::ALL[*kind], entry.as_slice()))
+            .map(|((kind, release, ..), entry)| (if *release { RELEASE } else { "llm" }, ConfigMapKind::ALL[*kind], entry.as_slice()))
             .collect();
-        let (policy, problems) = made(&given);
+        let (policy, problems) = load(&config_maps);
         for model in all(&policy) {
-            prop_assert!(is_right(model), "{model:?}");
+            prop_assert!(is_valid(model), "{model:?}");
         }
         for problem in problems.iter() {
             prop_assert!(problem.to_string().len() < 2000 && !problem.to_string().contains('\n'));
