@@ -1,4 +1,4 @@
-//! What Prometheus answers when all is well becomes series; and how many questions that takes.
+//! Series from a healthy Prometheus, and the number of queries they take.
 
 use serde_json::{Value, json};
 use wiremock::{Request, ResponseTemplate};
@@ -58,7 +58,7 @@ fn slow_scrapes(request: &Request) -> ResponseTemplate {
 }
 
 #[tokio::test]
-async fn slow_scrapes_widen_the_window_until_one_missed_scrape_leaves_two_samples() {
+async fn slow_scrapes_widen_the_window_to_two_samples_after_a_missed_scrape() {
     let server = prometheus(ok(&counts(&[("llm", 1)])), slow_scrapes).await;
     super::support::provider();
     let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
@@ -76,7 +76,7 @@ async fn slow_scrapes_widen_the_window_until_one_missed_scrape_leaves_two_sample
 }
 
 #[tokio::test]
-async fn a_longer_window_that_is_refused_is_given_up_for_a_while() {
+async fn a_longer_window_that_is_rejected_is_not_tried_again_for_a_while() {
     let read = |request: &Request| {
         if promql(request).ends_with("[75000ms]") {
             return slow_scrapes(request);
@@ -98,14 +98,14 @@ async fn a_longer_window_that_is_refused_is_given_up_for_a_while() {
 }
 
 #[tokio::test]
-async fn nothing_to_scale_asks_nothing() {
+async fn without_namespaces_there_is_no_query() {
     let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
     collect(&settings(server.uri()), &scope(&[])).await.unwrap();
     assert!(queries(&server).await.is_empty());
 }
 
 #[tokio::test]
-async fn gzip_is_asked_for() {
+async fn gzip_is_accepted() {
     let server = prometheus(ok(&counts(&[])), ok(&matrix(&[]))).await;
     collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
     let requests = queries(&server).await;
@@ -132,7 +132,7 @@ async fn above_max_series_the_query_is_split_by_namespace() {
 }
 
 #[tokio::test]
-async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_fails_is_a_gap() {
+async fn a_namespace_above_max_series_is_split_by_signal_and_a_failed_query_is_a_gap() {
     let pod = || json!({"namespace": "a", "pod": "p", "engine": "0"});
     let read = move |request: &Request| match promql(request) {
         query if query.contains("waiting") => ok(&matrix(&[waiting("a", "p", &[(0, "1")])])),
@@ -153,7 +153,7 @@ async fn a_namespace_above_max_series_is_asked_for_by_signal_and_a_signal_that_f
 }
 
 #[tokio::test]
-async fn counts_stand_until_a_namespace_is_new_or_something_failed() {
+async fn counts_are_used_until_there_is_a_new_namespace_or_a_failure() {
     let fails = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let failing = fails.clone();
     let read = move |_: &Request| match failing.load(std::sync::atomic::Ordering::Relaxed) {
@@ -179,7 +179,7 @@ async fn counts_stand_until_a_namespace_is_new_or_something_failed() {
 }
 
 #[tokio::test]
-async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
+async fn a_limit_error_splits_queries_by_namespace_for_a_while() {
     let read = |request: &Request| {
         let query = promql(request);
         match ["a", "b"].iter().find(|name| query.contains(&format!("namespace=~\"{name}\""))) {
@@ -203,7 +203,7 @@ async fn a_limit_error_of_the_backend_splits_by_namespace_and_is_remembered() {
 }
 
 #[tokio::test]
-async fn a_limit_error_of_one_batch_is_asked_again_by_namespace_and_the_other_batches_are_kept() {
+async fn after_a_limit_error_only_the_affected_query_is_repeated_by_namespace() {
     let read = |request: &Request| {
         let query = promql(request);
         let (_, labels) = query.split_once("namespace=~\"").unwrap();
@@ -223,7 +223,7 @@ async fn a_limit_error_of_one_batch_is_asked_again_by_namespace_and_the_other_ba
     super::support::provider();
     let small = wva::collect::PrometheusSettings { max_series: 10, ..settings(server.uri()) };
     let source = wva::collect::PrometheusSource::new(&small).unwrap();
-    // The count, two batches and the refused one again in two; then the count and every namespace.
+    // The count, two queries, and the rejected one again in two parts; then the count and a query for each namespace.
     for queries_so_far in [5, 10] {
         let scope = scope(&["a", "b", "c", "d"]);
         let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
@@ -252,7 +252,7 @@ async fn a_namespace_that_fails_alone_is_a_gap_of_that_namespace() {
 }
 
 #[tokio::test]
-async fn of_an_ha_pair_the_replica_with_the_newest_sample_counts() {
+async fn the_replica_of_an_ha_pair_with_the_newest_sample_is_used() {
     let copy = |replica: &str, samples: &[(i64, &str)]| {
         let labels = json!({"namespace": "llm", "pod": "p", "instance": "10.0.0.1:8000", "engine": "0",
                             "prometheus_replica": replica});
@@ -265,7 +265,7 @@ async fn of_an_ha_pair_the_replica_with_the_newest_sample_counts() {
 }
 
 #[tokio::test]
-async fn old_and_new_names_live_side_by_side_in_a_fleet() {
+async fn a_fleet_may_have_old_and_new_names() {
     let pod = |pod: &str| json!({"namespace": "llm", "pod": pod, "engine": "0"});
     let read = ok(&matrix(&[
         series("vllm:kv_cache_usage_perc", pod("new"), &[(0, "0.5")]),
@@ -306,7 +306,7 @@ async fn a_bad_sample_that_stays_in_the_window_is_counted_once() {
     }
 }
 
-/// What `read` gives where `collectors` are listed and `llm` has the pod `p`.
+/// The collection from the series `read`, with `collectors` trusted and a pod `p` in `llm`.
 async fn collected_with(read: &[Value], collectors: &[&str]) -> Collected {
     let server = prometheus(ok(&counts(&[("llm", 1), ("monitoring", 1)])), ok(&matrix(read))).await;
     let mut scope = scope(&["llm"]);
@@ -322,13 +322,13 @@ fn relayed(namespace: &str, samples: &[(i64, &str)]) -> Value {
 }
 
 #[tokio::test]
-async fn the_pods_own_name_wins_over_that_of_a_listed_collector_in_between() {
+async fn a_series_relayed_by_a_trusted_collector_is_the_exported_pods() {
     let collected = collected_with(&[relayed("monitoring", &[(0, "1")])], &["monitoring"]).await;
     assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
 }
 
 #[tokio::test]
-async fn a_tenants_page_about_another_tenants_pod_is_nobodys_however_new_its_samples_are() {
+async fn a_page_about_another_tenants_pod_is_ignored_however_new_its_samples_are() {
     let read = [waiting("llm", "p", &[(0, "9")]), relayed("evil", &[(0, "0"), (14, "0")])];
     for collectors in [&[][..], &["monitoring"]] {
         let collected = collected_with(&read, collectors).await;
@@ -337,7 +337,7 @@ async fn a_tenants_page_about_another_tenants_pod_is_nobodys_however_new_its_sam
 }
 
 #[tokio::test]
-async fn a_pods_own_series_wins_over_what_a_collector_says_of_it_whatever_engine_that_names() {
+async fn a_pods_own_series_are_preferred_to_relayed_ones_whatever_engine_those_name() {
     let mut other = relayed("monitoring", &[(0, "0"), (14, "0")]);
     other["metric"]["engine"] = json!("7");
     let read = [waiting("llm", "p", &[(0, "9")]), relayed("monitoring", &[(0, "0"), (14, "0")]), other];

@@ -1,4 +1,4 @@
-//! What Prometheus does when it isn't well: partial answers are gaps, no answer is an error that names the next step.
+//! Faults of Prometheus: incomplete answers are gaps, and no answer is an error that names the next step.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::support::{
 };
 
 #[tokio::test]
-async fn a_warning_makes_a_gap_and_keeps_what_came() {
+async fn an_answer_with_a_warning_is_used_and_is_a_gap() {
     let mut answer = matrix(&[waiting("llm", "p", &[(0, "1")])]);
     answer["warnings"] = json!(["store-1: no such host"]);
     let server = prometheus(ok(&counts(&[("llm", 1)])), ok(&answer)).await;
@@ -27,7 +27,7 @@ async fn a_warning_makes_a_gap_and_keeps_what_came() {
 }
 
 #[tokio::test]
-async fn an_answer_that_calls_itself_partial_or_tells_of_missing_data_is_a_gap() {
+async fn a_partial_answer_and_one_with_an_info_about_missing_data_are_gaps() {
     let lost = "storage node vmstorage-2 was skipped";
     for (key, told) in [("isPartial", json!(true)), ("infos", json!([lost]))] {
         let mut answer = matrix(&[waiting("llm", "p", &[(0, "1")])]);
@@ -47,7 +47,7 @@ async fn an_answer_that_calls_itself_partial_or_tells_of_missing_data_is_a_gap()
     assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
 }
 
-/// An HTTP answer that promises more than it delivers: the first half of a JSON text.
+/// An HTTP answer that ends after half of its body.
 fn cut(answer: &Value) -> Vec<u8> {
     let text = answer.to_string();
     let head = format!(
@@ -58,7 +58,7 @@ fn cut(answer: &Value) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_cut_body_keeps_the_series_before_the_cut_and_makes_a_gap() {
+async fn the_series_of_a_truncated_body_are_used_and_it_is_a_gap() {
     let result: Vec<Value> = (0..10).map(|n| waiting("llm", &format!("p{n}"), &[(0, "1")])).collect();
     let server = RawServer::start(cut(&matrix(&result))).await;
     let collected = collect(&settings(server.url()), &scope(&["llm"])).await.unwrap();
@@ -68,7 +68,7 @@ async fn a_cut_body_keeps_the_series_before_the_cut_and_makes_a_gap() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_cap_keeps_what_fits_and_makes_a_gap() {
+async fn the_series_within_the_size_limit_are_used_and_a_longer_body_is_a_gap() {
     let result: Vec<Value> = (0..2_000).map(|n| waiting("llm", &format!("p{n}"), &[(0, "1")])).collect();
     let server = prometheus(ok(&counts(&[("llm", 2_000)])), ok(&matrix(&result))).await;
     let capped = PrometheusSettings { max_body_bytes: 100_000, ..settings(server.uri()) };
@@ -87,7 +87,7 @@ const BOMB: [u8; 97] = [
 ];
 
 #[tokio::test]
-async fn the_cap_counts_decompressed_bytes() {
+async fn the_size_limit_counts_decompressed_bytes() {
     let read = ResponseTemplate::new(200).insert_header("content-encoding", "gzip").set_body_bytes(BOMB);
     let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
     let capped = PrometheusSettings { max_body_bytes: 10_000, ..settings(server.uri()) };
@@ -110,7 +110,7 @@ async fn a_slow_prometheus_is_a_timeout_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_prometheus_that_hangs_costs_three_timeouts_however_many_namespaces_there_are() {
+async fn a_prometheus_that_hangs_takes_three_timeouts_however_many_namespaces_there_are() {
     let slow = ok(&matrix(&[])).set_delay(Duration::from_secs(9));
     let names: Vec<String> = (0..100).map(|n| format!("ns{n:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -128,7 +128,7 @@ async fn a_prometheus_that_hangs_costs_three_timeouts_however_many_namespaces_th
 }
 
 #[tokio::test]
-async fn one_slow_namespace_is_a_gap_of_its_own_and_blinds_nobody_else() {
+async fn a_slow_namespace_is_a_gap_and_affects_no_other() {
     let read = |request: &Request| {
         let query = promql(request);
         match ["b", "c"].iter().find(|name| query.contains(&format!("namespace=~\"{name}\""))) {
@@ -167,7 +167,7 @@ async fn a_prometheus_that_is_gone_is_a_connect_error() {
 }
 
 #[tokio::test]
-async fn a_refusal_quotes_prometheus_and_says_what_to_do() {
+async fn an_error_quotes_prometheus_and_says_what_to_do() {
     let denied = ResponseTemplate::new(403).set_body_string("<html>no</html>");
     let server = prometheus(denied, ok(&matrix(&[]))).await;
     let error = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap_err();
@@ -210,13 +210,13 @@ async fn a_redirect_is_not_followed() {
     assert!(error.message.contains("302") && error.message.contains("final URL"), "{error}");
 }
 
-/// The namespaces that a query names.
+/// The namespaces of a query.
 fn named(query: &str) -> Vec<String> {
     let (_, labels) = query.split_once("namespace=~\"").unwrap();
     labels.split('"').next().unwrap().split('|').map(str::to_owned).collect()
 }
 
-/// What a Prometheus answers that holds a pod of each namespace, with what `evil` does to an answer that it is in.
+/// Answers with a pod of each namespace in the query; `evil` changes answers with the namespace `evil`.
 fn with_evil(evil: fn(Vec<Value>) -> ResponseTemplate) -> impl Fn(&Request) -> ResponseTemplate {
     move |request| {
         let names = named(&promql(request));
@@ -238,8 +238,11 @@ fn slow(others: Vec<Value>) -> ResponseTemplate {
     ok(&matrix(&others)).set_delay(Duration::from_secs(9))
 }
 
-/// Asks three times; every time all but `evil` are answered, and only `evil` has a gap. What was asked the last time.
-async fn costs_only_itself(count: ResponseTemplate, evil: fn(Vec<Value>) -> ResponseTemplate) -> Vec<String> {
+/// Collects three times, and checks that only `evil` is a gap and all others are answered. Returns the queries of the last time.
+async fn check_that_only_evil_is_affected(
+    count: ResponseTemplate,
+    evil: fn(Vec<Value>) -> ResponseTemplate,
+) -> Vec<String> {
     provider();
     let server = prometheus(count, with_evil(evil)).await;
     let settings = PrometheusSettings {
@@ -264,9 +267,9 @@ async fn costs_only_itself(count: ResponseTemplate, evil: fn(Vec<Value>) -> Resp
 }
 
 #[tokio::test]
-async fn a_namespace_with_huge_labels_costs_only_itself() {
+async fn a_namespace_with_huge_labels_affects_only_itself() {
     let rows = [("a", 1), ("b", 1), ("evil", 100), ("f", 1), ("stranger", 1_000_000)];
-    let sent = costs_only_itself(ok(&counts(&rows)), huge_labels).await;
+    let sent = check_that_only_evil_is_affected(ok(&counts(&rows)), huge_labels).await;
     assert!(
         sent.iter().all(|query| !query.contains("stranger")),
         "foreign namespaces are not read: {sent:?}"
@@ -274,12 +277,12 @@ async fn a_namespace_with_huge_labels_costs_only_itself() {
 }
 
 #[tokio::test]
-async fn a_namespace_whose_series_are_slow_to_read_costs_only_itself() {
-    costs_only_itself(ok(&counts(&[("a", 1), ("b", 1), ("evil", 100), ("f", 1)])), slow).await;
+async fn a_namespace_with_slow_series_affects_only_itself() {
+    check_that_only_evil_is_affected(ok(&counts(&[("a", 1), ("b", 1), ("evil", 100), ("f", 1)])), slow).await;
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_known_to_be_slow_does_not_hold_the_others_up() {
+async fn an_oversized_namespace_does_not_delay_the_others() {
     provider();
     let server = prometheus(ok(&counts(&[("a", 1), ("evil", 100)])), with_evil(slow)).await;
     let settings = PrometheusSettings { deadline: Duration::from_secs(6), ..settings(server.uri()) };
@@ -295,13 +298,14 @@ async fn a_namespace_that_is_known_to_be_slow_does_not_hold_the_others_up() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_cannot_even_be_counted_costs_only_itself() {
-    let sent = costs_only_itself(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
+async fn a_namespace_that_cannot_be_counted_affects_only_itself() {
+    let sent =
+        check_that_only_evil_is_affected(ok(&counts(&[])).set_delay(Duration::from_secs(9)), slow).await;
     assert!(sent.iter().all(|query| !query.starts_with("count")), "it is not tried every time: {sent:?}");
 }
 
 #[tokio::test]
-async fn the_samples_of_others_reach_as_far_back_as_before_a_namespace_was_too_much() {
+async fn an_oversized_namespace_does_not_shorten_the_window_of_others() {
     provider();
     let read = |request: &Request| {
         let query = promql(request);
@@ -327,7 +331,7 @@ async fn the_samples_of_others_reach_as_far_back_as_before_a_namespace_was_too_m
     assert_eq!(samples, [2, 6, 6], "75 s, then 300 s for a scrape every 60 s");
 }
 
-/// What was logged while a source was asked twice that answers a question for its configuration like this.
+/// The log, and the number of requests for the configuration, of two collections with this answer to such a request.
 async fn logged(configuration: ResponseTemplate) -> (String, usize) {
     provider();
     let server = prometheus(ok(&counts(&[("a", 1)])), ok(&matrix(&[waiting("a", "a", &[(0, "1")])]))).await;
@@ -355,7 +359,7 @@ async fn logged(configuration: ResponseTemplate) -> (String, usize) {
     (String::from_utf8(text).unwrap(), count)
 }
 
-/// What is logged, as text.
+/// The log as text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -371,7 +375,7 @@ impl std::io::Write for Log {
 }
 
 #[tokio::test]
-async fn a_job_that_honours_the_labels_of_a_page_is_named_once_with_the_cure() {
+async fn a_job_with_honor_labels_is_logged_once_with_the_remedy() {
     let yaml = "scrape_configs:\n- job_name: vllm\n- job_name: tenants\n  honor_labels: true\n";
     let (log, asked) = logged(ok(&json!({"status": "success", "data": {"yaml": yaml}}))).await;
     let warnings: Vec<&str> =
@@ -382,7 +386,7 @@ async fn a_job_that_honours_the_labels_of_a_page_is_named_once_with_the_cure() {
 }
 
 #[tokio::test]
-async fn a_configuration_that_nobody_may_read_is_said_once_and_changes_nothing() {
+async fn an_unreadable_configuration_is_logged_once_and_has_no_effect() {
     for status in [403, 404] {
         let (log, asked) = logged(ResponseTemplate::new(status)).await;
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("honor_labels")).collect();

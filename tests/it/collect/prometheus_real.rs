@@ -1,5 +1,5 @@
-//! A real Prometheus that scrapes real text. Without the binary (`prometheus` on the PATH, or named by
-//! `WVA_TEST_PROMETHEUS`) these tests say so and pass: the tests beside this file cover the same with recorded forms.
+//! A real Prometheus that scrapes real pages. Without the binary (`prometheus` on the PATH, or named by
+//! `WVA_TEST_PROMETHEUS`) these tests print that and pass; the other tests of this folder cover the same with recorded answers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -40,7 +40,7 @@ fn binary() -> Option<PathBuf> {
     named.into_iter().chain(on_path).find(|path| path.is_file())
 }
 
-/// A Prometheus that reads one page as pods of two namespaces, each by two jobs as an HA pair would.
+/// A Prometheus that scrapes one page as pods of two namespaces, each by two jobs like an HA pair.
 struct Prometheus {
     url: String,
     dir: PathBuf,
@@ -61,7 +61,7 @@ impl Prometheus {
         Self::with(test, flags, configuration, VLLM).await
     }
 
-    /// One that is configured so for the address of a page.
+    /// A Prometheus with a configuration for the address of a page.
     async fn with(test: &str, flags: &[&str], configuration: fn(&str) -> String, page: &str) -> Option<Self> {
         let Some(binary) = binary() else {
             println!(
@@ -89,12 +89,12 @@ impl Prometheus {
         Some(Self { url: format!("http://127.0.0.1:{port}"), dir, process, _pods: pods })
     }
 
-    /// What is collected once every series has three samples, with all bad samples until then.
+    /// The collection in which every series has three samples, with all bad samples until then.
     async fn collect(&self, settings: &PrometheusSettings, scope: &Scope) -> Collected {
         self.collect_series(14, settings, scope).await
     }
 
-    /// What is collected once there are so many series, and every one has three samples.
+    /// The first collection with this number of series of at least three samples each.
     async fn collect_series(&self, least: usize, settings: &PrometheusSettings, scope: &Scope) -> Collected {
         provider();
         let source = PrometheusSource::new(settings).unwrap();
@@ -154,7 +154,7 @@ async fn a_real_prometheus_gives_raw_samples_with_the_times_of_its_scrapes() {
 }
 
 #[tokio::test]
-async fn a_real_prometheus_that_refuses_for_size_is_asked_by_namespace() {
+async fn a_real_prometheus_that_rejects_a_query_for_its_size_is_queried_by_namespace() {
     // Two namespaces × two jobs × nine series × five samples are 180; half of that, and the count of 36, fit.
     // A window of five intervals is what is learned from the answer, so it stays (rounded up: six or seven samples).
     let Some(prometheus) = Prometheus::start("limit", &["--query.max-samples=140"]).await else { return };
@@ -164,7 +164,7 @@ async fn a_real_prometheus_that_refuses_for_size_is_asked_by_namespace() {
     assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
 }
 
-/// A page of the tenant `evil` that says it is a pod of the tenant `one`, and idle.
+/// A page of the tenant `evil` that claims to be that of an idle pod of the tenant `one`.
 const FORGED: &str = r#"vllm:num_requests_waiting{engine="0",model_name="m",namespace="one",pod="one-0"} 0
 vllm:kv_cache_usage_perc{engine="0",model_name="m",namespace="one",pod="one-0"} 0
 inference_extension_flow_control_queue_size{model_name="m",namespace="one",pod="one-0"} 0
@@ -178,13 +178,13 @@ fn of_evil(target: &str) -> String {
     )
 }
 
-/// The same where labels of a page are honoured.
+/// The same with `honor_labels`.
 fn of_evil_honoured(target: &str) -> String {
     of_evil(target).replace("job_name: evil\n", "job_name: evil\n    honor_labels: true\n")
 }
 
 #[tokio::test]
-async fn a_real_page_that_names_another_tenants_pod_says_nothing_of_it() {
+async fn a_real_page_that_names_another_tenants_pod_is_ignored() {
     let Some(prometheus) = Prometheus::with("forged", &[], of_evil, FORGED).await else { return };
     let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
     let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };
@@ -194,7 +194,7 @@ async fn a_real_page_that_names_another_tenants_pod_says_nothing_of_it() {
 }
 
 #[tokio::test]
-async fn with_honoured_labels_a_real_page_is_whom_it_says_as_the_configuration_page_warns() {
+async fn with_honor_labels_a_real_page_can_name_another_pod_as_docs_configuration_warns() {
     let Some(prometheus) = Prometheus::with("honoured", &[], of_evil_honoured, FORGED).await else { return };
     let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
     let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };

@@ -1,4 +1,4 @@
-//! Prometheus behind TLS with a throw-away PKI: trust, client certificates, names, and tokens that are replaced.
+//! Prometheus behind TLS with a temporary PKI: trust, client certificates, names, and rotated tokens.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ impl Drop for Pki {
 /// `Host` and `Authorization` of every request.
 type Seen = Arc<Mutex<Vec<(String, Option<String>)>>>;
 
-/// A Prometheus with no series; remembers who asked with which credentials.
+/// A Prometheus without series, which records the credentials of requests.
 struct Server {
     address: SocketAddr,
     seen: Seen,
@@ -140,7 +140,7 @@ async fn the_configured_ca_is_trusted_and_another_is_not() {
     assert_eq!(error.kind, "connect");
     assert!(error.message.contains("certificate") && error.message.contains("its CA"), "{error}");
 
-    // Upstream's chart mounts a CA file that holds a comment when none is given.
+    // Upstream's chart mounts a CA file with only a comment when none is given.
     std::fs::write(pki.path("comment.crt"), "# no CA\n").unwrap();
     let comment = TlsSettings { ca_path: Some(pki.path("comment.crt")), ..TlsSettings::default() };
     let careless = TlsSettings { insecure_skip_verify: true, ..comment.clone() };
@@ -150,7 +150,7 @@ async fn the_configured_ca_is_trusted_and_another_is_not() {
 }
 
 #[tokio::test]
-async fn a_client_certificate_is_shown() {
+async fn a_client_certificate_is_sent() {
     let pki = Pki::new("client");
     let server = Server::start(&pki, "127.0.0.1", true).await;
     assert!(collect(&server.settings(pki.trusting()), &scope(&["llm"])).await.is_err());
@@ -172,7 +172,7 @@ async fn a_certificate_for_another_name_is_accepted_when_that_name_is_configured
 }
 
 #[tokio::test]
-async fn a_token_file_is_read_again_after_rotation_and_its_loss_is_survived() {
+async fn a_token_file_is_read_again_after_rotation_and_may_disappear() {
     let pki = Pki::new("token");
     let server = Server::start(&pki, "127.0.0.1", false).await;
     let file = pki.path("token");
@@ -193,7 +193,7 @@ async fn a_token_file_is_read_again_after_rotation_and_its_loss_is_survived() {
 }
 
 #[tokio::test]
-async fn a_user_and_password_in_the_url_are_sent_over_tls_and_a_token_wins_over_them() {
+async fn a_user_and_password_in_the_url_are_sent_over_tls_unless_there_is_a_token() {
     let pki = Pki::new("basic");
     let server = Server::start(&pki, "127.0.0.1", false).await;
     let url = format!("https://user:s3cret@127.0.0.1:{}", server.address.port());
@@ -222,7 +222,7 @@ async fn pods_behind_tls_get_the_scrape_token() {
 }
 
 #[tokio::test]
-async fn unusable_settings_are_refused_at_the_start_and_named() {
+async fn unusable_settings_are_rejected_at_the_start_and_named() {
     provider();
     let refused = |change: &dyn Fn(&mut PrometheusSettings)| {
         let mut settings = settings("https://prometheus:9090");

@@ -1,4 +1,4 @@
-//! Pods as they answer: two formats, several at once, silent ones, cut ones, and what is remembered between rounds.
+//! Scraping of pods: both formats, concurrency, silent pods, truncated pages, and samples of earlier rounds.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ async fn collect(source: &ScrapeSource, scope: &Scope) -> Collected {
 }
 
 #[tokio::test]
-async fn samples_add_up_between_rounds_stamped_with_our_clock() {
+async fn samples_accumulate_over_rounds_with_times_of_the_clock() {
     let calls = AtomicUsize::new(0);
     let server = pod(move |_: &Request| classic(calls.fetch_add(1, Ordering::Relaxed) as f64)).await;
     let (source, clock) = source(&ScrapeSettings::default());
@@ -83,7 +83,7 @@ async fn open_metrics_is_preferred_and_read() {
 }
 
 #[tokio::test]
-async fn an_open_metrics_answer_without_its_end_is_a_gap_and_its_lines_count() {
+async fn an_open_metrics_page_without_its_end_is_used_and_is_a_gap() {
     let text = "vllm:num_requests_waiting 7\n";
     let server = pod(ResponseTemplate::new(200).set_body_raw(text, OPEN_METRICS)).await;
     let (source, _) = source(&ScrapeSettings::default());
@@ -94,7 +94,7 @@ async fn an_open_metrics_answer_without_its_end_is_a_gap_and_its_lines_count() {
 }
 
 #[tokio::test]
-async fn half_a_number_at_a_cut_is_never_a_sample() {
+async fn half_a_number_at_the_end_of_a_truncated_page_is_never_a_sample() {
     let text = "vllm:num_requests_running 4\nvllm:num_requests_waiting 12";
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 9999\r\n\r\n";
     let server = RawServer::start(format!("{head}{text}").into_bytes()).await;
@@ -106,7 +106,7 @@ async fn half_a_number_at_a_cut_is_never_a_sample() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_cap_keeps_whole_lines_and_is_a_gap() {
+async fn the_complete_lines_of_a_page_above_the_size_limit_are_used_and_it_is_a_gap() {
     let text = page(3.0) + &"# filler\n".repeat(10_000);
     let server = pod(ResponseTemplate::new(200).set_body_raw(text, "text/plain")).await;
     let (source, _) = source(&ScrapeSettings { max_body_bytes: 1_000, ..ScrapeSettings::default() });
@@ -116,7 +116,7 @@ async fn an_answer_over_the_cap_keeps_whole_lines_and_is_a_gap() {
 }
 
 #[tokio::test]
-async fn one_silent_pod_among_many_is_no_gap_and_its_old_samples_stay() {
+async fn one_silent_pod_among_many_is_no_gap_and_keeps_its_old_samples() {
     let (good, other) = (pod(classic(1.0)).await, pod(classic(2.0)).await);
     let (source, clock) = source(&ScrapeSettings::default());
     let scope = serving(&[("a", *good.address()), ("b", *other.address())]);
@@ -138,13 +138,13 @@ async fn when_no_pod_answers_the_gap_names_the_first_cause_and_the_next_step() {
     let collected = collect(&source, &serving(&[("a", gone), ("b", gone)])).await;
     assert!(collected.series.is_empty());
     let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
-    let wanted = format!("none of 2 pods answered; pod a at http://{gone}/metrics: ");
-    assert!(gap.reason.starts_with(&wanted) && gap.reason.contains("refused"), "{}", gap.reason);
+    let expected = format!("none of 2 pods answered; pod a at http://{gone}/metrics: ");
+    assert!(gap.reason.starts_with(&expected) && gap.reason.contains("refused"), "{}", gap.reason);
     assert!(gap.reason.contains("check the scrape port"), "{}", gap.reason);
 }
 
 #[tokio::test]
-async fn a_slow_pod_costs_its_own_time_only() {
+async fn a_slow_pod_delays_no_other() {
     let slow = pod(classic(1.0).set_delay(Duration::from_secs(5))).await;
     let good = pod(classic(2.0)).await;
     let (source, _) =
@@ -156,7 +156,7 @@ async fn a_slow_pod_costs_its_own_time_only() {
 }
 
 #[tokio::test]
-async fn pods_of_one_namespace_that_hang_blind_no_other_namespace() {
+async fn pods_of_one_namespace_that_hang_affect_no_other_namespace() {
     let hanging = pod(classic(1.0).set_delay(Duration::from_secs(9))).await;
     let good = pod(classic(2.0)).await;
     let names: Vec<String> = (0..40).map(|n| format!("p{n:02}")).collect();
@@ -200,7 +200,7 @@ async fn two_rounds_at_once_never_read_a_pod_twice_at_once() {
 }
 
 #[tokio::test]
-async fn only_so_many_pods_are_read_at_once() {
+async fn the_number_of_concurrent_scrapes_is_limited() {
     let server = pod(classic(1.0).set_delay(Duration::from_millis(100))).await;
     let pods: Vec<String> = (0..8).map(|n| format!("p{n}")).collect();
     let pods: Vec<(&str, SocketAddr)> = pods.iter().map(|pod| (pod.as_str(), *server.address())).collect();
@@ -230,9 +230,9 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
     let mut engines: Vec<_> = collected.series.iter().map(|series| series.engine.to_string()).collect();
     engines.sort();
     engines.dedup();
-    let mut wanted = [first, second].map(|server| format!("{}/0", server.address().port()));
-    wanted.sort();
-    assert_eq!(engines, wanted);
+    let mut expected = [first, second].map(|server| format!("{}/0", server.address().port()));
+    expected.sort();
+    assert_eq!(engines, expected);
 }
 
 /// The newest value of each engine, of one signal.
@@ -248,7 +248,7 @@ async fn read(page: &'static str) -> Collected {
 }
 
 #[tokio::test]
-async fn a_page_of_a_real_vllm_gives_every_signal_of_an_engine() {
+async fn a_page_of_a_real_vllm_has_every_signal_of_an_engine() {
     let collected = read(include_str!("pages/vllm-0.32.txt")).await;
     assert!(collected.gaps.is_empty() && collected.bad_samples == 0 && collected.dropped_series == 0);
     let told = [
@@ -268,7 +268,7 @@ async fn a_page_of_a_real_vllm_gives_every_signal_of_an_engine() {
 }
 
 #[tokio::test]
-async fn of_two_sglang_ranks_both_are_seen_with_the_tokens_of_all_kinds_of_clients() {
+async fn two_sglang_ranks_are_two_engines_and_share_the_token_counters() {
     let collected = read(include_str!("pages/sglang-0.5.23.txt")).await;
     assert_eq!(newest(&collected, Signal::Running), [3.0, 4.0], "the total, not the priorities");
     assert_eq!(newest(&collected, Signal::Waiting), [0.0, 5.0]);
@@ -280,7 +280,7 @@ async fn of_two_sglang_ranks_both_are_seen_with_the_tokens_of_all_kinds_of_clien
 }
 
 #[tokio::test]
-async fn a_hostile_page_costs_its_own_namespace_only_and_is_told() {
+async fn a_hostile_page_affects_only_its_namespace_and_is_a_gap() {
     let label = "x".repeat(4_000);
     let lines = (0..900).map(|n| format!("vllm:prompt_tokens_total{{engine=\"{n}-{label}\"}} 1\n"));
     let hostile = pod(ResponseTemplate::new(200).set_body_string(lines.collect::<String>())).await;

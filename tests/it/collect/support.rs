@@ -1,4 +1,4 @@
-//! Shared by the tests of the input edge: answers, servers and a clock that only moves when told.
+//! Shared by the tests of `collect`: answers, servers and a clock that the tests move.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -63,7 +63,7 @@ pub(super) fn ok(body: &Value) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(body)
 }
 
-/// A fake Prometheus that answers the count and everything else as given.
+/// A fake Prometheus with one answer to counts and one to all other queries.
 pub(super) async fn prometheus(
     count: ResponseTemplate,
     read: impl wiremock::Respond + 'static,
@@ -84,7 +84,7 @@ pub(super) async fn collect(settings: &PrometheusSettings, scope: &Scope) -> Res
     PrometheusSource::new(settings)?.collect(scope).await
 }
 
-/// What was queried, without what else was asked for.
+/// The queries among the received requests.
 pub(super) async fn queries(server: &MockServer) -> Vec<Request> {
     let requests = server.received_requests().await.unwrap();
     requests.into_iter().filter(|request| request.url.path() == "/api/v1/query").collect()
@@ -137,7 +137,7 @@ impl RawServer {
     }
 }
 
-/// A clock that stands until it's moved.
+/// A clock that stands still until it is moved.
 pub(super) struct HandClock(AtomicI64);
 
 impl HandClock {
