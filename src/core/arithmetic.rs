@@ -13,6 +13,7 @@ use smol_str::SmolStr;
 
 use crate::analyze::inferno::allocation::Allocation;
 use crate::analyze::inferno::{ServerProposal, System};
+use crate::analyze::input_rules::{self, InputRules};
 use crate::analyze::queueing::sizing::Means;
 use crate::analyze::queueing::{
     LatencyObservation, LearnedParameters, QueueingAnalysis, QueueingSettings, VariantLoad,
@@ -21,13 +22,20 @@ use crate::analyze::saturation_token::{Knowledge, TokenAnalysis, TokenInput, Tok
 use crate::analyze::scale_from_zero::{self, WakeCandidate};
 use crate::analyze::throughput::{ThroughputAnalysis, ThroughputInput, ThroughputMemory};
 use crate::analyze::{queueing, saturation_token, throughput};
-use crate::limit::{self, Grant, GrantRequest, Limit};
+use crate::limit::{self, Grant, GrantRequest, Inventory, KnownGpus, Limit};
 use crate::model::Compat;
 use crate::optimize::by_score::SharedPlans;
 use crate::optimize::rescale::Rescale;
 use crate::optimize::{Plan, Request, by_score, cost_aware};
 use crate::units::Requests;
 use crate::upstream::{self, Tree};
+
+pub(crate) fn input_rules(compat: Compat) -> &'static InputRules {
+    match Tree::from_compat(compat) {
+        None => &input_rules::CORRECTED,
+        Some(_) => &upstream::inputs::UPSTREAM,
+    }
+}
 
 pub(crate) fn analyze_tokens<'a>(
     input: &TokenInput<'a>,
@@ -117,5 +125,13 @@ pub fn grant(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec
     match Tree::from_compat(compat) {
         None => limit::grant(requests, limits),
         Some(_) => upstream::limiter::grant(requests, limits),
+    }
+}
+
+/// The cluster's GPUs as a limit; `open` limits let additions through where they are not known.
+pub(crate) fn inventory(known: KnownGpus<'_>, open: bool, compat: Compat) -> Inventory<'_> {
+    match Tree::from_compat(compat) {
+        None => limit::inventory(known, open),
+        Some(_) => upstream::limiter::inventory(known),
     }
 }

@@ -161,7 +161,8 @@ impl DecisionInput {
     /// Replaces the settings that the policy file has, if there is one.
     pub(super) fn with_policy(mut self, file: Option<&Path>) -> Result<Self, CommandError> {
         if let Some(file) = file {
-            self.policy = read_policy_file(file)?.apply_to(&self.policy).map_err(|error| error.to_string())?;
+            self.policy =
+                read_policy_file(file)?.apply_to(&self.policy).map_err(|error| error.to_string())?;
         }
         Ok(self)
     }

@@ -29,7 +29,8 @@ pub(super) fn screen(explanation: &Explanation) -> String {
         let finding = if is_shown_above { "as above".to_owned() } else { step.to_string() };
         entry(&mut text, step.stage().as_str(), &finding);
         if !step.values().is_empty() {
-            let values = step.values().iter().map(|value| format!("{} {}", value.name, rounded(value.value)));
+            let values =
+                step.values().iter().map(|value| format!("{} {}", value.name(), rounded(value.value)));
             entry(&mut text, "", &values.collect::<Vec<_>>().join(", "));
         }
         // The finding of an analyzer names its binding constraint already.

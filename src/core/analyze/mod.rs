@@ -7,6 +7,7 @@
 
 pub mod finding;
 pub mod inferno;
+pub(crate) mod input_rules;
 pub mod queueing;
 pub mod rate;
 pub mod saturation_percent;

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
+use crate::analyze::input_rules::InputRules;
+use crate::arithmetic;
 use crate::learn::{LEAD, StartUpTimes, median_start, start_up_times};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::{
@@ -42,6 +44,8 @@ pub(super) struct ModelContext<'a> {
     pub(super) analyzer: Analyzer,
     pub(super) scale_to_zero: ScaleToZero,
     pub(super) compat: Compat,
+    /// How the inputs of capacity analyzers are made.
+    pub(super) inputs: &'static InputRules,
     pub(super) cycle: Seconds,
     pub(super) max_stale: Seconds,
     /// For the legacy solver.
@@ -77,6 +81,7 @@ impl<'a> ModelContext<'a> {
             analyzer: model.analyzer,
             scale_to_zero: policy.scale_to_zero(id),
             compat: policy.compat,
+            inputs: arithmetic::input_rules(policy.compat),
             cycle: policy.cycle,
             max_stale: policy.max_stale,
             classes: &policy.service_classes,

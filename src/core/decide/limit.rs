@@ -8,7 +8,7 @@ use crate::decision::Reason;
 use crate::limit::{Grant, GrantRequest};
 use crate::model::VariantId;
 use crate::optimize::{Candidate, Request};
-use crate::report::{AdjustmentReason, Detail, Relief, Stage, Value};
+use crate::report::{AdjustmentReason, Detail, Quantity, Relief, Stage, Value};
 use crate::units::Replicas;
 
 /// The requests of a model's variants to the limits.
@@ -101,10 +101,13 @@ fn values(granted: &Grant) -> Vec<Value> {
     let Some(binding) = &granted.binding else { return Vec::new() };
     let elsewhere = Some(binding.elsewhere).filter(|elsewhere| *elsewhere > 0.0);
     let values = [
-        Value::new("wanted", f64::from(granted.proposed.get())),
-        Value::new("budget", binding.budget),
-        Value::new("used", binding.used),
-        Value::new("free", binding.free),
+        Value::new(Quantity::Proposed, f64::from(granted.proposed.get())),
+        Value::new(Quantity::Budget, binding.budget),
+        Value::new(Quantity::Used, binding.used),
+        Value::new(Quantity::Free, binding.free),
     ];
-    values.into_iter().chain(elsewhere.map(|elsewhere| Value::new("used by others", elsewhere))).collect()
+    values
+        .into_iter()
+        .chain(elsewhere.map(|elsewhere| Value::new(Quantity::UsedByOthers, elsewhere)))
+        .collect()
 }

@@ -91,7 +91,7 @@ fn decide_normalized(
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|invalid| &invalid.id).collect();
     let mut memories = MemoryCursor { left: memory.groups.iter().peekable(), unmatched: Vec::new() };
     let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
-    let limits = limits.unwrap_or_else(|cause| Limits::denying(policy.compat, &cause));
+    let limits = limits.unwrap_or_else(|cause| Limits::denying(&cause));
     let mut results = Results::new(snapshot, policy, &limits, &invalid);
     let mut sharing = Vec::new();
     let mut held = Vec::new();

@@ -15,7 +15,7 @@ use crate::model::Role;
 use crate::observe::scheduler_queue;
 use crate::quality::{CoverageState, SATURATED_WINDOW, SaturatedPods, is_queue_never_empty, saturated_pods};
 use crate::report::{
-    Adjustment, AdjustmentReason, Basis, Relief, Saturation, SaturationCause, Stage, Step, Value,
+    Adjustment, AdjustmentReason, Basis, Quantity, Relief, Saturation, SaturationCause, Stage, Step, Value,
 };
 use crate::snapshot::{Phase, Pod, SourceHealth};
 use crate::units::{Replicas, Seconds, truncated_u32};
@@ -338,9 +338,9 @@ impl Fleet<'_> {
             Step::adjustment(variant.name(), adjustment)
         };
         Some(step.with_values(vec![
-            Value::new("replicas that run", f64::from(fleet_variant.running)),
-            Value::new("replicas that start", f64::from(fleet_variant.starting)),
-            Value::new("start-up time in seconds", fleet_variant.start.get()),
+            Value::new(Quantity::RunningReplicas, f64::from(fleet_variant.running)),
+            Value::new(Quantity::StartingReplicas, f64::from(fleet_variant.starting)),
+            Value::new(Quantity::StartUpSeconds, fleet_variant.start.get()),
         ]))
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use smol_str::{SmolStr, format_smolstr};
 
-use crate::limit::{Budget, Limit, Quota};
+use crate::arithmetic;
+use crate::limit::{Budget, KnownGpus, Limit, Quota};
 use crate::model::{Compat, LimitPolicy, Power};
 use crate::report::{Detail, GroupReport, LimitGap, Step};
 use crate::snapshot::{ModelGroup, Snapshot};
@@ -16,34 +17,41 @@ pub(super) struct Limits {
     /// One spelling of each accelerator that a limit names, by its name in lower case.
     spellings: BTreeMap<String, SmolStr>,
     /// The policy asks for the inventory as a limit, and lets additions through where it is not known.
-    open: bool,
-    /// An inventory is in force.
-    inventory: bool,
+    lets_unknown_through: bool,
+    /// The inventory is in force.
+    has_inventory: bool,
+    /// Accelerators that the inventory does not list are not limited.
+    is_inventory_open: bool,
     /// A node whose GPUs no inventory knows, and which leaves it without force.
     unlabelled: Option<SmolStr>,
-    compat: Compat,
 }
 
 impl Limits {
-    /// The limits of `policy`. Without an inventory that limit is not in force, nor with a part of one, unless the policy says
-    /// that it denies then. What others use of it is free in upstream's eyes, and what it does not list is not there.
+    /// The limits of `policy`. The inventory is not in force while it is not known, or incomplete, unless the policy says that nothing is added
+    /// then.
     pub(super) fn new(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Self {
-        let asked = policy.inventory && policy.quotas.is_empty();
-        let listed = |there: &&BTreeMap<SmolStr, u32>| compat.is_upstream() || !there.is_empty();
-        let open = asked && !policy.fail_closed;
-        let unlabelled = snapshot.unlabelled.clone().filter(|_| open && !compat.is_upstream());
-        let there = snapshot.inventory.as_ref().filter(listed).filter(|_| unlabelled.is_none());
-        let inventory = asked && there.is_some();
-        let (all, spellings) = (Vec::new(), BTreeMap::new());
-        let mut limits = Self { all, spellings, open, inventory, unlabelled, compat };
-        if asked && (inventory || policy.fail_closed) {
-            let budget = limits.spelled(there.into_iter().flatten(), u32::saturating_add);
-            let others = snapshot.elsewhere.iter().filter(|_| !compat.is_upstream());
-            let elsewhere = limits.spelled(others, u32::saturating_add);
+        let is_used = policy.inventory && policy.quotas.is_empty();
+        let lets_unknown_through = is_used && !policy.fail_closed;
+        let known = KnownGpus {
+            inventory: snapshot.inventory.as_ref(),
+            elsewhere: &snapshot.elsewhere,
+            unlabelled: snapshot.unlabelled.as_ref(),
+        };
+        let inventory = arithmetic::inventory(known, lets_unknown_through, compat);
+        let mut limits = Self {
+            all: Vec::new(),
+            spellings: BTreeMap::new(),
+            lets_unknown_through,
+            has_inventory: is_used && inventory.gpus.is_some(),
+            is_inventory_open: inventory.is_open,
+            unlabelled: inventory.unlabelled.cloned(),
+        };
+        if is_used && (inventory.gpus.is_some() || policy.fail_closed) {
+            let budget = limits.spelled(inventory.gpus.into_iter().flatten(), u32::saturating_add);
+            let elsewhere = limits.spelled(inventory.elsewhere.into_iter().flatten(), u32::saturating_add);
             let elsewhere = elsewhere.into_iter().map(|(name, gpus)| (name, f64::from(gpus))).collect();
-            let open = open && !compat.is_upstream();
             let own = Limit::new("inventory", Budget::Inventory(budget));
-            limits.all.push(Limit { elsewhere, open, ..own });
+            limits.all.push(Limit { elsewhere, open: inventory.is_open, ..own });
         }
         for configured in &policy.quotas {
             let quota = limits.quota(configured);
@@ -60,10 +68,16 @@ impl Limits {
     }
 
     /// The limits in force when they cannot be computed, because of `cause`: nothing is added.
-    pub(super) fn denying(compat: Compat, cause: &str) -> Self {
-        let name = format_smolstr!("limits that cannot be worked out ({cause}; please report this)");
-        let all = vec![Limit::new(name, Budget::Inventory(BTreeMap::new()))];
-        Self { all, spellings: BTreeMap::new(), open: false, inventory: false, unlabelled: None, compat }
+    pub(super) fn denying(cause: &str) -> Self {
+        let name = format_smolstr!("limits that cannot be computed ({cause}; please report this)");
+        Self {
+            all: vec![Limit::new(name, Budget::Inventory(BTreeMap::new()))],
+            spellings: BTreeMap::new(),
+            lets_unknown_through: false,
+            has_inventory: false,
+            is_inventory_open: false,
+            unlabelled: None,
+        }
     }
 
     pub(super) fn all(&self) -> &[Limit] {
@@ -120,7 +134,7 @@ impl Limits {
 
     /// Says of which variants of `group` the inventory is no limit although the policy asks for it.
     pub(super) fn report_gaps(&self, group: &ModelGroup, report: &mut GroupReport) {
-        if !self.open {
+        if !self.lets_unknown_through {
             return;
         }
         for state in &group.variants {
@@ -132,11 +146,11 @@ impl Limits {
     }
 
     fn gap(&self, accelerator: Option<&SmolStr>) -> Option<LimitGap> {
-        if !self.inventory {
+        if !self.has_inventory {
             let unlabelled = self.unlabelled.clone().map(|node| LimitGap::UnlabelledNode { node });
             return unlabelled.or(Some(LimitGap::NoInventory));
         }
-        let accelerator = accelerator.filter(|_| !self.compat.is_upstream())?;
+        let accelerator = accelerator.filter(|_| self.is_inventory_open)?;
         let own = self.spelling(Some(accelerator))?;
         let lists =
             |limit: &Limit| matches!(&limit.budget, Budget::Inventory(there) if there.contains_key(&own));

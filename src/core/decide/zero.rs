@@ -16,7 +16,7 @@ use crate::memory::{GroupMemory, Learned};
 use crate::model::{Analyzer, Role};
 use crate::observe::{Activity, activity, scheduler_queue};
 use crate::quality::CoverageState;
-use crate::report::{Basis, Step, Value};
+use crate::report::{Basis, Quantity, Step, Value};
 use crate::snapshot::VariantState;
 use crate::units::{Replicas, Seconds, figure};
 
@@ -51,8 +51,8 @@ pub(super) fn wake_up(
         // Waking is an addition, and subject to the limits.
         proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
         let capacity = candidates[index].per_replica;
-        let capacity = capacity.map(|tokens| Value::new("tokens a replica carries", tokens));
-        let cost = Value::new("cost of a replica", variant.state.variant.cost.get());
+        let capacity = capacity.map(|tokens| Value::new(Quantity::ReplicaTokens, tokens));
+        let cost = Value::new(Quantity::ReplicaCost, variant.state.variant.cost.get());
         let step = Step::target(variant.name(), proposals[index].explanation.clone());
         steps.push(step.with_values(std::iter::once(cost).chain(capacity).collect()));
     }

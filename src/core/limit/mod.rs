@@ -6,6 +6,7 @@
 mod budget;
 mod free_gpus;
 mod grant;
+mod inventory;
 mod ledger;
 mod quota;
 #[cfg(test)]
@@ -15,6 +16,7 @@ pub(crate) use budget::only_accelerator;
 pub use budget::{Budget, Footprint, Limit};
 pub use free_gpus::{FreeGpus, UNLIMITED};
 pub use grant::{Grant, GrantRequest, grant};
+pub(crate) use inventory::{Inventory, KnownGpus, inventory};
 pub use ledger::Binding;
 pub(crate) use ledger::Ledger;
 pub use quota::Quota;

@@ -12,14 +12,6 @@ pub enum Compat {
     Corrected,
     /// As upstream v0.9 (2026-08), with its defects.
     Upstream,
-    /// As upstream in 2026-06, which counts pods where v0.9 counts engines.
+    /// As upstream in 2026-06, which counts pods where v0.9 counts engines: for fleets that move from that version, and for comparison with it.
     UpstreamJune,
-}
-
-impl Compat {
-    /// Either version of upstream.
-    #[must_use]
-    pub const fn is_upstream(self) -> bool {
-        matches!(self, Self::Upstream | Self::UpstreamJune)
-    }
 }

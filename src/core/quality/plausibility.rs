@@ -108,8 +108,8 @@ const FLOW_WINDOW: Seconds = Seconds::whole(10);
 /// A queue may have the same length by chance for less than this, or in fewer scrapes.
 const QUEUE_WINDOW: Seconds = Seconds::whole(45);
 const QUEUE_MIN_SCRAPES: usize = 4;
-/// Below this share of its sequences and of its KV cache, an engine has room for waiting requests.
-const ROOM_SHARE: f64 = 0.9;
+/// Below this share of its sequences and of its KV cache, an engine has capacity for waiting requests.
+const FULL_SHARE: f64 = 0.9;
 
 /// Sum and count of each histogram: they grow together, and restart together.
 const HISTOGRAMS: [[Signal; 2]; 4] = [
@@ -297,7 +297,7 @@ fn find_differing_sums(span: &Span<'_>, baseline: Option<&Baseline>) -> SignalSe
         },
     );
     let preempted =
-        if span.max(KvUsage).is_some_and(|usage| usage >= ROOM_SHARE) { max_waiting } else { 0.0 };
+        if span.max(KvUsage).is_some_and(|usage| usage >= FULL_SHARE) { max_waiting } else { 0.0 };
     let in_progress = IN_PROGRESS_SIZES * (running.max + preempted) * size + MIN_TOKENS;
     let usual_size = baseline.and_then(|baseline| baseline.generated);
     let is_size_unusual = compare(Some(size), usual_size, MAX_COUNT_RATIO) != 0;
@@ -386,8 +386,8 @@ fn find_stuck_queue(span: &Span<'_>, max_sequences: Option<f64>) -> SignalSet {
     let max_usage = span.max(Signal::KvUsage).unwrap_or(1.0);
     let has_room = waiting.max > 0.0
         && running.min < running.max
-        && running.max < ROOM_SHARE * max_sequences
-        && max_usage < ROOM_SHARE;
+        && running.max < FULL_SHARE * max_sequences
+        && max_usage < FULL_SHARE;
     let is_full = waiting.max <= 0.0 && running.min >= max_sequences && running.max <= max_sequences;
     if has_room || is_full { SignalSet::new(&[Signal::Waiting]) } else { SignalSet::NONE }
 }

@@ -4,6 +4,7 @@ mod adjustment;
 mod explanation;
 mod finding;
 mod optimizer;
+mod quantity;
 mod render;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,8 @@ pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld};
 pub use self::explanation::{Explanation, Reasoning};
 pub(crate) use self::finding::*;
 pub use self::optimizer::{Addition, OptimizerStep, Vote};
+pub use self::quantity::{Direction, Threshold, Value};
+pub(crate) use self::quantity::{Quantity, Side};
 pub use crate::isolate::Failed;
 use crate::limit::Binding;
 use crate::model::{GroupId, Role, VariantId};
@@ -435,52 +438,4 @@ impl Stage {
             Self::Check => "check",
         }
     }
-}
-
-/// A number with its name in the formula.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Value {
-    /// What it is, with its unit where the name alone does not say it.
-    pub name: SmolStr,
-    /// The number.
-    pub value: f64,
-}
-
-impl Value {
-    /// A value of a name that is known when the program is built.
-    #[must_use]
-    pub const fn new(name: &'static str, value: f64) -> Self {
-        Self { name: SmolStr::new_static(name), value }
-    }
-}
-
-/// At which value of a quantity the answer would be another one.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Threshold {
-    /// Which way the number would go.
-    pub to: Direction,
-    /// The quantity.
-    pub when: SmolStr,
-    pub(crate) is: Side,
-    /// The threshold.
-    pub at: f64,
-    /// What it is now.
-    pub now: f64,
-}
-
-/// Which way a number goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Direction {
-    /// More replicas.
-    More,
-    /// Fewer replicas.
-    Fewer,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Side {
-    Below,
-    Above,
 }

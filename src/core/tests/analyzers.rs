@@ -61,7 +61,7 @@ fn missing_tokens_add_as_many_replicas_as_they_need() {
     let outcome = decided(&world, 1.0);
     assert_eq!((target(&outcome).desired.get(), target(&outcome).reason), (6, Reason::ScaleUp));
     let analyzed = steps(&outcome, Stage::Analyze);
-    assert!(analyzed[0].values().iter().any(|value| value.name == "missing" && value.value > 127_000.0));
+    assert!(analyzed[0].values().iter().any(|value| value.name() == "missing" && value.value > 127_000.0));
     assert_eq!(steps(&outcome, Stage::Optimize).len(), 1, "what was added; a vote of one is its finding");
     let quality = "role both: fresh and complete: 4 Ready (4 fresh), 0 starting";
     assert_eq!(steps(&outcome, Stage::Quality)[0].to_string(), quality);
@@ -94,7 +94,7 @@ fn an_h100_without_the_argument_is_sized_by_256_sequences_by_upstream_only() {
         }
         let outcome = world.outcome(&snapshot);
         let values = steps(&outcome, Stage::Analyze)[0].values().to_vec();
-        values.into_iter().find(|value| value.name.starts_with("capacity of a replica")).unwrap().value
+        values.into_iter().find(|value| value.name().starts_with("capacity of a replica")).unwrap().value
     };
     for analyzer in [Analyzer::Saturation, Analyzer::QueueingModel] {
         let by = |compat, argument| capacity(analyzer, compat, argument).to_bits();

@@ -5,11 +5,18 @@ use std::collections::BTreeMap;
 
 use smol_str::SmolStr;
 
-use crate::limit::{Budget, Footprint, FreeGpus, Grant, GrantRequest, Limit, only_accelerator};
+use crate::limit::{
+    Budget, Footprint, FreeGpus, Grant, GrantRequest, Inventory, KnownGpus, Limit, only_accelerator,
+};
 use crate::units::Replicas;
 
 /// Free GPUs by accelerator.
 pub type Pools = BTreeMap<SmolStr, i64>;
+
+/// Defect: GPUs that others use count as free, and accelerators that are not listed count as not there.
+pub(crate) fn inventory(known: KnownGpus<'_>) -> Inventory<'_> {
+    Inventory { gpus: known.inventory, elsewhere: None, unlabelled: None, is_open: false }
+}
 
 /// What `limits` leave of `requests`. Upstream's pools (inventory, quota of the cluster) come first; the other limits, which upstream does not have,
 /// apply to what the pools grant.

@@ -11,6 +11,7 @@
 pub mod by_score;
 pub mod cost_aware;
 pub mod inferno;
+pub(crate) mod inputs;
 pub mod limiter;
 pub mod queueing;
 pub mod rebalance;

@@ -272,7 +272,7 @@ fn under_upstreams_rules_the_queueing_model_reads_the_schedulers_attempts() {
         let outcome = decide(&snapshot, &observe(&snapshot, Memory::default()), &policy);
         let steps = outcome.report.groups.into_values().flat_map(|group| group.steps);
         let mut values = steps.flat_map(|step| step.values().to_vec());
-        values.find(|value| value.name == "demand").map(|value| value.value)
+        values.find(|value| value.name() == "demand").map(|value| value.value)
     };
     let whole = Series { destination: None, ..given("llama-0", 8000, "meta/llama") };
     assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");

@@ -64,17 +64,6 @@ pub enum Constraint {
     Backlog,
 }
 
-impl Constraint {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Utilisation => "utilisation",
-            Self::Reserve => "reserve",
-            Self::Surge => "surge",
-            Self::Backlog => "backlog",
-        }
-    }
-}
-
 /// What a fleet must be able to carry beside the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CapacityTest {

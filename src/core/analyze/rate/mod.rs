@@ -16,7 +16,7 @@ mod tests;
 
 pub use capacity::{EngineModel, ReplicaCapacity, RequestSize};
 pub use demand::{Demand, PodCapacity, requests_at_horizon};
-pub use explain::{turns, values};
+pub use explain::{thresholds, values};
 pub use fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
 pub use input::{RateInput, RateVariant};
 pub use memory::{Cooldown, RateMemory};

@@ -109,7 +109,7 @@ fn the_page_says_what_the_code_computes() {
     let ReplicaCapacity { max_sequences, fixed_seconds, seconds_per_request, .. } = own;
     let allowed = [1.0, 2.0, 3.0].map(|count| test(0.0).binding(&of(count)).1);
     let need = [2.0, 4.0, 6.0].map(|load| needed(&own, load));
-    let (binding, _) = test(0.0).binding(&of(3.0));
+    assert_eq!(test(0.0).binding(&of(3.0)).0, Constraint::Reserve);
     let (_, surged) = test(0.4).binding(&of(3.0));
     for says in [
         format!(
@@ -120,7 +120,7 @@ fn the_page_says_what_the_code_computes() {
             "1 replica may be asked {:.2}, 2 replicas {:.2}, 3 replicas {:.2}",
             allowed[0], allowed[1], allowed[2]
         ),
-        format!("(the {} binds; utilisation allows {:.2})", binding.as_str(), of(3.0).usable_rate),
+        format!("(the reserve binds; utilisation allows {:.2})", of(3.0).usable_rate),
         format!("2, 4 and 6 requests/s need {}, {} and {} replicas", need[0], need[1], need[2]),
         format!("r = {:.2}, and 3 replicas may be asked {surged:.2}", test(0.4).surge),
     ] {

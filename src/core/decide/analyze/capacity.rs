@@ -1,7 +1,5 @@
 //! The capacity analyzers: the finding of each about a model, as input of the optimizer.
 
-use smol_str::{SmolStr, format_smolstr};
-
 use super::input::{analysis, queue_lost};
 use super::observation::{AnalyzerInput, Estimate, VariantObservation, observe, queued};
 use super::{fallback, latency, sequences};
@@ -21,7 +19,8 @@ use crate::optimize::{Candidate, Request};
 use crate::quality::analyzer_signals as reads;
 use crate::quality::{CoverageState, EngineLoad, is_distrusted_on_most_engines, used_tokens};
 use crate::report::{
-    self, AnalysisStep, CapacityFinding, CapacityTotals, Detail, Direction, Side, Step, Threshold, Value,
+    self, AnalysisStep, CapacityFinding, CapacityTotals, Detail, Direction, Quantity, Side, Step, Threshold,
+    Value,
 };
 use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Seconds, Tokens, figure, truncated_u32};
@@ -99,7 +98,7 @@ fn find(
         Some(cautious) => finding.with_spare_of(&cautious),
         None => finding,
     };
-    let finding = if context.compat.is_upstream() { finding } else { in_pods(finding, observations) };
+    let finding = in_pods(finding, observations);
     Some(if context.is_fallback() { fallback::scale_demand(finding, utilisation, learned) } else { finding })
 }
 
@@ -121,7 +120,7 @@ fn capacity_finding(finding: &Finding) -> CapacityFinding {
 /// A candidate of the optimizers. If further pods of `variant` would not become Ready either, it keeps its number.
 fn growing_candidate(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
     let candidate = candidate(variant.state, variant.scale.base());
-    if context.compat.is_upstream() || !variant.is_growth_futile(context.now) {
+    if (context.inputs.may_grow)(&|| variant.is_growth_futile(context.now)) {
         return candidate;
     }
     let max = candidate.bounds.max.map_or(candidate.current, |max| max.min(candidate.current));
@@ -147,7 +146,7 @@ fn in_pods(mut finding: Finding, observations: &[VariantObservation<'_, '_>]) ->
     let by_name = NameIndex::new(observations, |observation| observation.variant.name());
     for (at, capacity) in finding.variants.iter_mut().enumerate() {
         let of_variant = by_name.find(at, &capacity.name);
-        let engines = of_variant.map_or(1, VariantObservation::engines_per_pod);
+        let engines = of_variant.map_or(1, |observation| observation.engines_per_pod);
         capacity.per_replica *= f64::from(engines);
         capacity.replicas = Replicas::new(capacity.replicas.get().div_ceil(engines));
         capacity.pending = Replicas::new(capacity.pending.get().div_ceil(engines));
@@ -255,8 +254,8 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option
         role: observation.variant.role(),
         accelerator: observation.variant.state.variant.accelerator.clone(),
         cost: observation.variant.state.variant.cost,
-        pending: observation.engines(context, observation.pending),
-        ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
+        pending: observation.engines(observation.pending),
+        ready: observation.engines(observation.counted.saturating_sub(observation.pending)),
         engines: observation.loads().filter_map(observed).collect(),
     };
     let input = throughput::ThroughputInput {
@@ -274,8 +273,8 @@ fn throughput(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) -> Option
     Some(arithmetic::analyze_throughput(&input, &mut learned.throughput, context.compat).finding)
 }
 
-/// Requests/s that arrive for the model: those that the scheduler dispatches, or else (not in upstream) the first tokens of all engines,
-/// which lag behind arrivals while requests wait. If most engines contradict the scheduler's counter, its sum is not trusted either.
+/// Requests/s that arrive for the model: those that the scheduler dispatches, or else the first tokens of all engines. If most engines
+/// contradict the scheduler's counter, its sum is not trusted either.
 fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>]) -> Option<f64> {
     let is_distrusted = || {
         is_distrusted_on_most_engines(
@@ -285,30 +284,30 @@ fn arrival(context: ModelContext<'_>, observations: &[VariantObservation<'_, '_>
         )
     };
     let dispatched = EngineLoad::<reads::Scheduler>::read(&context.group.scheduler, context.now).arriving();
-    let dispatched = dispatched.filter(|_| context.compat.is_upstream() || !is_distrusted());
+    let dispatched = dispatched.filter(|_| (context.inputs.trusts_dispatched)(&is_distrusted));
     let started = || {
         let loads = observations.iter().flat_map(VariantObservation::loads::<reads::Throughput>);
         loads.filter_map(|load| load.starting()).reduce(|sum, rate| sum + rate)
     };
-    dispatched.or_else(|| if context.compat.is_upstream() { None } else { started() })
+    (context.inputs.arrivals)(dispatched, &started)
 }
 
 fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: CapacityFinding) -> Step {
     let total = finding.total;
-    let capacities = finding.variants.iter().map(|capacity| Value {
-        name: format_smolstr!("capacity of a replica of {} ({})", capacity.name, capacity.reason),
-        value: capacity.per_replica,
+    let capacities = finding.variants.iter().map(|capacity| {
+        let (variant, source) = (capacity.name.clone(), capacity.reason.clone());
+        Value::new(Quantity::ReplicaCapacity { variant, source }, capacity.per_replica)
     });
     let sums = [
-        Value::new("demand", total.demand),
-        Value::new("supply", total.supply),
-        Value::new("supply with what starts", total.anticipated),
-        Value::new("missing", total.required),
-        Value::new("spare", total.spare),
+        Value::new(Quantity::Demand(None), total.demand),
+        Value::new(Quantity::Supply, total.supply),
+        Value::new(Quantity::AnticipatedSupply, total.anticipated),
+        Value::new(Quantity::Missing(None), total.required),
+        Value::new(Quantity::Spare(None), total.spare),
     ];
     let of_roles = finding.roles.iter().flat_map(|(role, totals)| {
-        let named = |what: &str, value| Value { name: format_smolstr!("{what} in role {role:?}"), value };
-        [named("missing", totals.required), named("spare", totals.spare)]
+        let missing = Value::new(Quantity::Missing(Some(*role)), totals.required);
+        [missing, Value::new(Quantity::Spare(Some(*role)), totals.spare)]
     });
     // If the variants have roles, each role is decided by its own sums.
     let thresholds = if finding.roles.is_empty() {
@@ -327,11 +326,10 @@ fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: Capac
 fn thresholds(utilisation: Utilisation, finding: &Finding, role: Option<Role>) -> Vec<Threshold> {
     let now = role.and_then(|role| finding.roles.get(&role)).unwrap_or(&finding.total).demand;
     let turning = finding.turning_points(role, utilisation.up, utilisation.down);
-    let when =
-        role.map_or_else(|| SmolStr::new_static("demand"), |role| format_smolstr!("demand of role {role:?}"));
+    let threshold = |to, is, at| Threshold { to, quantity: Quantity::Demand(role), is, at, now };
     let more = turning.required_above.filter(|at| now <= *at);
-    let more = more.map(|at| Threshold { to: Direction::More, when: when.clone(), is: Side::Above, at, now });
+    let more = more.map(|at| threshold(Direction::More, Side::Above, at));
     let fewer = turning.spare_below.filter(|at| now >= *at);
-    let fewer = fewer.map(|at| Threshold { to: Direction::Fewer, when, is: Side::Below, at, now });
+    let fewer = fewer.map(|at| threshold(Direction::Fewer, Side::Below, at));
     more.into_iter().chain(fewer).collect()
 }

@@ -148,7 +148,7 @@ fn fallback_for_silent<'a>(
     }
     let since = known.map_or(context.now, |known| known.since);
     let has_waited =
-        !context.compat.is_upstream() && Seconds::between(since, context.now) >= LEARNING_TIMEOUT;
+        context.inputs.replaces_silent_analyzer && Seconds::between(since, context.now) >= LEARNING_TIMEOUT;
     let fallback =
         if lacks_signals || has_waited { assess_for_fallback(context, role, variants) } else { None };
     learned.unlearned.insert(role, Unlearned { since, fallback });

@@ -15,7 +15,6 @@ use crate::arithmetic;
 use crate::decide::context::ModelContext;
 use crate::memory::Learned;
 use crate::model::{LatencyTargets, ServiceClass};
-use crate::moment::may_lower;
 use crate::quality;
 use crate::quality::analyzer_signals::Latencies;
 use crate::units::{Replicas, Requests, count, to_f32, truncated_u32};
@@ -41,7 +40,7 @@ pub(crate) fn queueing(input: AnalyzerInput<'_, '_, '_>, learned: &mut Learned) 
     let finding = analysis.finding.clone().ok();
     learned.queueing = stamped(context, analysis);
     // With learning switched off, learned parameters count however old they are.
-    if context.compat.is_upstream() || !policy.tuning {
+    if !policy.tuning {
         return finding;
     }
     // A variant that does not run does not limit the spare capacity of the others.
@@ -67,18 +66,17 @@ fn stamped(context: ModelContext<'_>, analysis: QueueingAnalysis) -> LearnedPara
 
 /// The capacity of a variant's replicas was learned recently enough to lower a number.
 fn is_recent(context: ModelContext<'_>, learned: &Learned, variant: &SmolStr) -> bool {
-    learned.queueing.get(variant).is_none_or(|known| may_lower(known.learned_at, context.now))
+    learned
+        .queueing
+        .get(variant)
+        .is_none_or(|known| (context.inputs.may_lower)(known.learned_at, context.now))
 }
 
 fn load(context: ModelContext<'_>, observation: &VariantObservation<'_, '_>) -> VariantLoad {
     let variant = &observation.variant.state.variant;
     let batch = max_sequences(context, observation.variant);
-    // Without a scheduler, first tokens count as arrivals (not in upstream). They lag behind while requests wait.
-    let arrival = |load: &quality::EngineLoad<'_, Latencies>| {
-        load.arriving().or_else(|| if context.compat.is_upstream() { None } else { load.starting() })
-    };
     let observed = |load: quality::EngineLoad<'_, Latencies>| LatencyObservation {
-        arrival: arrival(&load),
+        arrival: (context.inputs.arrivals)(load.arriving(), &|| load.starting()),
         input: load.prompt().unwrap_or(0.0),
         output: load.generated().unwrap_or(0.0),
         ttft: load.first_token().unwrap_or(0.0),
@@ -90,8 +88,8 @@ fn load(context: ModelContext<'_>, observation: &VariantObservation<'_, '_>) -> 
         role: variant.role,
         accelerator: variant.accelerator.clone(),
         cost: variant.cost,
-        ready: observation.engines(context, observation.counted.saturating_sub(observation.pending)),
-        pending: observation.engines(context, observation.pending),
+        ready: observation.engines(observation.counted.saturating_sub(observation.pending)),
+        pending: observation.engines(observation.pending),
         observations: observation.loads().map(observed).collect(),
     }
 }
@@ -129,7 +127,7 @@ fn solve(
     learned.queueing = stamped(context, analysis);
     // Without learned service times or a known load there is nothing to solve for.
     let service = |load: &VariantLoad| {
-        let parameters = learned.queueing.get(&load.name).filter(|_| has_known_load(context, load));
+        let parameters = learned.queueing.get(&load.name).filter(|_| (context.inputs.is_load_known)(load));
         parameters.map(|parameters| parameters.service)
     };
     // The scheduler's queue is the model's: each solvable variant drains an equal part of it.
@@ -145,10 +143,7 @@ fn solve(
     let proposals = arithmetic::server_proposals(&system, &allocations, context.compat);
     let number = |(observation, load): (&VariantObservation<'_, '_>, &VariantLoad)| {
         let Some(ServerProposal::Replicas(engines)) = proposals.get(&load.name) else { return None };
-        if context.compat.is_upstream() {
-            return Some(*engines);
-        }
-        let pods = Replicas::new(engines.get().div_ceil(observation.engines_per_pod()));
+        let pods = Replicas::new(engines.get().div_ceil(observation.engines_per_pod));
         let has_arrivals =
             load.observations.iter().any(|engine| engine.arrival.is_some_and(|rate| rate > 0.0));
         // An outdated capacity may raise a number and not lower it. Without arrivals any capacity is enough.
@@ -170,15 +165,6 @@ fn service_class(context: ModelContext<'_>) -> Option<(data::ServiceLevel, Targe
     let targets = vec![(model.clone(), latency)];
     let level = data::ServiceLevel::new(&class.name, i64::from(class.priority), targets).ok()?;
     Some((level, latency))
-}
-
-/// The arrivals and request sizes of `load` are known. Upstream takes unknown arrivals for none.
-fn has_known_load(context: ModelContext<'_>, load: &VariantLoad) -> bool {
-    let arrivals = load.observations.iter().map(|engine| engine.arrival);
-    let is_measured = !load.observations.is_empty() && arrivals.clone().all(|rate| rate.is_some());
-    let is_busy = arrivals.flatten().any(|rate| rate > 0.0);
-    let has_sizes = load.observations.iter().any(|engine| engine.output >= 1.0);
-    context.compat.is_upstream() || (is_measured && (has_sizes || !is_busy))
 }
 
 /// Adds a variant as a server on an accelerator of its own, named after the variant, because two variants on the same type of accelerator

@@ -15,6 +15,8 @@ pub(crate) struct VariantObservation<'m, 'a> {
     pub(crate) pending: Replicas,
     /// Replicas that serve or will serve: the requested ones without those that are not expected to start.
     pub(crate) counted: Replicas,
+    /// Engines that a pod counts as, at least 1.
+    pub(crate) engines_per_pod: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -60,18 +62,18 @@ pub(crate) fn observe<'m, 'a>(
     let unseen = coverage.absent.min(coverage.incomplete);
     let partly_measured =
         coverage.unmeasured().saturating_sub(coverage.estimated).saturating_sub(coverage.absent);
-    // Without any measured engine there is nothing to estimate from.
-    let is_estimable = !context.compat.is_upstream() && !coverage.loads.is_empty();
-    let estimated = if is_estimable { partly_measured.saturating_add(unseen) } else { 0 };
+    let can_estimate = (context.inputs.can_estimate_from)(coverage.loads.len());
+    let estimated = if can_estimate { partly_measured.saturating_add(unseen) } else { 0 };
     let loads = loads(variant, estimated, estimate);
     let not_scraped = if estimated > 0 { coverage.absent.saturating_sub(unseen) } else { coverage.absent };
-    let starting =
-        if context.compat.is_upstream() { variant.scale.pending() } else { variant.credited(context.now) };
+    let starting = (context.inputs.starting)(variant.scale.pending(), variant.credited(context.now));
     let pending = starting.get().saturating_add(not_scraped);
     let pending = Replicas::new(pending).min(variant.scale.base());
     // Pods that neither serve nor are expected to start have no capacity.
     let lost = variant.scale.pending().saturating_sub(starting);
-    VariantObservation { variant, loads, pending, counted: variant.scale.base().saturating_sub(lost) }
+    let counted = variant.scale.base().saturating_sub(lost);
+    let engines_per_pod = (context.inputs.engines_per_pod)(coverage.engines_per_pod);
+    VariantObservation { variant, loads, pending, counted, engines_per_pod }
 }
 
 impl<'a> VariantObservation<'_, 'a> {
@@ -79,15 +81,9 @@ impl<'a> VariantObservation<'_, 'a> {
         self.loads.iter().map(EngineLoad::for_analyzer)
     }
 
-    /// Serving processes of a pod, at least 1.
-    pub(crate) fn engines_per_pod(&self) -> u32 {
-        self.variant.coverage.engines_per_pod.max(1)
-    }
-
-    /// The engines of `pods`. Upstream counts a pod as one engine.
-    pub(crate) fn engines(&self, context: ModelContext<'_>, pods: Replicas) -> Replicas {
-        let per_pod = if context.compat.is_upstream() { 1 } else { self.engines_per_pod() };
-        Replicas::new(pods.get().saturating_mul(per_pod))
+    /// The engines of `pods`.
+    pub(crate) fn engines(&self, pods: Replicas) -> Replicas {
+        Replicas::new(pods.get().saturating_mul(self.engines_per_pod))
     }
 }
 

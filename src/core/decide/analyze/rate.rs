@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 use super::input::{RoleInput, blocker, no_removal_caveat, queue_lost};
 use crate::analyze::rate::{
     Constraint, EngineModel, RateFinding, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity,
-    RequestSize, analyze, turns, values,
+    RequestSize, analyze, thresholds, values,
 };
 use crate::decide::context::{DENIED_WINDOW, ModelContext, VariantContext, expected_start, newest_sample};
 use crate::decide::holds;
@@ -119,7 +119,7 @@ fn analyze_role(
     steps.push(Step::of_group(Detail::Analysis(AnalysisStep {
         analysis: analysis.clone(),
         values: values(&rate_input, &plan.found),
-        thresholds: turns(&plan.found),
+        thresholds: thresholds(&plan.found),
     })));
     Some((plan, analysis))
 }

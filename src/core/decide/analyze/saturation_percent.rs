@@ -3,9 +3,6 @@
 //! 5 min, and not any time; a variant that is at its bound passes the step on to the next one; and a step is large enough to exceed an
 //! HPA's tolerance, which ignores a change of one replica in ten or more.
 
-use jiff::Timestamp;
-use smol_str::SmolStr;
-
 use super::input::{RoleInput, analysis, blocker, no_removal_caveat};
 use super::movement::{Movement, movement};
 use crate::analyze::saturation_percent::{PercentAnalysis, analyze};
@@ -17,9 +14,10 @@ use crate::hpa::{next_above, next_below};
 use crate::model::SaturationPolicy;
 use crate::quality::{AllowedMoves, CoverageState, EnginePeaks};
 use crate::report::{
-    Analysis, AnalysisStep, Basis, Caveat, Detail, Direction, Finding, Side, Step, Threshold, Value,
+    Analysis, AnalysisStep, Basis, Caveat, Detail, Direction, Finding, Quantity, Side, Step, Threshold, Value,
 };
 use crate::units::{Replicas, count, figure};
+use jiff::Timestamp;
 
 /// A variant that may take the step.
 struct StepCandidate<'m, 'a> {
@@ -130,29 +128,32 @@ fn cautious(
 /// The analyzer's numbers, and the spare capacities at which it would decide otherwise.
 fn analysis_step(found: &PercentAnalysis, policy: &SaturationPolicy, analysis: Analysis) -> Step {
     let (kv, queue) = (found.avg_spare_kv, found.avg_spare_queue);
-    let threshold = |to, is, when, at, now| Threshold { to, is, when: SmolStr::new_static(when), at, now };
+    let threshold = |to, is, quantity, at, now| Threshold { to, is, quantity, at, now };
     let (least_kv, least_queue) = found.spare_of_one_fewer(policy);
     let mut thresholds = Vec::with_capacity(4);
     if !found.scale_up {
-        thresholds.push(threshold(Direction::More, Side::Below, SPARE_KV, policy.kv_spare_trigger, kv));
+        thresholds.push(threshold(
+            Direction::More,
+            Side::Below,
+            Quantity::SpareKvCache,
+            policy.kv_spare_trigger,
+            kv,
+        ));
         let trigger = policy.queue_spare_trigger;
-        thresholds.push(threshold(Direction::More, Side::Below, SPARE_QUEUE, trigger, queue));
+        thresholds.push(threshold(Direction::More, Side::Below, Quantity::SpareQueue, trigger, queue));
     }
     if !found.scale_down_safe && found.non_saturated > 1 {
-        thresholds.push(threshold(Direction::Fewer, Side::Above, SPARE_KV, least_kv, kv));
-        thresholds.push(threshold(Direction::Fewer, Side::Above, SPARE_QUEUE, least_queue, queue));
+        thresholds.push(threshold(Direction::Fewer, Side::Above, Quantity::SpareKvCache, least_kv, kv));
+        thresholds.push(threshold(Direction::Fewer, Side::Above, Quantity::SpareQueue, least_queue, queue));
     }
     let values = vec![
-        Value::new("replicas", f64::from(found.total)),
-        Value::new("replicas below saturation", f64::from(found.non_saturated)),
-        Value::new(SPARE_KV, kv),
-        Value::new(SPARE_QUEUE, queue),
+        Value::new(Quantity::Replicas, f64::from(found.total)),
+        Value::new(Quantity::NonSaturatedReplicas, f64::from(found.non_saturated)),
+        Value::new(Quantity::SpareKvCache, kv),
+        Value::new(Quantity::SpareQueue, queue),
     ];
     Step::of_group(Detail::Analysis(AnalysisStep { analysis, values, thresholds }))
 }
-
-const SPARE_KV: &str = "mean spare KV cache";
-const SPARE_QUEUE: &str = "mean spare queue";
 
 fn direction(analysis: &PercentAnalysis, allowed_moves: AllowedMoves) -> StepDirection {
     match (analysis.scale_up, analysis.scale_down_safe) {

@@ -16,7 +16,9 @@ use crate::decide::proposal::{Analyzed, Proposal};
 use crate::decision::Reason;
 use crate::quality::analyzer_signals::{Percent, Reads, Weighted};
 use crate::quality::{AllowedMoves, CoverageState, EngineLoad};
-use crate::report::{Analysis, AnalysisStep, Detail, Direction, Finding, Side, Step, Threshold, Value};
+use crate::report::{
+    Analysis, AnalysisStep, Detail, Direction, Finding, Quantity, Side, Step, Threshold, Value,
+};
 use crate::units::{Replicas, count, figure, truncated_u32};
 
 /// Proposes a number for each variant of one role: by the weighted score if there are `bests` to compare speeds with, or else by the
@@ -188,17 +190,15 @@ fn settle(
 fn analysis_step(variant: &VariantContext<'_>, scored: &Scored, analysis: Analysis) -> Step {
     let mean = scored.mean.unwrap_or(0.0);
     let threshold = |to, is, at: Option<f64>| {
-        at.map(|at| Threshold { to, when: SmolStr::new_static(MEAN), is, at, now: mean })
+        at.map(|at| Threshold { to, quantity: Quantity::MeanScore, is, at, now: mean })
     };
     let more = threshold(Direction::More, Side::Above, scored.more_above.filter(|at| mean <= *at));
     let fewer = threshold(Direction::Fewer, Side::Below, scored.fewer_below.filter(|at| mean >= *at));
-    let scores = scored.each.iter().map(|score| Value::new("score of an engine", *score));
+    let scores = scored.each.iter().map(|score| Value::new(Quantity::EngineScore, *score));
     let step = AnalysisStep {
         analysis,
-        values: std::iter::once(Value::new(MEAN, mean)).chain(scores).collect(),
+        values: std::iter::once(Value::new(Quantity::MeanScore, mean)).chain(scores).collect(),
         thresholds: more.into_iter().chain(fewer).collect(),
     };
     Step::of_variant(variant.name(), Detail::Analysis(step))
 }
-
-const MEAN: &str = "mean score";

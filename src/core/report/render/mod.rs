@@ -2,6 +2,7 @@
 
 mod basis;
 mod explanation;
+mod quantity;
 mod step;
 
 use std::fmt::{self, Display, Formatter};

@@ -179,7 +179,7 @@ impl Display for Threshold {
             Side::Below => "below",
             Side::Above => "above",
         };
-        write!(f, "{to} when {} is {is} {:.4}, now {:.4}", self.when, self.at, self.now)
+        write!(f, "{to} when {} is {is} {:.4}, now {:.4}", self.quantity, self.at, self.now)
     }
 }
 

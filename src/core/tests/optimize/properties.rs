@@ -177,7 +177,7 @@ fn wants() -> impl Strategy<Value = Vec<GrantRequest>> {
 /// Whether something is missing in a role that exists; upstream also counts the others.
 fn misses(request: &Request, finding: &Finding, compat: Compat) -> bool {
     let there = |role: &Role| {
-        compat.is_upstream() || request.candidates.iter().any(|candidate| candidate.role == *role)
+        compat != Compat::Corrected || request.candidates.iter().any(|candidate| candidate.role == *role)
     };
     if !finding.roles.keys().any(there) {
         return finding.total.required > 0.0;
