@@ -22,7 +22,7 @@ load:
   rate: [{rps: 2, for: 10m}]
 variants: [{name: a, physics: {preset: h100-8b-tp1}, startUp: 40s, max: 2}]
 ";
-const BOLD: &str = "global: {default: {saturation: {kvSpareTrigger: 0.2}}}\n";
+const EARLY_POLICY: &str = "global: {default: {saturation: {kvSpareTrigger: 0.2}}}\n";
 /// Where `--trace` is given, the scenario's own rate does not count.
 const TRACE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n\
     2023-11-16 18:17:03.0000000,4808,10\n2023-11-16 18:17:04.5000000,3180,8\n2023-11-16 18:18:04.0000000,110,27\n";
@@ -83,7 +83,7 @@ fn material(folder: &Folder) {
     let evaluations = stream_of(&text.replace("default/", "llm/"), 2);
     let recording = folder.file("wva-20261121T120000.000000Z-wva-0.jsonl", &lines(&evaluations));
     folder.file("snapshot.json", &serde_json::to_vec(&evaluations[0].snapshot).unwrap());
-    folder.file("bold.yaml", BOLD.as_bytes());
+    folder.file("early.yaml", EARLY_POLICY.as_bytes());
     for name in ["two-variants.yaml", "mine.yaml"] {
         folder.file(name, SCENARIO.as_bytes());
     }
