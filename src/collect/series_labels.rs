@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::limits::{MAX_LABEL_BYTES, MAX_LABELS};
 use super::signals::MetricKind;
 
-/// The labels whose values are kept.
-const KEPT_LABELS: [&str; 5] = ["engine", "dp_rank", "model_name", "target_model_name", "pod_name"];
+/// The labels whose values both sources keep.
+const KEPT_LABELS: [&str; 4] = ["engine", "dp_rank", "model_name", "target_model_name"];
 
 /// The labels of one series.
 pub(super) trait SeriesLabels {
@@ -32,9 +32,13 @@ pub(super) fn is_read(kind: MetricKind, labels: &impl SeriesLabels) -> bool {
 /// Whether the series has too many labels, or one to be kept that is too long. Of a cache configuration only the size is kept, so
 /// that it may have any number of labels.
 pub(super) fn exceeds_limits(kind: MetricKind, labels: &impl SeriesLabels) -> bool {
-    let is_too_long = |label| labels.get(label).is_some_and(|value| value.len() > MAX_LABEL_BYTES);
     (labels.count() > MAX_LABELS && kind != MetricKind::CacheConfig)
-        || KEPT_LABELS.into_iter().any(is_too_long)
+        || KEPT_LABELS.into_iter().any(|label| is_too_long(labels, label))
+}
+
+/// Whether a label is longer than those that are kept.
+pub(super) fn is_too_long(labels: &impl SeriesLabels, label: &str) -> bool {
+    labels.get(label).is_some_and(|value| value.len() > MAX_LABEL_BYTES)
 }
 
 /// The engine, if the series names one.

@@ -39,9 +39,9 @@ pub(super) enum TokenError {
     #[error("cannot read the bearer token file {path}: {cause}; check that it is mounted and readable")]
     Unreadable { path: PathBuf, cause: std::io::Error },
     #[error(
-        "the bearer token {source_hash} is empty, longer than 16 KiB or not one line of text; put one token there"
+        "the bearer token {origin} is empty, longer than 16 KiB or not one line of text; put one token there"
     )]
-    Malformed { source_hash: String },
+    Malformed { origin: String },
 }
 
 /// A source of the `Authorization` header.
@@ -84,8 +84,8 @@ async fn read(path: &Path) -> Result<HeaderValue, TokenError> {
     header(&text, &format!("in {}", path.display()))
 }
 
-fn header(text: &str, source_hash: &str) -> Result<HeaderValue, TokenError> {
-    let malformed = || TokenError::Malformed { source_hash: source_hash.to_owned() };
+fn header(text: &str, origin: &str) -> Result<HeaderValue, TokenError> {
+    let malformed = || TokenError::Malformed { origin: origin.to_owned() };
     let token = text.trim();
     if token.is_empty() || token.len() as u64 > MAX_TOKEN_BYTES {
         return Err(malformed());

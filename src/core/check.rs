@@ -48,24 +48,26 @@ pub(crate) fn check_group<'d>(
 /// Variants without a decision, and decisions about variants that are not in the snapshot.
 pub(crate) fn one_decision_each(snapshot: &Snapshot, decisions: &Decisions) -> Vec<Violation> {
     let states = snapshot.groups.values().flat_map(|group| &group.variants);
-    let mut wanted: Vec<&VariantId> = states
+    let mut expected: Vec<&VariantId> = states
         .map(|state| &state.variant.id)
         .chain(snapshot.invalid.iter().map(|invalid| &invalid.id))
         .collect();
-    let same = |wanted: &[&VariantId]| wanted.iter().copied().eq(decisions.keys());
+    let same = |expected: &[&VariantId]| expected.iter().copied().eq(decisions.keys());
     // Variants are often named after their models, and then they are in order already.
-    if same(&wanted) {
+    if same(&expected) {
         return Vec::new();
     }
-    wanted.sort();
-    wanted.dedup();
-    if same(&wanted) {
+    expected.sort();
+    expected.dedup();
+    if same(&expected) {
         return Vec::new();
     }
     let missing =
-        wanted.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, Breach::NoDecision));
-    let extra =
-        decisions.keys().filter(|id| wanted.binary_search(id).is_err()).map(|id| (id, Breach::NotInSnapshot));
+        expected.iter().filter(|id| !decisions.contains_key(**id)).map(|id| (*id, Breach::NoDecision));
+    let extra = decisions
+        .keys()
+        .filter(|id| expected.binary_search(id).is_err())
+        .map(|id| (id, Breach::NotInSnapshot));
     missing.chain(extra).map(|(id, breach)| broken(id, Rule::OneDecision, breach)).collect()
 }
 

@@ -275,8 +275,8 @@ pub struct VariantMemory {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blind_since: Option<Timestamp>,
     /// The numbers proposed lately, where the policy has stability rules.
-    #[serde(default, skip_serializing_if = "ProposalHistory::is_empty")]
-    pub wanted: ProposalHistory,
+    #[serde(default, skip_serializing_if = "ProposalHistory::is_empty", rename = "wanted")]
+    pub proposals: ProposalHistory,
     /// The number before the orders of the last minutes, and when the first of these was made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordered_from: Option<(Timestamp, Replicas)>,

@@ -65,7 +65,7 @@ pub(crate) fn remembered(memory: &VariantMemory, now: Timestamp) -> Cow<'_, Vari
         ordered,
     ];
     let all = own.into_iter().chain([net.grew, net.denied, memory.most_running.latest()]);
-    if memory.wanted.is_empty() && all.flatten().all(|at| at <= now) {
+    if memory.proposals.is_empty() && all.flatten().all(|at| at <= now) {
         return Cow::Borrowed(memory);
     }
     let mut memory = memory.clone();
@@ -106,7 +106,7 @@ fn variant_not_after(variant: &mut VariantMemory, now: Timestamp) {
     for at in own.into_iter().chain([&mut net.grew, &mut net.denied]) {
         *at = at.map(|at| at.min(now));
     }
-    variant.wanted.not_after(now);
+    variant.proposals.not_after(now);
     variant.most_running.not_after(now);
     variant.starts.not_after(now.into());
 }

@@ -44,7 +44,7 @@ ranged! {
     pub TokenCapacity: f64 in Number::whole(1.0, 4_294_967_295.0);
     /// A duration, or a time since the start.
     pub ScenarioTime: Duration in Time::between(Duration::ZERO, Scenario::MAX_DURATION);
-    /// A duration that is not zero.
+    /// A duration of at least 100 ms.
     pub PositiveDuration: Duration in Time::between(Duration::from_millis(100), Scenario::MAX_DURATION);
     /// An interval of at most an hour.
     pub ShortInterval: Duration in Time::between(Duration::from_millis(10), Duration::from_secs(3600));

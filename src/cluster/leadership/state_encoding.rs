@@ -171,7 +171,7 @@ impl StateValue for GroupMemory {
             for variant in group.variants.values_mut() {
                 variant.reason = None;
                 variant.explanation = None;
-                variant.wanted = ProposalHistory::default();
+                variant.proposals = ProposalHistory::default();
             }
         }
         (group != *self).then_some(group)
@@ -180,7 +180,7 @@ impl StateValue for GroupMemory {
     fn problem(&self) -> Option<String> {
         let variants = self.variants.iter().map(|(_, variant)| variant);
         impossible_count(
-            variants.flat_map(|variant| variant.target.into_iter().chain(variant.wanted.highest())),
+            variants.flat_map(|variant| variant.target.into_iter().chain(variant.proposals.highest())),
         )
     }
 

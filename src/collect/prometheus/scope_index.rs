@@ -106,7 +106,7 @@ impl ScopeIndex {
             self.engine_pod(&labels, interner)
         };
         let SeriesPod { namespace, pod, is_relayed } = pod.ok_or(Rejected::OutOfScope)?;
-        if series_labels::exceeds_limits(kind, &labels) {
+        if series_labels::exceeds_limits(kind, &labels) || series_labels::is_too_long(&labels, "pod_name") {
             return Err(Rejected::OverLimit { namespace, pod });
         }
         let value_of_labels = match kind {

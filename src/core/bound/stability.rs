@@ -196,16 +196,16 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    /// The published numbers for what is wanted every 15 s, with everything published at once running.
-    fn published(stability: Stability, start: u32, wanted: &[u32]) -> Vec<u32> {
+    /// The published numbers for what is proposed every 15 s, with everything published at once running.
+    fn published(stability: Stability, start: u32, proposed: &[u32]) -> Vec<u32> {
         let (mut memory, mut last) = (ProposalHistory::default(), Replicas::new(start));
-        let step = |(index, wanted): (usize, &u32)| {
+        let step = |(index, proposed): (usize, &u32)| {
             let from = StabilityBase { published: Some(last), running: last };
             let now = at(15 * i64::try_from(index).unwrap());
-            last = memory.apply(now, Replicas::new(*wanted), from, &stability).number;
+            last = memory.apply(now, Replicas::new(*proposed), from, &stability).number;
             last.get()
         };
-        wanted.iter().enumerate().map(step).collect()
+        proposed.iter().enumerate().map(step).collect()
     }
 
     #[test]
@@ -253,10 +253,10 @@ mod tests {
     }
 
     /// The rules of `stability` applied once, to somebody of whom nothing is remembered.
-    fn once(stability: Stability, wanted: u32, published: u32, running: u32) -> (u32, String) {
+    fn once(stability: Stability, proposed: u32, published: u32, running: u32) -> (u32, String) {
         let from =
             StabilityBase { published: Some(Replicas::new(published)), running: Replicas::new(running) };
-        let stabilised = ProposalHistory::default().apply(at(0), Replicas::new(wanted), from, &stability);
+        let stabilised = ProposalHistory::default().apply(at(0), Replicas::new(proposed), from, &stability);
         (stabilised.number.get(), stabilised.binding.map(|rule| rule.to_string()).unwrap_or_default())
     }
 
@@ -297,12 +297,12 @@ mod tests {
     fn dwelling_counts_from_the_last_rise_and_only_where_a_policy_asks_for_it() {
         let dwell = Stability { dwell: Seconds::whole(60), ..Stability::default() };
         let mut memory = ProposalHistory::default();
-        let mut apply = |second, wanted, published, stability: &Stability| {
+        let mut apply = |second, proposed, published, stability: &Stability| {
             let from = StabilityBase {
                 published: Some(Replicas::new(published)),
                 running: Replicas::new(published),
             };
-            let stabilised = memory.apply(at(second), Replicas::new(wanted), from, stability);
+            let stabilised = memory.apply(at(second), Replicas::new(proposed), from, stability);
             (
                 stabilised.number.get(),
                 stabilised.binding.map(|rule| rule.to_string()).unwrap_or_default(),
@@ -325,10 +325,10 @@ mod tests {
             ..Stability::default()
         };
         let mut memory = ProposalHistory::default();
-        let mut apply = |step: u32, wanted| {
+        let mut apply = |step: u32, proposed| {
             let from =
-                StabilityBase { published: Some(Replicas::new(wanted)), running: Replicas::new(wanted) };
-            memory.apply(at(15 * i64::from(step)), Replicas::new(wanted), from, &stability);
+                StabilityBase { published: Some(Replicas::new(proposed)), running: Replicas::new(proposed) };
+            memory.apply(at(15 * i64::from(step)), Replicas::new(proposed), from, &stability);
             memory.clone()
         };
         let numbers =

@@ -92,7 +92,7 @@ fn verdict(
         explanation,
         blind_since,
         unlisted_since,
-        wanted: before.wanted.clone(),
+        proposals: before.proposals.clone(),
         safety_net: before.safety_net,
         starts: before.starts.clone(),
         ordered_from: withdrawn_orders::ordered_from(before, desired, context),

@@ -26,7 +26,7 @@ const MAX_ADDED: u32 = 1000;
 /// Pods of an order become Ready within this many start-up times; pods that do so later have become Ready again.
 const MAX_STARTS: f64 = 3.0;
 
-/// The same as [`SATURATED_WINDOW`] where saturation is inferred without a queue: its length is not known, and it takes longer to drain.
+/// [`SATURATED_WINDOW`] where saturation is inferred without a queue: twice as long, because the length of the queue is not known.
 const INFERRED_WINDOW: Seconds = Seconds::whole(120);
 
 impl SaturatedBy {

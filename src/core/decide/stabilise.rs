@@ -28,7 +28,7 @@ fn apply_stability(model: &mut ModelDecision<'_>) {
     for (variant, proposal) in variants.iter_mut().zip(proposals) {
         let Some(number) = proposal.number.filter(|_| proposal.analyzed.is_some()) else { continue };
         let from = StabilityBase { published: variant.committed(), running: variant.scale.base() };
-        let stabilised = variant.memory.to_mut().wanted.apply(context.now, number, from, stability);
+        let stabilised = variant.memory.to_mut().proposals.apply(context.now, number, from, stability);
         if let Some(rule) = stabilised.binding {
             let why = AdjustmentReason::Stability { rule };
             steps.push(proposal.set(variant, Stage::Bound, stabilised.number, Reason::Bounded, why));

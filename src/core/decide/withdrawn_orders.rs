@@ -144,7 +144,7 @@ fn withdraw_from(
     let memory = variant.memory.to_mut();
     (memory.target, memory.ordered_from, memory.target_since) = (Some(from), None, Some(context.now));
     memory.withdrawn_at = Some(context.now);
-    memory.wanted = ProposalHistory::default();
+    memory.proposals = ProposalHistory::default();
     if let Some(rate) = &mut learned.rate {
         // A mistaken order does not start a cooldown.
         rate.cooldowns.entry(variant.role()).or_default().added_at = None;

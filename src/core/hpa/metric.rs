@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use crate::units::{Replicas, to_f64, truncated_u32};
+use crate::units::{Replicas, to_f64, truncated_i64, truncated_u32};
 
 /// How a metric's target is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,9 +102,9 @@ pub struct Counts {
 
 /// A value in thousandths, as a quantity carries it.
 #[must_use]
-#[expect(clippy::cast_possible_truncation, reason = "a float cast saturates, as the controller's sum does")]
 pub fn milli(value: f64) -> i64 {
-    (value * 1000.0).round() as i64
+    // Saturates, as the controller's sum does.
+    truncated_i64((value * 1000.0).round())
 }
 
 /// What one external metric asks for: all returned `items` (in thousandths) are added up. `None` when there is none.
@@ -119,15 +119,15 @@ pub fn propose(
         return None;
     }
     let usage = to_f64(items.iter().fold(0_i64, |sum, item| sum.saturating_add(*item)));
-    let wanted = to_f64(target.milli);
+    let target_value = to_f64(target.milli);
     Some(match target.kind {
         Kind::AverageValue => {
             // With no replicas the ratio is infinite or not a number: outside every tolerance.
-            let ratio = usage / (wanted * f64::from(counts.status.get()));
-            if tolerance.holds(ratio) { counts.status } else { Replicas::ceil(usage / wanted) }
+            let ratio = usage / (target_value * f64::from(counts.status.get()));
+            if tolerance.holds(ratio) { counts.status } else { Replicas::ceil(usage / target_value) }
         }
         Kind::Value => {
-            let ratio = usage / wanted;
+            let ratio = usage / target_value;
             if counts.spec == Replicas::ZERO {
                 Replicas::ceil(ratio)
             } else if tolerance.holds(ratio) {

@@ -133,9 +133,9 @@ impl Hpa {
         if spec > Replicas::ZERO {
             self.zeroed = false;
         }
-        let wanted = self.gate(now, spec, proposal);
-        self.record(now, spec, wanted);
-        wanted
+        let desired = self.gate(now, spec, proposal);
+        self.record(now, spec, desired);
+        desired
     }
 
     fn gate(&mut self, now: Timestamp, spec: Replicas, proposal: Option<Replicas>) -> Replicas {
@@ -190,15 +190,15 @@ impl Hpa {
         spec.max(floor).min(ceiling)
     }
 
-    fn limit(&self, now: Timestamp, spec: Replicas, wanted: Replicas, behavior: &Behavior) -> Replicas {
-        if wanted > spec {
+    fn limit(&self, now: Timestamp, spec: Replicas, desired: Replicas, behavior: &Behavior) -> Replicas {
+        if desired > spec {
             let limit = self.up_limit(now, spec, &behavior.up).max(spec);
-            wanted.min(self.settings.max.min(limit))
-        } else if wanted < spec {
+            desired.min(self.settings.max.min(limit))
+        } else if desired < spec {
             let limit = self.down_limit(now, spec, &behavior.down).min(spec);
-            wanted.max(self.settings.min.max(limit))
+            desired.max(self.settings.min.max(limit))
         } else {
-            wanted
+            desired
         }
     }
 
@@ -244,18 +244,18 @@ impl Hpa {
         f64::from(spec.get()) - sum(&self.added) + sum(&self.removed)
     }
 
-    fn record(&mut self, now: Timestamp, spec: Replicas, wanted: Replicas) {
-        if wanted == spec {
+    fn record(&mut self, now: Timestamp, spec: Replicas, desired: Replicas) {
+        if desired == spec {
             return;
         }
-        self.zeroed = wanted == Replicas::ZERO && self.settings.min == Replicas::ZERO;
+        self.zeroed = desired == Replicas::ZERO && self.settings.min == Replicas::ZERO;
         let Some(behavior) = &self.settings.behavior else { return };
         let policies = behavior.up.policies.iter().chain(&behavior.down.policies);
         let longest = policies.map(|policy| policy.period.get()).fold(0.0, f64::max);
         for events in [&mut self.added, &mut self.removed] {
             events.retain(|event| Seconds::between(event.at, now).get() < longest);
         }
-        self.added.extend((wanted > spec).then(|| Entry { at: now, count: wanted.saturating_sub(spec) }));
-        self.removed.extend((wanted < spec).then(|| Entry { at: now, count: spec.saturating_sub(wanted) }));
+        self.added.extend((desired > spec).then(|| Entry { at: now, count: desired.saturating_sub(spec) }));
+        self.removed.extend((desired < spec).then(|| Entry { at: now, count: spec.saturating_sub(desired) }));
     }
 }

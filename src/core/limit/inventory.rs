@@ -10,7 +10,7 @@ type Gpus = BTreeMap<SmolStr, u32>;
 /// What is known of the cluster's GPUs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KnownGpus<'s> {
-    /// `None` if no node can be listed.
+    /// `None` if nodes are not watched.
     pub(crate) inventory: Option<&'s Gpus>,
     /// Used by pods that are not of any variant.
     pub(crate) elsewhere: &'s Gpus,
@@ -21,7 +21,7 @@ pub(crate) struct KnownGpus<'s> {
 /// The inventory as a limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inventory<'s> {
-    /// The GPUs that it limits; `None` if it is not in force.
+    /// The GPUs that it limits; `None` if they are not known.
     pub(crate) gpus: Option<&'s Gpus>,
     pub(crate) elsewhere: Option<&'s Gpus>,
     /// The node that leaves it without force.

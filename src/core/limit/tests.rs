@@ -210,11 +210,11 @@ fn a_quota_grants_what_is_left_of_it_and_an_excluded_namespace_everything() {
     assert_eq!(quota.grant("other", Some("A100"), 0, 7), 0, "neither it nor a default is listed");
 }
 
-fn want(name: &str, wanted: u32) -> GrantRequest {
+fn request(name: &str, proposed: u32) -> GrantRequest {
     GrantRequest {
         id: VariantId::new("team", name),
         current: Replicas::ZERO,
-        proposed: Replicas::new(wanted),
+        proposed: Replicas::new(proposed),
         bounds: Bounds { min: Replicas::ZERO, max: None },
         priority: 1.0,
         spare: SPARE,
@@ -231,12 +231,12 @@ fn numbers(granted: &[Grant]) -> Vec<(u32, i64, bool)> {
 
 #[test]
 fn served_are_the_dearer_priority_the_less_spare_the_cheaper_and_the_first_by_name() {
-    let usual = want("b", 1);
+    let usual = request("b", 1);
     let rivals = [
-        GrantRequest { priority: 2.0, spare: 9.0, ..want("c", 1) },
-        GrantRequest { spare: SPARE / 2.0, cost: Cost::new(50.0).unwrap(), ..want("c", 1) },
-        GrantRequest { cost: Cost::new(1.0).unwrap(), ..want("c", 1) },
-        want("a", 1),
+        GrantRequest { priority: 2.0, spare: 9.0, ..request("c", 1) },
+        GrantRequest { spare: SPARE / 2.0, cost: Cost::new(50.0).unwrap(), ..request("c", 1) },
+        GrantRequest { cost: Cost::new(1.0).unwrap(), ..request("c", 1) },
+        request("a", 1),
     ];
     for rival in rivals {
         let granted = grant(&[usual.clone(), rival.clone()], &[inventory(&[("A100", 2)])], Compat::Corrected);
@@ -247,7 +247,7 @@ fn served_are_the_dearer_priority_the_less_spare_the_cheaper_and_the_first_by_na
 #[test]
 fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
     let bounds = Bounds { min: Replicas::new(2), max: None };
-    let one = GrantRequest { current: Replicas::ONE, bounds, ..want("v", 4) };
+    let one = GrantRequest { current: Replicas::ONE, bounds, ..request("v", 4) };
     let granted = |count| {
         let limits = [inventory(&[("A100", count)])];
         numbers(&grant(std::slice::from_ref(&one), &limits, Compat::Corrected))
@@ -263,16 +263,16 @@ fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
 #[test]
 fn a_minimum_above_its_own_maximum_is_charged_like_any_other() {
     let bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::ZERO) };
-    let odd = GrantRequest { bounds, cost: Cost::new(50.0).unwrap(), ..want("v", 2) };
-    let granted = grant(&[odd, want("w", 9)], &[inventory(&[("A100", 10)])], Compat::Corrected);
+    let odd = GrantRequest { bounds, cost: Cost::new(50.0).unwrap(), ..request("v", 2) };
+    let granted = grant(&[odd, request("w", 9)], &[inventory(&[("A100", 10)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(2, 4, false), (3, 6, true)]);
 }
 
 #[test]
 fn a_removal_and_a_number_that_stays_ask_for_nothing() {
     let bounds = Bounds { min: Replicas::new(5), max: None };
-    let fewer = GrantRequest { current: Replicas::new(4), bounds, ..want("v", 3) };
-    let same = GrantRequest { current: Replicas::new(4), ..want("w", 4) };
+    let fewer = GrantRequest { current: Replicas::new(4), bounds, ..request("v", 3) };
+    let same = GrantRequest { current: Replicas::new(4), ..request("w", 4) };
     let granted = grant(&[fewer, same], &[inventory(&[("A100", 100)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(3, 0, false), (4, 0, false)]);
 }
@@ -283,8 +283,8 @@ fn a_maximum_is_what_is_wanted_and_not_a_limit() {
     for compat in [Compat::Corrected, Compat::Upstream] {
         let granted = grant(
             &[
-                GrantRequest { bounds, ..want("v", 9) },
-                GrantRequest { current: Replicas::new(2), bounds, ..want("w", 9) },
+                GrantRequest { bounds, ..request("v", 9) },
+                GrantRequest { current: Replicas::new(2), bounds, ..request("w", 9) },
             ],
             &[inventory(&[("A100", 100)])],
             compat,
@@ -307,8 +307,10 @@ fn upstreams_pools_are_the_inventory_and_a_quota_of_the_cluster() {
 #[test]
 fn gpus_that_fill_no_replica_are_lost_upstream() {
     let mut pools: Pools = by_type(&[("A100", 5)]);
-    let granted =
-        grant_by_spare(&[want("v", 9), GrantRequest { spare: 0.9, gpus: 1, ..want("w", 1) }], &mut pools);
+    let granted = grant_by_spare(
+        &[request("v", 9), GrantRequest { spare: 0.9, gpus: 1, ..request("w", 1) }],
+        &mut pools,
+    );
     assert_eq!(numbers(&granted), [(2, 4, true), (0, 0, true)]);
     assert_eq!(pools["A100"], 0);
 }

@@ -392,10 +392,10 @@ fn find_stuck_queue(span: &Span<'_>, max_sequences: Option<f64>) -> SignalSet {
     if has_room || is_full { SignalSet::new(&[Signal::Waiting]) } else { SignalSet::NONE }
 }
 
-/// The signals of `wanted` of which at least one of `engines` has a sample that is not stale.
+/// The signals of `candidates` of which at least one of `engines` has a sample that is not stale.
 pub(crate) fn shown_signals<'a>(
     engines: impl Iterator<Item = &'a Signals>,
-    wanted: SignalSet,
+    candidates: SignalSet,
     now: Timestamp,
 ) -> SignalSet {
     let is_shown = |signals: &Signals, signal| {
@@ -403,7 +403,7 @@ pub(crate) fn shown_signals<'a>(
         signals.newest(signal).is_some_and(|newest| Seconds::between(newest.at, now) <= limit)
     };
     engines.fold(SignalSet::NONE, |all, signals| {
-        let shown = wanted.iter().filter(|signal| is_shown(signals, *signal));
+        let shown = candidates.iter().filter(|signal| is_shown(signals, *signal));
         shown.fold(all, |all, signal| all.with(SignalSet::new(&[signal])))
     })
 }

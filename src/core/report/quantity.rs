@@ -1,6 +1,5 @@
 //! The numbers of a step: which quantity each is, and at which values of one the answer changes.
 
-use serde::ser::SerializeStruct as _;
 use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
@@ -58,9 +57,10 @@ pub(crate) enum Quantity {
     StartUpSeconds,
 }
 
-/// The value of a quantity. Written with the quantity's name.
-#[derive(Debug, Clone, PartialEq)]
+/// The value of a quantity.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Value {
+    #[serde(rename = "name", serialize_with = "name")]
     pub(crate) quantity: Quantity,
     /// In the quantity's unit.
     pub value: f64,
@@ -75,15 +75,6 @@ impl Value {
     #[must_use]
     pub fn name(&self) -> SmolStr {
         self.quantity.to_smolstr()
-    }
-}
-
-impl Serialize for Value {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut fields = serializer.serialize_struct("Value", 2)?;
-        fields.serialize_field("name", &self.name())?;
-        fields.serialize_field("value", &self.value)?;
-        fields.end()
     }
 }
 

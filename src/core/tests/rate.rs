@@ -230,10 +230,9 @@ fn the_report_says_what_binds_and_when_the_next_change_is_possible() {
     let report = &outcome.report.groups[&group_id()];
     let step = report.steps.iter().find(|step| step.stage() == Stage::Analyze).unwrap();
     let value = |name: &str| step.values().iter().find(|value| value.name() == name).unwrap().value;
-    assert!((value("arrivals, requests/s") - 6.0).abs() < 0.5);
-    assert!((value("capacity, requests/s") / 8.97 - 1.0).abs() < 0.1, "{}", value("capacity, requests/s"));
-    let least = value("supported by utilisation, requests/s")
-        .min(value("supported by the chance reserve, requests/s"));
+    assert!((value("arrivals, req/s") - 6.0).abs() < 0.5);
+    assert!((value("capacity, req/s") / 8.97 - 1.0).abs() < 0.1, "{}", value("capacity, req/s"));
+    let least = value("supported by utilisation, req/s").min(value("supported by the chance reserve, req/s"));
     let more = step.thresholds().iter().find(|threshold| threshold.to == Direction::More).unwrap();
     assert!((more.at / least - 1.025).abs() < 1e-9 && more.now < more.at);
     assert!(step.binding().unwrap().contains("supports"), "{step}");

@@ -158,8 +158,8 @@ impl Picker for WithFreeGpus {
         let room = |candidate: usize| {
             let gpus = builder.request.candidates[candidate].gpus();
             let free = self.left.get(&Self::accelerator(builder, candidate)).copied().unwrap_or(0);
-            let wanted = truncated_i64((self.target / builder.anchor(candidate)).ceil());
-            (candidate, wanted.min(free.div_euclid(gpus)).min(builder.headroom(candidate)))
+            let proposed = truncated_i64((self.target / builder.anchor(candidate)).ceil());
+            (candidate, proposed.min(free.div_euclid(gpus)).min(builder.headroom(candidate)))
         };
         builder.by_efficiency(role).into_iter().map(room).find(|(_, room)| *room > 0)
     }

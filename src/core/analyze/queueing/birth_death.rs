@@ -148,8 +148,8 @@ fn float(count: usize) -> f64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::model::single;
     use super::*;
+    use crate::units::to_f32;
 
     /// The chain of a server whose iterations take 1 + slope·n.
     fn chain(batch: usize, queue: usize, slope: f64) -> Chain {
@@ -180,7 +180,7 @@ mod tests {
                 let served: f64 = p.iter().take(batch + 1).enumerate().map(|(state, p)| float(state) * p).sum();
                 let beyond = 1.0 - p.iter().take(batch + 1).sum::<f64>();
                 prop_assert_eq!((served + beyond * float(batch)).to_bits(), found.in_service.to_bits());
-                prop_assert_eq!((1.0 - single(p[p.len() - 1])).to_bits(), (1.0 - single(found.full)).to_bits());
+                prop_assert_eq!((1.0 - to_f32(p[p.len() - 1])).to_bits(), (1.0 - to_f32(found.full)).to_bits());
             }
         }
     }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::fit::{concurrency, fit};
 use super::matrix::{Mat3, Vec3, is_symmetric};
-use super::model::{Service, single};
+use super::model::Service;
 use super::tuner::{Environment, Filter, Start};
-use crate::units::truncated_i64;
+use crate::units::{to_f32, truncated_i64};
 
 /// The learned parameters of one variant, less than 2 kB as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -99,7 +99,7 @@ pub(crate) fn parameters(filter: &Filter, nis: Option<f64>) -> Option<Parameters
 }
 
 fn service([alpha, beta, gamma]: Vec3) -> Option<Service> {
-    Service::new(single(alpha), single(beta), single(gamma)).ok()
+    Service::new(to_f32(alpha), to_f32(beta), to_f32(gamma)).ok()
 }
 
 /// New parameters: the first of these that explains what is observed now. The parameters before an earlier restart, because a signal that was

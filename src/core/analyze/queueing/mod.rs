@@ -23,12 +23,12 @@ pub use input::{LatencyObservation, QueueingSettings, VariantLoad};
 
 use self::capacity::{VariantSizing, batch, means};
 use self::learn::Parameters;
-use self::model::{RequestLengths, single};
+use self::model::RequestLengths;
 use self::sizing::{Means, Targets, fallback, inferred, larger};
 use self::tuner::Environment;
 use super::finding::{Finding, Totals, VariantCapacity};
 use crate::model::Analyzer;
-use crate::units::Requests;
+use crate::units::{Requests, to_f32};
 
 /// The model has no targets: none given, no parameters learned, and no latencies measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -97,13 +97,13 @@ pub(crate) fn run_cycle(
 fn environments(observations: &[LatencyObservation]) -> Vec<Environment> {
     let batch = batch(observations);
     let environment = |observation: &LatencyObservation| {
-        let lengths = RequestLengths::new(single(observation.input), single(observation.output)).ok()?;
+        let lengths = RequestLengths::new(to_f32(observation.input), to_f32(observation.output)).ok()?;
         let environment = Environment {
-            rate: single(observation.rate() * 60.0),
+            rate: to_f32(observation.rate() * 60.0),
             lengths,
             batch,
-            ttft: single(observation.ttft * 1000.0),
-            itl: single(observation.itl * 1000.0),
+            ttft: to_f32(observation.ttft * 1000.0),
+            itl: to_f32(observation.itl * 1000.0),
         };
         environment.validated()
     };

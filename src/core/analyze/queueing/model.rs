@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::birth_death::{Chain, Occupancy};
-use crate::units::{OutOfRange, at_least_zero, to_f64};
+use crate::units::{OutOfRange, at_least_zero, to_f32, to_f64};
 
 /// The service times of a model on an accelerator: the three parameters that the tuner learns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -247,10 +247,10 @@ impl Model {
     }
 
     fn performance(&self, lambda: f32, found: Occupancy) -> Result<Performance, Unsolvable> {
-        let in_service = single(found.in_service);
+        let in_service = to_f32(found.in_service);
         // Little's law: the number in the system divided by the rate at which they leave is the time spent there.
-        let throughput = lambda * (1.0 - single(found.full));
-        let response = single(found.in_system) / throughput;
+        let throughput = lambda * (1.0 - to_f32(found.full));
+        let response = to_f32(found.in_system) / throughput;
         let serving = in_service / throughput;
         let wait = (response - serving).max(0.0);
         let prefill = self.times.prefill(in_service);
@@ -266,14 +266,9 @@ impl Model {
     }
 }
 
-/// The nearest f32: upstream computes in single precision.
-pub(crate) const fn single(value: f64) -> f32 {
-    value as f32
-}
-
 /// A count as f32: exact up to 2²⁴, the nearest above.
 pub(crate) fn single_count(count: u32) -> f32 {
-    single(to_f64(i64::from(count)))
+    to_f32(to_f64(i64::from(count)))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use std::cmp::Ordering;
 
-use super::model::{Model, Performance, RequestLengths, Service, Unsolvable, single};
-use crate::units::{OutOfRange, at_least_zero};
+use super::model::{Model, Performance, RequestLengths, Service, Unsolvable};
+use crate::units::{OutOfRange, at_least_zero, to_f32};
 
 /// Targets of latency and throughput; 0 is no target.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -56,7 +56,7 @@ pub struct Means {
 impl Means {
     /// The mean request; `None` if it cannot be one.
     pub fn lengths(&self) -> Option<RequestLengths> {
-        RequestLengths::new(single(self.input), single(self.output)).ok()
+        RequestLengths::new(to_f32(self.input), to_f32(self.output)).ok()
     }
 }
 
@@ -87,7 +87,7 @@ pub(super) fn larger(left: Targets, right: Targets) -> Targets {
 }
 
 fn positive(ttft: f64, itl: f64) -> Option<Targets> {
-    let targets = Targets::latency(single(ttft), single(itl)).ok()?;
+    let targets = Targets::latency(to_f32(ttft), to_f32(itl)).ok()?;
     (targets.ttft > 0.0 && targets.itl > 0.0).then_some(targets)
 }
 

@@ -4,7 +4,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::matrix::{Mat3, Vec3, add, apply, diagonal, dot, inverse, is_symmetric, scale, sum};
-use super::model::{Limits, Model, RequestLengths, Service, Unsolvable, single};
+use super::model::{Limits, Model, RequestLengths, Service, Unsolvable};
+use crate::units::to_f32;
 
 /// One observation of a replica: its load, and the latencies under it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -32,7 +33,7 @@ impl Environment {
 
     pub(crate) fn predict(&self, state: Vec3) -> Result<[f64; 2], Unsolvable> {
         let [alpha, beta, gamma] = state;
-        let service = Service::new(single(alpha), single(beta), single(gamma))?;
+        let service = Service::new(to_f32(alpha), to_f32(beta), to_f32(gamma))?;
         let mut model = Model::new(service, self.lengths, Limits::long(self.batch))?;
         let at = model.analyze(self.rate / 60.0)?;
         // Without the first token's own iteration, as the latencies of an environment are measured.

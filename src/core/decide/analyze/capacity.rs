@@ -117,7 +117,7 @@ fn capacity_finding(finding: &Finding) -> CapacityFinding {
     CapacityFinding { analyzer: finding.analyzer, totals }
 }
 
-/// A candidate of the optimizers. If further pods of `variant` would not become Ready either, it keeps its number.
+/// A candidate of the optimizers. If further pods of `variant` would not become Ready either, its number does not grow.
 fn growing_candidate(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Candidate {
     let candidate = candidate(variant.state, variant.scale.base());
     if (context.inputs.may_grow)(&|| variant.is_growth_futile(context.now)) {

@@ -39,7 +39,8 @@ const fn covers_all_roles(analyzer: Analyzer) -> bool {
 }
 
 /// Chooses a fallback for each role whose pods show something that the model's analyzer cannot use: it can measure no pod, or no pod shows
-/// an indispensable signal. Assesses the variants of these roles again, for the fallback.
+/// an indispensable signal. A capacity analyzer, which is asked about all roles together, is replaced in all of them. Assesses the variants
+/// of these roles again, for the fallback.
 pub(crate) fn choose_for_unmeasured<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],

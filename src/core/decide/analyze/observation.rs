@@ -60,10 +60,9 @@ pub(crate) fn observe<'m, 'a>(
     let coverage = &variant.coverage;
     // A pod without series that became Ready just now may not have been scraped yet. An older one serves and is not seen.
     let unseen = coverage.absent.min(coverage.incomplete);
-    let partly_measured =
-        coverage.unmeasured().saturating_sub(coverage.estimated).saturating_sub(coverage.absent);
+    let not_fresh = coverage.unmeasured().saturating_sub(coverage.estimated).saturating_sub(coverage.absent);
     let can_estimate = (context.inputs.can_estimate_from)(coverage.loads.len());
-    let estimated = if can_estimate { partly_measured.saturating_add(unseen) } else { 0 };
+    let estimated = if can_estimate { not_fresh.saturating_add(unseen) } else { 0 };
     let loads = loads(variant, estimated, estimate);
     let not_scraped = if estimated > 0 { coverage.absent.saturating_sub(unseen) } else { coverage.absent };
     let starting = (context.inputs.starting)(variant.scale.pending(), variant.credited(context.now));

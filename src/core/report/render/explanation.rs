@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{Clauses, Text, amount, counted, percent, replicas, role_name};
 use crate::bound::stability::StabilityRule;
+use crate::hpa::TOLERANCE;
 use crate::model::{Analyzer, Role};
 use crate::quality::Shortfall;
 use crate::report::{
@@ -68,7 +69,10 @@ impl Reasoning {
                 clauses.add(analysis)?;
             }
             if self.is_larger_step() {
-                clauses.add("a step of one replica would be within an HPA's tolerance of 10 %")?;
+                clauses.add(format_args!(
+                    "a step of one replica would be within an HPA's tolerance of {}",
+                    percent(TOLERANCE)
+                ))?;
             }
             self.adjustments.iter().try_for_each(|adjustment| clauses.add(adjustment))
         })
@@ -148,7 +152,7 @@ impl RateExplanation {
         Text(|f: &mut Formatter<'_>| {
             let supports = amount(self.supports);
             match self.constraint {
-                RateConstraint::Utilisation => write!(f, "target utilization supports {supports} req/s"),
+                RateConstraint::Utilisation => write!(f, "target utilisation supports {supports} req/s"),
                 RateConstraint::ChanceReserve { .. } => write!(f, "chance reserve supports {supports} req/s"),
                 RateConstraint::SurgeReserve { .. } => write!(f, "surge reserve supports {supports} req/s"),
                 RateConstraint::Backlog { requests, seconds } => write!(

@@ -8,27 +8,27 @@ use crate::report::Quantity;
 impl Display for Quantity {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Arrivals => "arrivals, requests/s",
-            Self::ArrivalGrowth => "growth of arrivals, requests/s each second",
+            Self::Arrivals => "arrivals, req/s",
+            Self::ArrivalGrowth => "growth of arrivals, req/s per second",
             Self::SteadySeconds => "unchanged for, s",
             Self::Dispersion => "dispersion",
             Self::HorizonSeconds => "horizon, s",
-            Self::DemandAtHorizon => "demand at the horizon, requests/s",
-            Self::CertainDemand => "certain demand, requests/s",
-            Self::PeakDemand => "highest demand of 200 s, requests/s",
-            Self::FleetCapacity => "capacity, requests/s",
-            Self::ChanceReserve => "chance reserve, square roots of demand × capacity of a replica",
+            Self::DemandAtHorizon => "demand at the horizon, req/s",
+            Self::CertainDemand => "certain demand, req/s",
+            Self::PeakDemand => "highest demand of 200 s, req/s",
+            Self::FleetCapacity => "capacity, req/s",
+            Self::ChanceReserve => "chance reserve, √(demand × replica)",
             Self::SurgeReserve => "surge reserve, share of demand",
             Self::Backlog => "backlog, requests",
-            Self::SupportedByUtilisation => "supported by utilisation, requests/s",
-            Self::SupportedByChanceReserve => "supported by the chance reserve, requests/s",
-            Self::SupportedBySurgeReserve => "supported by the surge reserve, requests/s",
-            Self::SupportedByBacklog => "supported by the backlog, requests/s",
+            Self::SupportedByUtilisation => "supported by utilisation, req/s",
+            Self::SupportedByChanceReserve => "supported by the chance reserve, req/s",
+            Self::SupportedBySurgeReserve => "supported by the surge reserve, req/s",
+            Self::SupportedByBacklog => "supported by the backlog, req/s",
             Self::RemovalInSeconds => "earliest removal in, s",
             Self::SecondsFromNow => "time from now, s",
             Self::ReplicaRate { variant, is_measured } => {
                 let estimated = if *is_measured { "" } else { " (estimated)" };
-                return write!(f, "capacity of a replica of {variant}{estimated}, requests/s");
+                return write!(f, "capacity of a replica of {variant}{estimated}, req/s");
             }
             Self::Replicas => "replicas",
             Self::NonSaturatedReplicas => "replicas below saturation",
