@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_size_is_the_reported_one_else_blocks_times_block_size_and_unknown_is_not_zero() {
+    fn the_cache_size_is_reported_or_blocks_times_block_size_and_never_zero_if_unknown() {
         let tokens = |labels: &[(&'static str, &'static str)]| {
             cache_tokens(|name| labels.iter().find(|(label, _)| *label == name).map(|(_, value)| *value))
         };

@@ -173,7 +173,7 @@ mod tests {
     }
 
     /// What is said of pods of which `current` are counted.
-    fn said(pods: Vec<Pod>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
+    fn order_of(pods: Vec<Pod>, current: u32, verdict: Verdict) -> Option<DeletionOrder> {
         let current = Replicas::new(current);
         let scale = Some(Scale { spec: current, current, ready: current });
         let state = VariantState { scale, ..variant_state(pods) };
@@ -206,8 +206,8 @@ mod tests {
     fn those_with_the_fewest_requests_go_first_and_of_equals_the_youngest() {
         let young = pod("d", Phase::Ready, -60, vec![running(2.0, 0)]);
         let pods = vec![serving("a", 9.0), serving("b", 2.0), serving("c", 0.0), young, serving("e", 3.0)];
-        let said = said(pods, 5, desired(2)).unwrap();
-        assert_eq!((names(&said.first), said.unknown.len()), (vec!["c", "d", "b"], 0));
+        let order = order_of(pods, 5, desired(2)).unwrap();
+        assert_eq!((names(&order.first), order.unknown.len()), (vec!["c", "d", "b"], 0));
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         let absent = pod("d", Phase::Ready, -900, vec![]);
         let pods =
             || vec![serving("a", 9.0), stale.clone(), blind.clone(), absent.clone(), serving("e", 4.0)];
-        let order = said(pods(), 5, desired(4)).unwrap();
+        let order = order_of(pods(), 5, desired(4)).unwrap();
         assert_eq!((names(&order.first), names(&order.unknown)), (vec!["e"], vec!["b", "c", "d"]));
-        let two = said(pods(), 5, desired(3)).unwrap();
+        let two = order_of(pods(), 5, desired(3)).unwrap();
         assert_eq!(
             (two.first.len(), two.unknown.len()),
             (0, 5),
@@ -232,8 +232,8 @@ mod tests {
     fn the_engines_of_a_pod_add_up() {
         let ranks = pod("a", Phase::Ready, -900, vec![running(3.0, 0), running(4.0, 0)]);
         assert_eq!(InFlight::from_pod(&ranks, at(0)), InFlight { tokens: None, requests: Some(7.0) });
-        let said = said(vec![ranks, serving("b", 6.0)], 2, desired(1)).unwrap();
-        assert_eq!(names(&said.first), ["b"]);
+        let order = order_of(vec![ranks, serving("b", 6.0)], 2, desired(1)).unwrap();
+        assert_eq!(names(&order.first), ["b"]);
     }
 
     #[test]
@@ -255,26 +255,26 @@ mod tests {
         let going = pod("t", Phase::Terminating, -900, vec![running(0.0, 0)]);
         let pods =
             || vec![serving("a", 2.0), serving("b", 1.0), serving("c", 3.0), starting(), going.clone()];
-        assert_eq!(said(pods(), 4, desired(3)), Some(DeletionOrder::default()));
-        assert_eq!(names(&said(pods(), 4, desired(2)).unwrap().first), ["b"]);
+        assert_eq!(order_of(pods(), 4, desired(3)), Some(DeletionOrder::default()));
+        assert_eq!(names(&order_of(pods(), 4, desired(2)).unwrap().first), ["b"]);
     }
 
     #[test]
     fn pods_that_sleep_go_before_any_that_serves() {
         let sleeping = || pod("z", Phase::Asleep, -900, vec![]);
         let pods = || vec![serving("a", 2.0), serving("b", 1.0), serving("c", 3.0), sleeping()];
-        let first = |count| said(pods(), 4, desired(count)).unwrap().first;
+        let first = |count| order_of(pods(), 4, desired(count)).unwrap().first;
         assert_eq!([names(&first(3)), names(&first(2))], [vec!["z"], vec!["z", "b"]]);
     }
 
     #[test]
-    fn where_nothing_or_everything_goes_nothing_goes_first_and_without_a_number_nothing_is_said() {
+    fn there_is_no_deletion_order_when_no_or_every_pod_goes_or_no_number_is_known() {
         let pods = || vec![serving("a", 2.0), serving("b", 1.0)];
         for count in [0, 2, 3] {
-            assert_eq!(said(pods(), 2, desired(count)), Some(DeletionOrder::default()), "{count}");
+            assert_eq!(order_of(pods(), 2, desired(count)), Some(DeletionOrder::default()), "{count}");
         }
         let unknown =
             Unknown { cause: crate::decision::Cause::TooOld, explanation: "old".into(), since: at(0) };
-        assert_eq!(said(pods(), 2, Verdict::Unknown(unknown)), None);
+        assert_eq!(order_of(pods(), 2, Verdict::Unknown(unknown)), None);
     }
 }

@@ -31,14 +31,14 @@ pub(crate) fn default_for_device(accelerator: Option<&str>) -> u32 {
     if is_large { LARGE_DEVICE_DEFAULT } else { SMALL_DEVICE_DEFAULT }
 }
 
-/// Estimated maximum of an engine of `state`: its argument, or else the default of its device, or `seen` if more were seen running. `None`
+/// Estimated maximum of an engine of `state`: its argument, or else the default of its device, or `peak` if more were seen running. `None`
 /// if nothing is known.
-pub(crate) fn estimated_max(state: &VariantState, seen: u32) -> Option<u32> {
+pub(crate) fn estimated_max(state: &VariantState, peak: u32) -> Option<u32> {
     let own = || {
         let engine = state.template.engine.as_ref().filter(|engine| engine.engine == Engine::Vllm)?;
         // An invalid argument is not replaced by a default.
         (!engine.has_max_sequences)
-            .then(|| default_for_device(state.variant.accelerator.as_deref()).max(seen))
+            .then(|| default_for_device(state.variant.accelerator.as_deref()).max(peak))
     };
     state.template.sequences().or_else(own)
 }

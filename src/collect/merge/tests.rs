@@ -252,7 +252,7 @@ fn tensor_parallel_ranks_are_not_added_up() {
 }
 
 #[test]
-fn an_unknown_label_in_prometheus_splits_a_counter_unless_every_series_of_the_pod_has_it() {
+fn an_unknown_label_splits_a_counter_unless_every_series_of_the_pod_has_it() {
     let prompt = |labels: &[(&str, &str)], value| queried("vllm:prompt_tokens_total", labels, &[(0, value)]);
     let running = |labels: &[(&str, &str)]| queried("vllm:num_requests_running", labels, &[(0, 1.0)]);
     let found = merged(vec![

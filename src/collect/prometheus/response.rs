@@ -91,7 +91,7 @@ pub(super) struct ResponseParser {
 impl ResponseParser {
     /// Parses the next chunk and passes the series that it completes to `each`. Returns false when parsing has failed and the rest
     /// would be ignored.
-    pub(super) fn push(&mut self, chunk: &[u8], each: &mut dyn FnMut(QueriedSeries<'_>)) -> bool {
+    pub(super) fn push(&mut self, chunk: &[u8], visit: &mut dyn FnMut(QueriedSeries<'_>)) -> bool {
         // The start of the bytes that have not been copied or parsed.
         let mut start = 0;
         for (index, byte) in chunk.iter().enumerate() {
@@ -105,7 +105,7 @@ impl ResponseParser {
             start = end;
             if !was_in_series {
                 self.push_envelope(bytes);
-            } else if !self.parse_series(bytes, each) {
+            } else if !self.parse_series(bytes, visit) {
                 return false;
             }
         }
@@ -155,7 +155,7 @@ impl ResponseParser {
     }
 
     /// Parses the series that ends with `end`; returns false when that fails.
-    fn parse_series(&mut self, end: &[u8], each: &mut dyn FnMut(QueriedSeries<'_>)) -> bool {
+    fn parse_series(&mut self, end: &[u8], visit: &mut dyn FnMut(QueriedSeries<'_>)) -> bool {
         let parsed = if self.series.is_empty() {
             serde_json::from_slice(end)
         } else {
@@ -163,7 +163,7 @@ impl ResponseParser {
             serde_json::from_slice(&self.series)
         };
         match parsed {
-            Ok(series) => each(series),
+            Ok(series) => visit(series),
             Err(error) => self.parse_error = Some(error.to_string()),
         }
         self.series.clear();

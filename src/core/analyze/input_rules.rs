@@ -20,8 +20,8 @@ pub(crate) struct InputRules {
     pub(crate) starting: fn(pending: Replicas, expected: Replicas) -> Replicas,
     /// Unmeasured pods are estimated from this many measured engines.
     pub(crate) can_estimate_from: fn(engines: usize) -> bool,
-    /// The maximum of requests that an engine runs at once, of which `seen` ran; `None` if it is not known.
-    pub(crate) max_sequences: fn(&VariantState, seen: u32) -> Option<i64>,
+    /// The maximum of requests that an engine runs at once, of which `peak` ran; `None` if it is not known.
+    pub(crate) max_sequences: fn(&VariantState, peak: u32) -> Option<i64>,
     /// Arrivals, requests/s: those that the scheduler dispatched, or else the requests that got their first token, which lag behind
     /// arrivals while requests wait.
     pub(crate) arrivals: fn(dispatched: Rate, started: &dyn Fn() -> Rate) -> Rate,
@@ -41,7 +41,7 @@ pub(crate) static CORRECTED: InputRules = InputRules {
     engines_per_pod: |processes| processes.max(1),
     starting: |_, expected| expected,
     can_estimate_from: |engines| engines > 0,
-    max_sequences: |state, seen| estimated_max(state, seen).map(i64::from),
+    max_sequences: |state, peak| estimated_max(state, peak).map(i64::from),
     arrivals: |dispatched, started| dispatched.or_else(started),
     trusts_dispatched: |is_contradicted| !is_contradicted(),
     is_load_known,

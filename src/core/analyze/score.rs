@@ -6,7 +6,7 @@ use crate::units::{Replicas, count};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scored {
     /// The score of each replica, in input order.
-    pub each: Vec<f64>,
+    pub scores: Vec<f64>,
     /// Their mean; `None` without replicas.
     pub mean: Option<f64>,
     /// The proposed number of replicas: the current one if there is no score.
@@ -19,8 +19,8 @@ pub struct Scored {
 
 /// One step up or down, or none. Both comparisons are strict: a mean at a threshold changes nothing. The result is within `bounds`; without any
 /// score the number stays, even if it is outside them.
-pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
-    let mean = (!each.is_empty()).then(|| each.iter().sum::<f64>() / f64::from(count(each.len())));
+pub fn step(scores: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
+    let mean = (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / f64::from(count(scores.len())));
     let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
     let fewer = bounds.clamp(current.saturating_sub(steps.fewer));
     let proposed = match mean {
@@ -31,7 +31,7 @@ pub fn step(each: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> 
     };
     let more_above = (more > current).then_some(steps.up);
     let fewer_below = (fewer < current).then_some(steps.down);
-    Scored { each, mean, proposed, more_above, fewer_below }
+    Scored { scores, mean, proposed, more_above, fewer_below }
 }
 
 /// `queue` as a share of `limit`, 0 to 1; with a limit of 0 any queue is a full one.
@@ -54,8 +54,8 @@ mod tests {
     const BOUNDS: Bounds = Bounds { min: Replicas::new(2), max: Some(Replicas::new(9)) };
     const STEPS: Steps = Steps { up: 0.8, down: 0.3, more: Replicas::new(3), fewer: Replicas::new(2) };
 
-    fn proposed(each: &[f64], current: u32) -> u32 {
-        step(each.to_vec(), Replicas::new(current), BOUNDS, STEPS).proposed.get()
+    fn proposed(scores: &[f64], current: u32) -> u32 {
+        step(scores.to_vec(), Replicas::new(current), BOUNDS, STEPS).proposed.get()
     }
 
     #[test]
@@ -86,9 +86,9 @@ mod tests {
         #![proptest_config(crate::cases::quick())]
 
         #[test]
-        fn a_queue_counts_as_its_share_of_the_limit_whatever_is_counted(queue in 0_u32..50, limit in 0_u32..20, each in 1_u32..100) {
-            let limits = [limit, limit * each].map(f64::from);
-            prop_assert_eq!(queue_share(queue, limits[0]).to_bits(), queue_share(queue * each, limits[1]).to_bits());
+        fn a_queue_counts_as_its_share_of_the_limit_whatever_is_counted(queue in 0_u32..50, limit in 0_u32..20, scores in 1_u32..100) {
+            let limits = [limit, limit * scores].map(f64::from);
+            prop_assert_eq!(queue_share(queue, limits[0]).to_bits(), queue_share(queue * scores, limits[1]).to_bits());
         }
 
         #[test]

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn with_a_queue_limit_of_zero_anything_waiting_is_a_full_queue() {
         let settings = ThresholdSettings { queue_limit: 0.0, ..ThresholdSettings::default() };
-        assert_eq!(scored(&[(0.1, 0), (0.1, 1)], 1, &settings).each, [0.1, 1.0]);
+        assert_eq!(scored(&[(0.1, 0), (0.1, 1)], 1, &settings).scores, [0.1, 1.0]);
     }
 
     fn replica() -> impl Strategy<Value = (f64, u32)> {

@@ -11,6 +11,9 @@
 //! 7. `zero`: to zero, at zero and back;
 //! 8. `publish`: the decision, and what is remembered.
 //!
+//! Stabilise comes before limit, so that limits share out what will be asked for, and what the safety net adds is limited, too. Bound comes
+//! before zero, because only zero may remove the last replica that bounds leave.
+//!
 //! Models that share limits pass optimize, stabilise and limit together (`shared_models`). All others are independent of each other, so their
 //! order does not matter. A number that [`crate::check`] refuses is not published, and the one before it stays.
 

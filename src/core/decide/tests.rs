@@ -146,7 +146,7 @@ fn a_model_that_breaks_while_it_is_learned_from_is_held_too() {
 const SHARING: std::ops::Range<u32> = 1..8;
 
 #[test]
-fn a_model_that_breaks_what_is_shared_costs_itself_and_the_others_share_what_it_leaves() {
+fn a_model_that_panics_in_the_shared_part_is_held_and_the_others_share_the_rest() {
     let (mut context, id, _) = two_models();
     for third in ["a", "b", "y", "z"] {
         let mut group = context.snapshot.groups[&id].clone();

@@ -38,7 +38,7 @@ fn uneven(arrivals: &[u32]) -> Vec<ArrivalCount> {
 fn nats(counts: &[ArrivalCount], at: usize) -> f64 {
     let part = |counts: &[ArrivalCount]| {
         let (c, t): (f64, f64) =
-            (counts.iter().map(|one| one.arrivals).sum(), counts.iter().map(|one| one.seconds).sum());
+            (counts.iter().map(|count| count.arrivals).sum(), counts.iter().map(|count| count.seconds).sum());
         if c > 0.0 { c * (c / t).ln() } else { 0.0 }
     };
     part(&counts[..at]) + part(&counts[at..]) - part(counts)
@@ -46,13 +46,13 @@ fn nats(counts: &[ArrivalCount], at: usize) -> f64 {
 
 /// The level by looking at every cut of every rest, for counts too short to show a trend; `cut` when one was found before.
 fn brute_force(counts: &[ArrivalCount], dispersion: f64, cut: bool) -> ArrivalLevel {
-    let best = (1..counts.len()).max_by(|one, other| nats(counts, *one).total_cmp(&nats(counts, *other)));
+    let best = (1..counts.len()).max_by(|left, right| nats(counts, *left).total_cmp(&nats(counts, *right)));
     match best.filter(|at| nats(counts, *at) > MIN_LOG_RATIO * dispersion) {
         Some(at) => brute_force(&counts[at..], dispersion, true),
         None => {
             let rate = |counts: &[ArrivalCount]| {
-                let seconds: f64 = counts.iter().map(|one| one.seconds).sum();
-                (counts.iter().map(|one| one.arrivals).sum::<f64>() / seconds, seconds)
+                let seconds: f64 = counts.iter().map(|count| count.seconds).sum();
+                (counts.iter().map(|count| count.arrivals).sum::<f64>() / seconds, seconds)
             };
             let (all, seconds) = rate(counts);
             let young = cut && seconds < 60.0 && counts.len() > 1;
@@ -91,11 +91,11 @@ fn a_step_is_seen_within_one_stretch_of_the_formula() {
         for seed in 0..runs {
             let mut rng = Rng::new(u64::from(seed) + 1);
             let mut arrivals: Vec<f64> = (0..120).map(|_| poisson(&mut rng, before * 5.0)).collect();
-            let seen = (1..60).find(|_| {
+            let noticed = (1..60).find(|_| {
                 arrivals.push(poisson(&mut rng, after * 5.0));
                 current_level(&counts(&arrivals), 1.0).rate > f64::midpoint(before, after)
             });
-            late += 5.0 * f64::from(seen.unwrap_or(60)) / f64::from(runs);
+            late += 5.0 * f64::from(noticed.unwrap_or(60)) / f64::from(runs);
         }
         let formula = MIN_LOG_RATIO / (after * (after / before).ln() - (after - before));
         assert!(late <= formula + 5.0, "{before} to {after}: {late} s, by the formula {formula} s");
@@ -176,20 +176,20 @@ fn step_times_come_out_of_what_is_seen_far_below_saturation() {
     let truth = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
     let mut fit = StepTimeFit::default();
     let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
-    let (each, fixed) = (0.277, 5.5);
+    let (per_request, fixed) = (0.277, 5.5);
     for look in 0..200 {
         let running = 2.0 + 22.0 * f64::from(look % 20) / 19.0;
-        let rate = running / (fixed + running * each);
+        let rate = running / (fixed + running * per_request);
         let usage = running * 4500.0 / 480_000.0;
-        let step = (fixed + running * each) / 1000.0;
+        let step = (fixed + running * per_request) / 1000.0;
         let sample = StepSample { step, prompt: rate * 4000.0 * step, running, usage };
         fit.learn(at.plus(5.0 * f64::from(look)), &sample);
     }
     let found = fit.solve(Some(3e-5)).unwrap();
     let capacity = |step: StepTime| {
-        let each =
+        let per_request =
             step.prompt_token * 4000.0 + 1000.0 * (step.sequence + step.full_cache * 4500.0 / 480_000.0);
-        96.0 / (1000.0 * step.base + 96.0 * each)
+        96.0 / (1000.0 * step.base + 96.0 * per_request)
     };
     let off = (capacity(found) / capacity(truth) - 1.0).abs();
     assert!(off < 0.05, "{} is not {}", capacity(found), capacity(truth));
@@ -203,8 +203,8 @@ fn highs_are_those_of_the_window_and_few() {
         highs.push(at(second), f64::from(second % 100), 300.0);
         let newest = highs.highest(at(second), 300.0).unwrap();
         let truth = (second - 295..=second)
-            .filter(|one| *one >= 0)
-            .map(|one| f64::from(one % 100))
+            .filter(|count| *count >= 0)
+            .map(|count| f64::from(count % 100))
             .fold(0.0, f64::max);
         assert!(newest >= truth, "{newest} at {second}");
     }
@@ -236,7 +236,7 @@ fn a_surge_is_learned_as_a_share_and_half_forgotten_in_an_hour() {
 }
 
 #[test]
-fn the_longest_of_the_last_starts_counts_and_a_pod_that_was_ready_before_has_not_started() {
+fn the_longest_of_the_last_starts_counts_and_becoming_ready_again_is_no_start() {
     let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
     let expected = |starts: &StartUpTimes, pods: &[(Moment, Moment)]| {
         starts.longest().unwrap_or_else(|| median_start(pods, 120.0))
@@ -274,7 +274,7 @@ fn limits(running: &[f64]) -> Vec<Option<f64>> {
 }
 
 #[test]
-fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_an_end_and_a_beginning() {
+fn a_limit_of_32_does_not_flicker_when_a_scrape_falls_between_two_requests() {
     let found = limits(&[31.0, 30.0, 31.0, 31.0, 32.0, 31.0, 30.0, 25.0, 30.0, 30.0, 31.0, 30.0]);
     assert_eq!(found[1], None, "two are no row");
     assert_eq!((found[2], found[3]), (Some(31.0), Some(32.0)));
@@ -313,14 +313,14 @@ fn arrivals_are_counted_by_what_is_believed() {
 }
 
 #[test]
-fn pods_that_show_nothing_once_got_what_they_had_got_before_while_the_others_got_twice_as_much() {
+fn unmeasured_pods_once_kept_their_old_arrivals_while_the_others_got_twice_as_many() {
     let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
     let mut arrivals = Arrivals::default();
     // Of two pods one is read every five seconds.
-    let mut newest = |from: i64, until: i64, each: f64| {
+    let mut newest = |from: i64, until: i64, arrived: f64| {
         for second in (from..until).step_by(5) {
             arrivals.begin(at(second));
-            arrivals.add(at(second), at(second + 5), each);
+            arrivals.add(at(second), at(second + 5), arrived);
             arrivals.close(at(second + 5), None, None, |from, to| 2.0 * from.until(to));
         }
         arrivals.counts().last().unwrap().arrivals

@@ -117,8 +117,8 @@ fn power_is_what_a_replica_says_or_that_of_its_gpus() {
     let per_gpu = by_type(&[("A100", watts(400.0))]);
     let power = Limit::new("power", Budget::Power { budget: watts(4000.0), per_gpu });
     assert_eq!(room(&power, 1, &replica("team")), 4, "3200 W left for 800 W each");
-    let told = Footprint { watts: Some(watts(1600.0)), ..replica("team") };
-    assert_eq!(room(&power, 1, &told), 2);
+    let measured = Footprint { watts: Some(watts(1600.0)), ..replica("team") };
+    assert_eq!(room(&power, 1, &measured), 2);
     let nobody_knows = Footprint { accelerator: Some("T4"), ..replica("team") };
     assert_eq!(room(&power, 0, &nobody_knows), 0);
 }
@@ -226,7 +226,7 @@ fn request(name: &str, proposed: u32) -> GrantRequest {
 }
 
 fn numbers(granted: &[Grant]) -> Vec<(u32, i64, bool)> {
-    granted.iter().map(|one| (one.granted.get(), one.gpus, one.is_limited)).collect()
+    granted.iter().map(|request| (request.granted.get(), request.gpus, request.is_limited)).collect()
 }
 
 #[test]
@@ -247,15 +247,15 @@ fn served_are_the_dearer_priority_the_less_spare_the_cheaper_and_the_first_by_na
 #[test]
 fn the_gpus_of_a_grant_are_those_of_its_minimum_and_of_the_rest() {
     let bounds = Bounds { min: Replicas::new(2), max: None };
-    let one = GrantRequest { current: Replicas::ONE, bounds, ..request("v", 4) };
+    let request = GrantRequest { current: Replicas::ONE, bounds, ..request("v", 4) };
     let granted = |count| {
         let limits = [inventory(&[("A100", count)])];
-        numbers(&grant(std::slice::from_ref(&one), &limits, Compat::Corrected))
+        numbers(&grant(std::slice::from_ref(&request), &limits, Compat::Corrected))
     };
     assert_eq!([granted(20), granted(8)].concat(), [(4, 6, false); 2]);
     assert_eq!(granted(6), [(3, 4, true)]);
     assert_eq!(granted(2), [(2, 0, true)], "a minimum is kept although nothing is free");
-    let least = GrantRequest { proposed: Replicas::new(2), ..one };
+    let least = GrantRequest { proposed: Replicas::new(2), ..request };
     let granted = grant(&[least], &[inventory(&[("A100", 4)])], Compat::Corrected);
     assert_eq!(numbers(&granted), [(2, 2, false)], "what just fits is not limited");
 }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_evidence_neither_saturates_a_fleet_nor_keeps_it_from_being_saturated() {
+    fn an_unmeasured_pod_neither_saturates_a_fleet_nor_hides_its_saturation() {
         let (queued, unknown, calm) =
             (pod(&[(&QUEUED.0, &QUEUED.1)]), pod(&[(&[0.99; 4], &[])]), pod(&[(&[], &[0.0])]));
         let fleet = |pods: &[&Pod], ready| saturated_pods(pods.iter().copied(), ready, |_| None, NOW);

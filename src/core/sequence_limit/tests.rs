@@ -45,9 +45,9 @@ fn a_large_device_runs_1024_sequences_and_an_a100_or_a_slice_256() {
 
 #[test]
 fn an_engine_without_the_argument_was_once_taken_for_one_of_256_sequences() {
-    let both = |accelerator: &str, engine: Option<EngineParameters>, seen| {
+    let both = |accelerator: &str, engine: Option<EngineParameters>, peak| {
         let state = variant(accelerator, engine, &[]);
-        (state.template.sequences(), estimated_max(&state, seen))
+        (state.template.sequences(), estimated_max(&state, peak))
     };
     assert_eq!(both("H100", Some(engine(Engine::Vllm, None)), 0), (None, Some(1024)));
     assert_eq!(both("A100", Some(engine(Engine::Vllm, None)), 0), (None, Some(256)));
@@ -105,7 +105,7 @@ fn what_is_contradicted_within_two_minutes_is_not_remembered() {
 }
 
 #[test]
-fn a_lie_that_an_older_scrape_still_holds_was_once_believed_when_its_doubt_had_ended() {
+fn a_contradicted_value_in_an_older_scrape_was_once_trusted_after_its_delay() {
     let mut peak = PeakRunning::default();
     peak.observe(&variant("H100", None, &[4000.0, 3.0]), false, at(0));
     assert_eq!(peak.remembered(&variant("H100", None, &[])), 3);
@@ -138,8 +138,8 @@ fn one_pod_that_showed_too_much_once_made_room_for_the_removal_of_others() {
         let pod = state.pods[0].clone();
         state.pods = (0..4).map(|index| Pod { name: format!("p-{index}").into(), ..pod.clone() }).collect();
         bend(&mut state.pods[0]);
-        let seen = PeakRunning::default().of(&state);
-        crate::quality::RemainingCapacity::new([(&state, seen)], at(-59)).find_shortfall(&[3]).is_some()
+        let peak = PeakRunning::default().of(&state);
+        crate::quality::RemainingCapacity::new([(&state, peak)], at(-59)).find_shortfall(&[3]).is_some()
     };
     assert!(refuses(|_| {}));
     let twice = |pod: &mut Pod| {

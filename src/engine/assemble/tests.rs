@@ -220,9 +220,9 @@ fn arrivals(series: Vec<Series>) -> Vec<(String, f64)> {
 #[test]
 fn what_a_scheduler_gave_to_a_port_is_of_the_engine_that_answers_there() {
     let engines = || [at_port("8000/0", 8000), at_port("8001/0", 8001)];
-    let mut one = vec![given("llama-0", 8001, "meta/llama")];
-    one.extend(engines());
-    assert_eq!(arrivals(one), [("8001/0".to_owned(), 1180.0)]);
+    let mut given_and_engines = vec![given("llama-0", 8001, "meta/llama")];
+    given_and_engines.extend(engines());
+    assert_eq!(arrivals(given_and_engines), [("8001/0".to_owned(), 1180.0)]);
     let mut both = vec![given("llama-0", 8001, "meta/llama"), given("llama-0", 8000, "meta/llama")];
     both.extend(engines());
     assert_eq!(arrivals(both).len(), 2);
@@ -300,8 +300,8 @@ fn a_scheduler_that_names_every_port_of_a_pod_costs_no_more_than_its_series() {
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     assert_eq!(arrivals.len(), MAX_ENGINES_OF_A_POD);
-    let each = 1180.0 * 50_000.0 / MAX_ENGINES_OF_A_POD as f64;
-    assert!(arrivals.iter().all(|(_, value)| (value - each).abs() < 1e-6 * each), "{arrivals:?}");
+    let expected = 1180.0 * 50_000.0 / MAX_ENGINES_OF_A_POD as f64;
+    assert!(arrivals.iter().all(|(_, value)| (value - expected).abs() < 1e-6 * expected), "{arrivals:?}");
 }
 
 #[test]

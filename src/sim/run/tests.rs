@@ -83,9 +83,9 @@ fn what_is_asked_for_is_what_is_paid() {
     assert!((run.gpu_hours - 2000.0 / 3600.0).abs() < 1e-9);
     assert_eq!((run.changes, run.flips, run.errors, run.unfinished), (0, 0, 0, 0));
     let run = play(&scenario, &schedule(&[(0, 2), (500, 4)]), 1);
-    let asked = run.writes[0];
-    assert_eq!((asked.from, asked.to), (2, 4));
-    assert!((run.replicas_avg - (2.0 + 2.0 * (1000.0 - asked.at_s) / 1000.0)).abs() < 1e-9);
+    let write = run.writes[0];
+    assert_eq!((write.from, write.to), (2, 4));
+    assert!((run.replicas_avg - (2.0 + 2.0 * (1000.0 - write.at_s) / 1000.0)).abs() < 1e-9);
 }
 
 #[test]

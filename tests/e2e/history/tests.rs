@@ -132,7 +132,7 @@ fn a_silence_excuses_no_number_from_evidence_after_it() {
 }
 
 #[test]
-fn a_silence_excuses_no_number_from_evidence_before_the_last_evaluation_of_the_silent() {
+fn an_outage_excuses_no_number_from_evidence_before_its_last_evaluation() {
     let mut lines = vec![evaluation("a", 0.5, 1, 2, 90)];
     lines.extend(hand_over());
     lines.splice(4..4, [silence("a", 15.0), answer("b", 15.5, 7, 95)]);

@@ -35,11 +35,11 @@ async fn one_model_and_a_thousand_take_the_same_two_queries() {
         let server = prometheus(ok(&counts(&[("llm", models)])), ok(&matrix(&result))).await;
         let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
         assert_eq!(collected.series.len() as u64, models);
-        let asked: Vec<String> = queries(&server).await.iter().map(promql).collect();
-        assert_eq!(asked.len(), 2, "{asked:?}");
-        assert!(asked[0].starts_with("count by (namespace) ({__name__=~\""));
+        let sent: Vec<String> = queries(&server).await.iter().map(promql).collect();
+        assert_eq!(sent.len(), 2, "{sent:?}");
+        assert!(sent[0].starts_with("count by (namespace) ({__name__=~\""));
         assert!(
-            asked[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|") && asked[1].ends_with("[75000ms]")
+            sent[1].starts_with("{__name__=~\"vllm:kv_cache_usage_perc|") && sent[1].ends_with("[75000ms]")
         );
     }
 }
@@ -63,15 +63,15 @@ async fn slow_scrapes_widen_the_window_to_two_samples_after_a_missed_scrape() {
     super::support::provider();
     let source = wva::collect::PrometheusSource::new(&settings(server.uri())).unwrap();
     let scope = scope(&["llm"]);
-    let mut seen = Vec::new();
+    let mut counts = Vec::new();
     for _ in 0..4 {
         let collected = wva::engine::MetricSource::collect(&source, &scope).await.unwrap();
-        seen.push(values(&collected, Signal::Waiting)[0].1.len());
+        counts.push(values(&collected, Signal::Waiting)[0].1.len());
     }
-    assert_eq!(seen, [1, 9, 4, 4], "75 s, a look back of 600 s, then 300 s");
-    let asked: Vec<String> = queries(&server).await.iter().map(promql).collect();
-    assert_eq!(asked.len(), 5, "one count, and one question an evaluation, whatever the window");
-    let windows: Vec<&str> = asked.iter().filter_map(|q| Some(q.rsplit_once('[')?.1)).collect();
+    assert_eq!(counts, [1, 9, 4, 4], "75 s, a look back of 600 s, then 300 s");
+    let sent: Vec<String> = queries(&server).await.iter().map(promql).collect();
+    assert_eq!(sent.len(), 5, "one count, and one question an evaluation, whatever the window");
+    let windows: Vec<&str> = sent.iter().filter_map(|q| Some(q.rsplit_once('[')?.1)).collect();
     assert_eq!(windows, ["75000ms]", "600000ms]", "300000ms]", "300000ms]"]);
 }
 

@@ -29,9 +29,9 @@ async fn an_answer_with_a_warning_is_used_and_is_a_gap() {
 #[tokio::test]
 async fn a_partial_answer_and_one_with_an_info_about_missing_data_are_gaps() {
     let lost = "storage node vmstorage-2 was skipped";
-    for (key, told) in [("isPartial", json!(true)), ("infos", json!([lost]))] {
+    for (key, value) in [("isPartial", json!(true)), ("infos", json!([lost]))] {
         let mut answer = matrix(&[waiting("llm", "p", &[(0, "1")])]);
-        answer[key] = told;
+        answer[key] = value;
         let server = prometheus(ok(&counts(&[("llm", 1)])), ok(&answer)).await;
         let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
         assert_eq!(collected.series.len(), 1, "{key}: what came counts");
@@ -229,7 +229,7 @@ fn with_evil(evil: fn(Vec<Value>) -> ResponseTemplate) -> impl Fn(&Request) -> R
 /// A hundred series with a label of 10 kB each, before all others.
 fn huge_labels(others: Vec<Value>) -> ResponseTemplate {
     let mut series: Vec<Value> = (0..100).map(|n| waiting("evil", &format!("p{n}"), &[(0, "1")])).collect();
-    series.iter_mut().for_each(|one| one["metric"]["note"] = json!("x".repeat(10_000)));
+    series.iter_mut().for_each(|series| series["metric"]["note"] = json!("x".repeat(10_000)));
     series.extend(others);
     ok(&matrix(&series))
 }
@@ -377,10 +377,10 @@ impl std::io::Write for Log {
 #[tokio::test]
 async fn a_job_with_honor_labels_is_logged_once_with_the_remedy() {
     let yaml = "scrape_configs:\n- job_name: vllm\n- job_name: tenants\n  honor_labels: true\n";
-    let (log, asked) = logged(ok(&json!({"status": "success", "data": {"yaml": yaml}}))).await;
+    let (log, requests) = logged(ok(&json!({"status": "success", "data": {"yaml": yaml}}))).await;
     let warnings: Vec<&str> =
         log.lines().filter(|line| line.contains("WARN") && line.contains("honor_labels")).collect();
-    assert!(warnings.len() == 1 && asked == 1, "{log}");
+    assert!(warnings.len() == 1 && requests == 1, "{log}");
     assert!(warnings[0].contains("\"tenants\"") && warnings[0].contains("overrideHonorLabels"), "{log}");
     assert!(!warnings[0].contains("vllm"), "{log}");
 }
@@ -388,9 +388,9 @@ async fn a_job_with_honor_labels_is_logged_once_with_the_remedy() {
 #[tokio::test]
 async fn an_unreadable_configuration_is_logged_once_and_has_no_effect() {
     for status in [403, 404] {
-        let (log, asked) = logged(ResponseTemplate::new(status)).await;
+        let (log, requests) = logged(ResponseTemplate::new(status)).await;
         let lines: Vec<&str> = log.lines().filter(|line| line.contains("honor_labels")).collect();
-        assert!(lines.len() == 1 && asked == 1 && lines[0].contains("DEBUG"), "{log}");
+        assert!(lines.len() == 1 && requests == 1 && lines[0].contains("DEBUG"), "{log}");
         assert!(lines[0].contains(&status.to_string()), "{log}");
     }
 }

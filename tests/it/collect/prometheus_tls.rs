@@ -74,7 +74,7 @@ type Seen = Arc<Mutex<Vec<(String, Option<String>)>>>;
 /// A Prometheus without series, which records the credentials of requests.
 struct Server {
     address: SocketAddr,
-    seen: Seen,
+    requests: Seen,
     _accepting: JoinSet<()>,
 }
 
@@ -95,16 +95,16 @@ impl Server {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = Arc::new(Mutex::new(Vec::new()));
+        let requests = Arc::new(Mutex::new(Vec::new()));
         let mut accepting = JoinSet::new();
-        let log = Arc::clone(&seen);
+        let log = Arc::clone(&requests);
         accepting.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
                 connections.spawn(serve(acceptor.clone(), socket, Arc::clone(&log)));
             }
         });
-        Self { address, seen, _accepting: accepting }
+        Self { address, requests, _accepting: accepting }
     }
 
     fn settings(&self, tls: TlsSettings) -> PrometheusSettings {
@@ -112,7 +112,7 @@ impl Server {
     }
 
     fn credentials(&self) -> Vec<Option<String>> {
-        self.seen.lock().iter().map(|(_, credentials)| credentials.clone()).collect()
+        self.requests.lock().iter().map(|(_, credentials)| credentials.clone()).collect()
     }
 }
 
@@ -167,7 +167,7 @@ async fn a_certificate_for_another_name_is_accepted_when_that_name_is_configured
     assert!(collect(&plain, &scope(&["llm"])).await.is_err());
     let named = PrometheusSettings { server_name: Some("prometheus.monitoring.svc".into()), ..plain };
     collect(&named, &scope(&["llm"])).await.unwrap();
-    let hosts: Vec<String> = server.seen.lock().iter().map(|(host, _)| host.clone()).collect();
+    let hosts: Vec<String> = server.requests.lock().iter().map(|(host, _)| host.clone()).collect();
     assert!(hosts.iter().all(|host| *host == format!("127.0.0.1:{}", server.address.port())), "{hosts:?}");
 }
 
@@ -185,9 +185,9 @@ async fn a_token_file_is_read_again_after_rotation_and_may_disappear() {
     source.collect(&scope).await.unwrap();
     std::fs::remove_file(&file).unwrap();
     source.collect(&scope).await.unwrap();
-    let seen: Vec<_> = server.credentials().into_iter().flatten().collect();
+    let requests: Vec<_> = server.credentials().into_iter().flatten().collect();
     assert_eq!(
-        seen,
+        requests,
         ["first", "first", "second", "second", "second", "second"].map(|t| format!("Bearer {t}"))
     );
 }
@@ -201,8 +201,11 @@ async fn a_user_and_password_in_the_url_are_sent_over_tls_unless_there_is_a_toke
     collect(&basic, &scope(&["llm"])).await.unwrap();
     let token = PrometheusSettings { token: Token::Inline("t0ken".into()), ..basic };
     collect(&token, &scope(&["llm"])).await.unwrap();
-    let seen: Vec<_> = server.credentials().into_iter().flatten().collect();
-    assert_eq!(seen, ["Basic dXNlcjpzM2NyZXQ=", "Basic dXNlcjpzM2NyZXQ=", "Bearer t0ken", "Bearer t0ken"]);
+    let requests: Vec<_> = server.credentials().into_iter().flatten().collect();
+    assert_eq!(
+        requests,
+        ["Basic dXNlcjpzM2NyZXQ=", "Basic dXNlcjpzM2NyZXQ=", "Bearer t0ken", "Bearer t0ken"]
+    );
 }
 
 #[tokio::test]

@@ -251,14 +251,14 @@ async fn read(page: &'static str) -> Collected {
 async fn a_page_of_a_real_vllm_has_every_signal_of_an_engine() {
     let collected = read(include_str!("pages/vllm-0.32.txt")).await;
     assert!(collected.gaps.is_empty() && collected.bad_samples == 0 && collected.dropped_series == 0);
-    let told = [
+    let expected = [
         (Signal::Waiting, 0.0),
         (Signal::Running, 22.0),
         (Signal::KvCapacity, 131_072.0),
         (Signal::TimeToFirstTokenCount, 7_999.0),
         (Signal::EngineSteps, 45_028.0),
     ];
-    for (signal, value) in told {
+    for (signal, value) in expected {
         assert_eq!(newest(&collected, signal), [value], "{signal:?}");
     }
     let missing = Signal::ALL.into_iter().filter(|signal| newest(&collected, *signal).is_empty());
@@ -275,7 +275,8 @@ async fn two_sglang_ranks_are_two_engines_and_share_the_token_counters() {
     assert_eq!(newest(&collected, Signal::KvUsage), [0.25, 0.5]);
     assert_eq!(newest(&collected, Signal::TimeToFirstTokenCount), [230.5, 230.5], "461 of both kinds");
     assert_eq!(newest(&collected, Signal::GenerationTokens), [23_050.0, 23_050.0]);
-    let engines: std::collections::BTreeSet<_> = collected.series.iter().map(|one| &*one.engine).collect();
+    let engines: std::collections::BTreeSet<_> =
+        collected.series.iter().map(|series| &*series.engine).collect();
     assert_eq!(engines.into_iter().collect::<Vec<_>>(), ["0", "1"]);
 }
 

@@ -24,9 +24,9 @@ fn every_golden_decision_is_decided_by_hand_as_promised() {
     let mut count = 0;
     for file in golden() {
         let scenario: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        let said = wva(&["decide", path(&file), "--output", "json"]);
-        assert_eq!(said.code, 0, "{}: {}", file.display(), said.err);
-        let decisions = &said.json()["decisions"];
+        let output = wva(&["decide", path(&file), "--output", "json"]);
+        assert_eq!(output.code, 0, "{}: {}", file.display(), output.err);
+        let decisions = &output.json()["decisions"];
         for (id, expected) in scenario["expected"].as_object().unwrap() {
             let verdict = &decisions[id]["verdict"];
             let found =
@@ -91,9 +91,9 @@ fn what_cannot_be_used_is_named_with_the_next_step() {
         (&["replay", path(&recording), "no-such-file"], "no-such-file: No such file"),
         (&["replay", path(&recording), "--policy", path(&policy)], "--print-policy"),
     ] {
-        let said = wva(words);
-        assert_eq!(said.code, 2, "{words:?}: {}", said.err);
-        assert!(said.err.contains(says), "{words:?} says {}", said.err);
+        let output = wva(words);
+        assert_eq!(output.code, 2, "{words:?}: {}", output.err);
+        assert!(output.err.contains(says), "{words:?} says {}", output.err);
     }
 }
 
@@ -102,9 +102,9 @@ fn the_policy_that_is_printed_is_a_policy_file() {
     let printed = wva(&["decide", "--print-policy"]).out;
     assert!(printed.contains("analyzer: rate"), "{printed}");
     let printed = printed.replace("analyzer: rate", "analyzer: saturation-percent");
-    let said =
+    let output =
         wva_with(&["decide", path(&scenarios().join("fresh-busy-goes-up.json")), "--policy", "-"], &printed);
-    assert!(said.out.contains("3 (ScaleUp)"), "{}{}", said.out, said.err);
+    assert!(output.out.contains("3 (ScaleUp)"), "{}{}", output.out, output.err);
 }
 
 /// As if another version had decided `desired` in the evaluation at `index`.
@@ -125,9 +125,9 @@ fn a_replay_of_what_this_version_did_is_identical() {
     let evaluations = stream(BUSY, 40);
     let first = folder.file("1.jsonl", &lines(&evaluations[..20]));
     let second = folder.file("2.jsonl", &lines(&evaluations[20..]));
-    let said = replay(&[path(&first), path(&second)]);
-    assert_eq!((said.code, said.err.as_str()), (0, ""));
-    assert_eq!(said.out, "40 evaluations, 40 decisions: byte-identical\n");
+    let output = replay(&[path(&first), path(&second)]);
+    assert_eq!((output.code, output.err.as_str()), (0, ""));
+    assert_eq!(output.out, "40 evaluations, 40 decisions: byte-identical\n");
     let told = replay(&[path(&first), path(&second), "-o", "json"]).json();
     assert_eq!((&told["identical"], &told["evaluations"]), (&Value::Bool(true), &Value::from(40)));
     let piped = wva_with(&["replay", "-"], std::str::from_utf8(&lines(&evaluations)).unwrap());
@@ -162,16 +162,16 @@ fn a_recording_in_the_older_format_is_compared_by_numbers_and_reasons() {
     let folder = Folder::new();
     let mut evaluations = stream(BUSY, 5);
     let file = folder.file("same.jsonl", &in_format_1(&lines(&evaluations)));
-    let said = replay(&[path(&file)]);
-    assert_eq!(said.code, 0, "{}{}", said.out, said.err);
+    let output = replay(&[path(&file)]);
+    assert_eq!(output.code, 0, "{}{}", output.out, output.err);
     let expected = "5 evaluations, 5 decisions: identical as far as they can be compared\n\
                     evaluations in an older format, of which only numbers and reasons were compared: 5\n";
-    assert_eq!(said.out, expected);
+    assert_eq!(output.out, expected);
     decided_otherwise(&mut evaluations, 1, 9);
     let file = folder.file("other.jsonl", &in_format_1(&lines(&evaluations)));
-    let said = replay(&[path(&file)]);
-    assert_eq!(said.code, 1);
-    assert!(said.out.contains("9 (ScaleUp)") && said.out.contains("1 differs"), "{}", said.out);
+    let output = replay(&[path(&file)]);
+    assert_eq!(output.code, 1);
+    assert!(output.out.contains("9 (ScaleUp)") && output.out.contains("1 differs"), "{}", output.out);
 }
 
 #[test]
@@ -180,10 +180,10 @@ fn a_decision_that_comes_out_otherwise_is_shown_and_fails() {
     let mut evaluations = stream(BUSY, 5);
     decided_otherwise(&mut evaluations, 1, 9);
     let file = folder.file("r.jsonl", &lines(&evaluations));
-    let said = replay(&[path(&file)]);
-    assert_eq!(said.code, 1);
+    let output = replay(&[path(&file)]);
+    assert_eq!(output.code, 1);
     for part in ["2026-11-21T12:00:05Z", "default/llama", "9 (ScaleUp)", "3 (ScaleUp)", "1 differs"] {
-        assert!(said.out.contains(part), "{part}: {}", said.out);
+        assert!(output.out.contains(part), "{part}: {}", output.out);
     }
     let told = replay(&[path(&file), "-o", "json"]);
     assert_eq!(told.code, 1);
@@ -201,9 +201,9 @@ fn another_report_with_the_same_decisions_is_not_identical() {
     published.report.groups.clear();
     evaluation.published = Arc::new(published);
     let file = folder.file("r.jsonl", &lines(&[Arc::new(evaluation)]));
-    let said = replay(&[path(&file)]);
-    assert_eq!(said.code, 1);
-    assert!(said.out.contains("r.jsonl:1: same decisions, different report or memory"), "{}", said.out);
+    let output = replay(&[path(&file)]);
+    assert_eq!(output.code, 1);
+    assert!(output.out.contains("r.jsonl:1: same decisions, different report or memory"), "{}", output.out);
 }
 
 #[test]
@@ -214,11 +214,13 @@ fn a_damaged_line_is_left_out_and_the_others_stay_identical() {
     bytes[second + 300] ^= 1;
     bytes.truncate(bytes.len() - 40);
     let file = folder.file("r.jsonl", &bytes);
-    let said = replay(&[path(&file)]);
-    assert_eq!(said.code, 0);
-    assert!(said.err.contains("r.jsonl:2: its checksum is ") && said.err.contains("r.jsonl:5: cut short"));
+    let output = replay(&[path(&file)]);
+    assert_eq!(output.code, 0);
+    assert!(
+        output.err.contains("r.jsonl:2: its checksum is ") && output.err.contains("r.jsonl:5: cut short")
+    );
     let expected = "3 evaluations, 3 decisions: byte-identical\ndamaged lines skipped: 2\n";
-    assert_eq!(said.out, expected);
+    assert_eq!(output.out, expected);
     let told = replay(&[path(&file), "-o", "json"]).json();
     assert!(told["damaged"][1]["place"].as_str().unwrap().ends_with("r.jsonl:5"), "{told}");
 }
@@ -232,16 +234,16 @@ fn another_policy_shows_what_it_would_have_decided_and_remembers_for_itself() {
         "calm.yaml",
         b"global: {default: {saturation: {kvSpareTrigger: 0.01, queueSpareTrigger: 0.5}}}\n",
     );
-    let said = replay(&[path(&file), "--policy", path(&calm)]);
-    assert_eq!(said.code, 0, "{}", said.err);
-    let row = said.out.lines().nth(1).unwrap();
-    assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): mean spare"), "{}", said.out);
-    assert!(said.out.contains("6 differ"), "its own memory has no step up: {}", said.out);
+    let output = replay(&[path(&file), "--policy", path(&calm)]);
+    assert_eq!(output.code, 0, "{}", output.err);
+    let row = output.out.lines().nth(1).unwrap();
+    assert!(row.contains("3 (ScaleUp)") && row.contains("2 (Steady): mean spare"), "{}", output.out);
+    assert!(output.out.contains("6 differ"), "its own memory has no step up: {}", output.out);
     let same = folder.file("same.yaml", b"cycle: 15\n");
-    let said = replay(&[path(&file), "--policy", path(&same)]);
-    assert_eq!(said.out, "6 evaluations, 6 decisions: none differs\n");
+    let output = replay(&[path(&file), "--policy", path(&same)]);
+    assert_eq!(output.out, "6 evaluations, 6 decisions: none differs\n");
     let gap = [lines(&evaluations[..2]), lines(&evaluations[4..])].concat();
     let gap = folder.file("gap.jsonl", &gap);
-    let said = replay(&[path(&gap), "--policy", path(&same)]);
-    assert!(said.out.contains("of another process): 1;"), "{}", said.out);
+    let output = replay(&[path(&gap), "--policy", path(&same)]);
+    assert!(output.out.contains("of another process): 1;"), "{}", output.out);
 }

@@ -32,9 +32,9 @@ const GAP: &str = "    ";
 /// What `--help` of `words` says.
 fn help(words: &[String]) -> String {
     let words: Vec<_> = words.iter().map(String::as_str).chain(["--help"]).collect();
-    let said = wva(&words);
-    assert_eq!(said.code, 0, "{words:?}: {}", said.err);
-    said.out
+    let output = wva(&words);
+    assert_eq!(output.code, 0, "{words:?}: {}", output.err);
+    output.out
 }
 
 /// The words of every command and subcommand, as the helps list them.

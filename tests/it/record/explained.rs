@@ -11,8 +11,8 @@ fn explain(words: &[&str]) -> Said {
 #[test]
 fn a_number_is_explained_on_one_screen() {
     let file = scenarios().join(BUSY).with_extension("json");
-    let said = explain(&["default/llama", "--snapshot", file.to_str().unwrap()]);
-    assert_eq!(said.code, 0, "{}", said.err);
+    let output = explain(&["default/llama", "--snapshot", file.to_str().unwrap()]);
+    assert_eq!(output.code, 0, "{}", output.err);
     for part in [
         "default/llama: 3 (ScaleUp), 2 now\n",
         "mean spare KV cache 0.05 (trigger 0.10)",
@@ -24,10 +24,10 @@ fn a_number_is_explained_on_one_screen() {
         "\nIf no new metrics arrive and no object changes\n  in 15 s        3 (Transition)",
         "no number (TooOld)",
     ] {
-        assert!(said.out.contains(part), "{part:?} is missing in\n{}", said.out);
+        assert!(output.out.contains(part), "{part:?} is missing in\n{}", output.out);
     }
-    assert!(said.out.lines().count() <= 40, "more than a screen:\n{}", said.out);
-    assert!(said.out.lines().all(|line| line.chars().count() <= 100), "{}", said.out);
+    assert!(output.out.lines().count() <= 40, "more than a screen:\n{}", output.out);
+    assert!(output.out.lines().all(|line| line.chars().count() <= 100), "{}", output.out);
 }
 
 #[test]
@@ -63,9 +63,9 @@ fn of_a_recording_the_wanted_moment_is_explained_and_damage_is_told() {
 #[test]
 fn a_variant_that_is_not_there_is_answered_with_those_that_are() {
     let file = scenarios().join(BUSY).with_extension("json");
-    let said = explain(&["default/lama", "--snapshot", file.to_str().unwrap()]);
-    assert_eq!(said.code, 2);
-    assert!(said.err.contains("no variant default/lama; it has default/llama"), "{}", said.err);
+    let output = explain(&["default/lama", "--snapshot", file.to_str().unwrap()]);
+    assert_eq!(output.code, 2);
+    assert!(output.err.contains("no variant default/lama; it has default/llama"), "{}", output.err);
     let neither = explain(&["default/llama"]);
     assert_eq!(neither.code, 2);
     assert!(neither.err.contains("--recording <FILE>|--server <URL>"), "{}", neither.err);

@@ -100,18 +100,18 @@ fn two_instances_in_one_directory_leave_each_others_open_file_and_keep_one_bound
         let settings = settings(folder.path(), line * 12, line * 5 / 2);
         Recording::open(FileSettings { instance: instance.into(), ..settings }).unwrap()
     };
-    let (mut one, mut other) = (open("wva-0"), open("wva-1"));
-    other.write(&evaluations[0]).unwrap();
+    let (mut first, mut second) = (open("wva-0"), open("wva-1"));
+    second.write(&evaluations[0]).unwrap();
     for (index, evaluation) in evaluations[1..].iter().enumerate() {
-        one.write(evaluation).unwrap();
+        first.write(evaluation).unwrap();
         assert!(bytes_in(&folder) <= line * 12, "{} bytes after {index}", bytes_in(&folder));
-        assert_eq!(one.total(), bytes_in(&folder));
+        assert_eq!(first.total(), bytes_in(&folder));
     }
     assert_eq!(sequences(&folder)[0], 1, "the other one's file is the oldest and still open");
-    assert!(one.removed().for_limit > 5 && one.removed().for_full_disk == 0, "{:?}", one.removed());
-    drop(one);
+    assert!(first.removed().for_limit > 5 && first.removed().for_full_disk == 0, "{:?}", first.removed());
+    drop(first);
     let later = stream(SCENARIO, 60);
-    later[40..].iter().for_each(|evaluation| other.write(evaluation).unwrap());
+    later[40..].iter().for_each(|evaluation| second.write(evaluation).unwrap());
     assert!(bytes_in(&folder) <= line * 12);
     let names: Vec<_> = folder.recordings().iter().map(|path| path.display().to_string()).collect();
     assert!(

@@ -83,7 +83,8 @@ async fn a_failure_is_counted_each_time_and_recording_goes_on() {
 fn the_last_few_are_bounded_by_count_and_by_bytes() {
     let evaluations = stream(SCENARIO, 6);
     let line = lines(&evaluations[..1]).len() as u64;
-    let kept = |recent: &Recent| recent.list().iter().map(|one| one.sequence).collect::<Vec<_>>();
+    let kept =
+        |recent: &Recent| recent.list().iter().map(|evaluation| evaluation.sequence).collect::<Vec<_>>();
     let recent = Recent::new(4, line * 100);
     evaluations.iter().for_each(|evaluation| recent.keep(evaluation.clone()));
     assert_eq!(kept(&recent), [3, 4, 5, 6]);
@@ -95,7 +96,7 @@ fn the_last_few_are_bounded_by_count_and_by_bytes() {
 }
 
 #[test]
-fn a_fleet_that_is_too_large_keeps_none_says_why_and_is_measured_again_after_a_minute() {
+fn a_fleet_that_is_too_large_is_not_kept_and_is_measured_again_after_a_minute() {
     let evaluations = stream(SCENARIO, 16);
     let small = stream("an-invalid-object-is-an-error", 1);
     let recent = Recent::new(8, lines(&small).len() as u64);

@@ -42,10 +42,10 @@ fn a_recording_cut_at_any_byte_of_its_last_line_loses_at_most_that_line_and_says
         let whole = cut + 1 >= all.len();
         let expected: &[u64] = if whole { &[1, 2, 3] } else { &[1, 2] };
         assert_eq!(readable(&all[..cut]), expected, "cut at {cut}");
-        let told = found.iter().filter_map(|found| found.entry.as_ref().err()).collect::<Vec<_>>();
+        let errors = found.iter().filter_map(|found| found.entry.as_ref().err()).collect::<Vec<_>>();
         let silent = whole || cut == without_last;
-        assert_eq!(told.len(), usize::from(!silent), "cut at {cut}: {told:?}");
-        assert!(told.iter().all(|trouble| **trouble == LineError::Torn), "cut at {cut}: {told:?}");
+        assert_eq!(errors.len(), usize::from(!silent), "cut at {cut}: {errors:?}");
+        assert!(errors.iter().all(|trouble| **trouble == LineError::Torn), "cut at {cut}: {errors:?}");
     }
 }
 

@@ -46,12 +46,12 @@ impl MetricSource for Changing {
                     message: "Prometheus: connection refused".into(),
                 });
             }
-            let mut seen = idle(self.clock.now());
-            for series in &mut seen.series {
+            let mut collected = idle(self.clock.now());
+            for series in &mut collected.series {
                 let share = f64::from(count) / 10.0 + 1.0 / 3.0;
                 series.samples = vec![Sample { at: self.clock.now(), value: share }];
             }
-            Ok(seen)
+            Ok(collected)
         })
     }
 }
@@ -136,7 +136,7 @@ async fn ran(words: Vec<String>) -> Said {
 }
 
 #[tokio::test]
-async fn what_was_recorded_while_serving_is_replayed_to_the_byte_from_memory_and_from_files() {
+async fn what_was_recorded_while_serving_replays_to_the_byte_from_memory_and_files() {
     let mut recorded = recorded().await;
     recorded.evaluate(12).await;
     let answer = recorded.get("/debug/snapshots/all").await;
@@ -151,14 +151,14 @@ async fn what_was_recorded_while_serving_is_replayed_to_the_byte_from_memory_and
     assert_eq!(written, answer.body, "the same lines");
     let shown = |path: &std::path::Path| path.to_str().unwrap().to_owned();
     for sources in [vec![shown(&served)], files.iter().map(|file| shown(file)).collect()] {
-        let said = ran([vec!["replay".into()], sources.clone()].concat()).await;
-        assert_eq!(said.out, "12 evaluations, 12 decisions: byte-identical\n", "{}", said.err);
+        let output = ran([vec!["replay".into()], sources.clone()].concat()).await;
+        assert_eq!(output.out, "12 evaluations, 12 decisions: byte-identical\n", "{}", output.err);
         let policy = shown(&recorded.folder.file(
             "bold.yaml",
             b"global: {default: {analyzer: saturation-percent, saturation: {kvSpareTrigger: 0.79}}}",
         ));
-        let said = ran([vec!["replay".into(), "--policy".into(), policy], sources].concat()).await;
-        assert!(said.code == 0 && said.out.contains(" differ\n"), "{}{}", said.out, said.err);
+        let output = ran([vec!["replay".into(), "--policy".into(), policy], sources].concat()).await;
+        assert!(output.code == 0 && output.out.contains(" differ\n"), "{}{}", output.out, output.err);
     }
 }
 
@@ -177,14 +177,14 @@ async fn the_list_names_every_evaluation_and_each_can_be_had() {
     let list = list.as_array().unwrap();
     assert_eq!(list.len(), 3);
     let all = recorded.get("/debug/snapshots/all").await.body;
-    for (one, line) in list.iter().zip(all.lines()) {
-        let at = one["at"].as_str().unwrap();
+    for (entry, line) in list.iter().zip(all.lines()) {
+        let at = entry["at"].as_str().unwrap();
         let answer = recorded.get(&format!("/debug/snapshots?at={at}")).await;
         assert_eq!(answer.body.trim_end(), line);
-        assert_eq!(one["bytes"].as_u64(), Some(answer.body.len() as u64));
-        assert_eq!(one["variants"], 1);
-        assert_eq!(one["term"], serde_json::json!({ "lease": "lease", "epoch": 1 }));
-        assert!(line.contains(one["outcome"].as_str().unwrap()));
+        assert_eq!(entry["bytes"].as_u64(), Some(answer.body.len() as u64));
+        assert_eq!(entry["variants"], 1);
+        assert_eq!(entry["term"], serde_json::json!({ "lease": "lease", "epoch": 1 }));
+        assert!(line.contains(entry["outcome"].as_str().unwrap()));
     }
     assert_eq!(recorded.get("/debug/snapshots/latest").await.body.trim_end(), all.lines().last().unwrap());
     assert_eq!(recorded.get("/debug/snapshots?at=2020-01-01T00:00:00Z").await.status, 404);
@@ -226,10 +226,10 @@ async fn a_running_server_is_asked_for_an_explanation() {
         let words = ["explain", variant, "--server", &server, "--server-name", SERVICE, "--ca-file", &ca];
         words.iter().map(ToString::to_string).chain(["--token-file".into(), token.into()]).collect::<Vec<_>>()
     };
-    let said = ran(words(&good, "llm/llama")).await;
-    assert_eq!(said.code, 0, "{}", said.err);
-    assert!(said.out.starts_with("llm/llama: ") && said.out.contains("Evidence"), "{}", said.out);
-    assert!(said.out.contains(&format!("from {server}/:1")), "{}", said.out);
+    let output = ran(words(&good, "llm/llama")).await;
+    assert_eq!(output.code, 0, "{}", output.err);
+    assert!(output.out.starts_with("llm/llama: ") && output.out.contains("Evidence"), "{}", output.out);
+    assert!(output.out.contains(&format!("from {server}/:1")), "{}", output.out);
     let at = recorded.recent.list()[0].at.to_string();
     let earlier = ran([words(&good, "llm/llama"), vec!["--at".into(), at.clone()]].concat()).await;
     assert!(earlier.out.contains(&at), "{}{}", earlier.out, earlier.err);

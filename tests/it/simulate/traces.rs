@@ -83,13 +83,13 @@ fn counted(evaluation: &Evaluation) -> Evaluation {
     let requests = 2.0 * now.duration_since("2026-01-01T00:00:00Z".parse().unwrap()).as_secs_f64();
     let variants = counted.snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
     for signals in variants.flat_map(|variant| &mut variant.pods).flat_map(|pod| pod.engines.values_mut()) {
-        for (signal, each) in [
+        for (signal, per_request) in [
             (Signal::TimeToFirstTokenCount, 1.0),
             (Signal::PromptTokens, 700.0),
             (Signal::RequestGenerationTokensCount, 1.0),
             (Signal::RequestGenerationTokensSum, 80.0),
         ] {
-            signals.add(signal, [Sample { at: now, value: each * requests }]);
+            signals.add(signal, [Sample { at: now, value: per_request * requests }]);
         }
     }
     counted

@@ -70,14 +70,14 @@ fn entry() -> impl Strategy<Value = String> {
 }
 
 fn is_valid(model: &ModelPolicy) -> bool {
-    let fits = |one: Utilisation| Utilisation::new(one.up, one.down).is_ok();
+    let fits = |value: Utilisation| Utilisation::new(value.up, value.down).is_ok();
     let stability = model.stability;
     model.saturation.validated().is_ok()
         && fits(model.utilisation)
         && model
             .secondary
             .iter()
-            .all(|one| one.score > 0.0 && one.score.is_finite() && one.utilisation.is_none_or(fits))
+            .all(|value| value.score > 0.0 && value.score.is_finite() && value.utilisation.is_none_or(fits))
         && model.priority > 0.0
         && model.priority.is_finite()
         && model.score > 0.0

@@ -94,26 +94,27 @@ fn the_problems_of_one_configmap_are_limited() {
 fn hundreds_of_invalid_entries_in_one_namespace_displace_no_other_problems() {
     let entries: Vec<_> = (0..200).map(|number| (format!("e{number}"), "nonsense")).collect();
     let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
-    let one: &[_] = &[("default", "kvCacheThreshold: 6")];
+    let entry: &[_] = &[("default", "kvCacheThreshold: 6")];
     let config_maps: &[_] = &[
         ("a", ConfigMapKind::Saturation, &entries[..]),
         ("a", ConfigMapKind::ScaleToZero, &entries[..]),
         ("z", ConfigMapKind::Saturation, &[("default", "kvCacheThreshold: 6"), ("e1", "nonsense")]),
-        (RELEASE, ConfigMapKind::Saturation, one),
+        (RELEASE, ConfigMapKind::Saturation, entry),
     ];
     let namespaces = BTreeSet::from(["a", "z"].map(str::to_owned));
     let (_, problems) = loader().load(&maps(config_maps), &namespaces);
     let of = |namespace: &str, map: &str| {
         problems
             .iter()
-            .filter(|one| (one.namespace.as_str(), one.config_map.as_str()) == (namespace, map))
+            .filter(|entry| (entry.namespace.as_str(), entry.config_map.as_str()) == (namespace, map))
             .count()
     };
     assert_eq!((of(RELEASE, "saturation"), of("z", "saturation")), (1, 2));
     assert_eq!(of("a", "saturation") + of("a", "scale-to-zero"), 97);
     assert!(of("a", "saturation").abs_diff(of("a", "scale-to-zero")) <= 1);
     assert_eq!(problems.left_out(), 403 - 100);
-    let first: BTreeSet<_> = problems.iter().take(4).map(|one| (&one.namespace, &one.config_map)).collect();
+    let first: BTreeSet<_> =
+        problems.iter().take(4).map(|entry| (&entry.namespace, &entry.config_map)).collect();
     assert_eq!(first.len(), 4, "the first of each comes first");
 }
 

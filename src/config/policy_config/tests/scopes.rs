@@ -217,7 +217,7 @@ fn compat_is_set_by_the_global_default_only() {
 }
 
 #[test]
-fn scaling_to_zero_is_set_by_the_entry_then_by_model_then_by_the_default_then_by_the_flag() {
+fn scale_to_zero_is_set_by_entry_then_model_then_default_then_flag() {
     let zero_map = [
         ("default", "enable_scale_to_zero: true\nretention_period: 5m"),
         ("a", "model_id: slow\nretention_period: 1h"),

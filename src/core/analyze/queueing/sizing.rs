@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_that_rises_or_falls_is_found_within_its_range_and_before_it_is_out_of_reach() {
+    fn the_rate_for_a_rising_or_falling_latency_is_found_within_its_range() {
         let (rising, falling) = (|at: f32| 2.0 * at, |at: f32| 20.0 - 2.0 * at);
         let near = |found: Result<f32, Unsolvable>, expected: f32| (found.unwrap() - expected).abs() < 1e-3;
         assert!(near(found(rising, 6.0), 3.0) && near(found(falling, 6.0), 7.0));

@@ -215,7 +215,7 @@ fn a_learned_limit_never_beats_the_argument_and_without_both_the_device_counts()
 }
 
 #[test]
-fn a_limit_and_a_first_token_of_last_month_once_made_a_replica_carry_more_than_one_that_was_never_seen() {
+fn an_old_limit_and_an_old_first_token_once_overstated_the_capacity_of_a_replica() {
     let now = Moment::from(jiff::Timestamp::constant(1_800_000_000, 0));
     let known = |limit, at| {
         let mut known = VariantKnowledge { limit: Some(limit), limit_at: at, ..VariantKnowledge::default() };
@@ -237,7 +237,7 @@ fn a_limit_and_a_first_token_of_last_month_once_made_a_replica_carry_more_than_o
 }
 
 #[test]
-fn what_a_replica_carries_lowers_nothing_when_it_was_learned_a_month_ago_or_nobody_knows_when() {
+fn a_capacity_learned_a_month_ago_or_at_an_unknown_time_lowers_no_number() {
     let now = Moment::from(jiff::Timestamp::constant(1_800_000_000, 0));
     let month = Some(now.plus(-30.0 * 86_400.0));
     let prompts =

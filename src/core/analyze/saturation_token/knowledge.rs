@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sleeper_could_carry_is_the_least_of_its_estimate_its_memory_and_a_like_one() {
+    fn the_capacity_of_a_sleeper_is_the_least_of_estimate_memory_and_a_similar_variant() {
         let workload = Workload { prompt: 100.0, output: 50.0, prefix_hits: 0.0 };
         let live = |effective| record(Learned::Live, 0, effective);
         let cases = [
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn two_records_a_variant_are_kept_and_of_more_the_oldest_of_variants_that_are_gone_go() {
+    fn two_records_per_variant_are_kept_and_the_oldest_of_absent_variants_are_dropped() {
         let usual = EngineParameters::defaults(Engine::Vllm);
         let left = |names: &[&str], compat| {
             let mut knowledge = Knowledge::default();

@@ -152,7 +152,7 @@ fn the_threshold_on_memory_counts_once_when_a_replica_stops_showing_its_capacity
 }
 
 #[test]
-fn a_replica_known_by_its_arguments_is_measured_in_resident_tokens_and_not_in_batches() {
+fn a_replica_known_by_its_arguments_is_measured_in_resident_tokens() {
     let found = |replica, compat| {
         let capacity = known_by(&record(Learned::Arguments, 0, 8192), replica, compat);
         (capacity.per_replica, capacity.demand)

@@ -39,7 +39,8 @@ pub struct ThroughputMemory {
 impl ThroughputMemory {
     /// Drops variants without observations for an hour.
     pub(crate) fn forget(&mut self, now: Timestamp) {
-        self.variants.retain(|_, calibration| Seconds::between(calibration.seen, now) <= MAX_VARIANT_AGE);
+        self.variants
+            .retain(|_, calibration| Seconds::between(calibration.last_seen, now) <= MAX_VARIANT_AGE);
     }
 
     /// Replaces times after `now` by `now` where ages are counted from them.
@@ -86,7 +87,7 @@ impl From<Point> for (i64, f64, f64) {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    seen: Timestamp,
+    last_seen: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shape: Option<RequestShape>,
     /// What a new shape is compared with.
@@ -107,7 +108,7 @@ pub struct Calibration {
 impl Calibration {
     fn new(now: Timestamp) -> Self {
         Self {
-            seen: now,
+            last_seen: now,
             shape: None,
             reference: None,
             window: Vec::new(),
@@ -138,7 +139,7 @@ impl Calibration {
         healthy: &[&ThroughputObservation],
         keeps_reference: bool,
     ) {
-        self.seen = now;
+        self.last_seen = now;
         let Some(shape) = RequestShape::mean(healthy.iter().copied()) else { return };
         if self.reference.is_some_and(|reference| shape.differs(reference)) {
             self.restart();

@@ -106,7 +106,7 @@ fn the_page_says_what_the_code_computes() {
 }
 
 #[test]
-fn nothing_arriving_is_no_signal_at_working_replicas_and_a_demand_of_zero_at_idle_ones() {
+fn no_arrivals_are_no_signal_at_working_replicas_and_zero_demand_at_idle_ones() {
     let found = |compat, arrival, kv| {
         Model::warmed(compat).analyze(150, arrival, vec![variant("v", vec![engine(kv)])]).finding
     };

@@ -102,7 +102,7 @@ fn assess_for_fallback<'a>(
 pub(crate) fn choose_for_silent<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],
-    asked: &[AskedRole],
+    asked_roles: &[AskedRole],
     learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
     // Nothing can be learned at zero replicas, so the time begins when pods serve.
@@ -111,13 +111,13 @@ pub(crate) fn choose_for_silent<'a>(
     learned
         .unlearned
         .retain(|role, _| variants.iter().any(|variant| variant.role() == *role && serves(variant)));
-    if asked.iter().all(|asked| !asked.is_silent) && learned.unlearned.is_empty() {
+    if asked_roles.iter().all(|own| !own.is_silent) && learned.unlearned.is_empty() {
         return Vec::new();
     }
     let mut chosen = Vec::new();
     for (role, variants) in by_role_mut(variants) {
-        match asked.iter().find(|asked| asked.role == role) {
-            Some(asked) if asked.is_silent => {
+        match asked_roles.iter().find(|own| own.role == role) {
+            Some(own) if own.is_silent => {
                 let fallback = fallback_for_silent(context, role, variants, learned);
                 chosen.extend(fallback.map(|analyzer| (role, analyzer)));
             }
@@ -199,12 +199,12 @@ fn has_learned(analyzer: Analyzer, learned: &Learned) -> bool {
 /// The fallbacks of the roles that were not asked about in this evaluation, as they were chosen in the last cycle.
 pub(crate) fn of_last_cycle<'l>(
     context: ModelContext<'_>,
-    asked: &[AskedRole],
+    asked_roles: &[AskedRole],
     learned: &'l Learned,
 ) -> impl Iterator<Item = (Role, Analyzer)> + 'l {
     let fallbacks = context.analyzer.fallbacks();
-    let asked: Vec<Role> = asked.iter().map(|asked| asked.role).collect();
-    let not_asked = learned.unlearned.iter().filter(move |(role, _)| !asked.contains(role));
+    let asked_roles: Vec<Role> = asked_roles.iter().map(|own| own.role).collect();
+    let not_asked = learned.unlearned.iter().filter(move |(role, _)| !asked_roles.contains(role));
     not_asked
         .filter_map(|(role, unlearned)| Some((*role, unlearned.fallback?)))
         .filter(move |(_, analyzer)| fallbacks.contains(analyzer))

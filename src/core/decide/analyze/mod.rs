@@ -32,7 +32,7 @@ struct Analyses {
     /// An analyzer has decided, so the next cycle starts now.
     is_cycle: bool,
     /// The roles about which the model's own analyzer was asked.
-    asked: Vec<AskedRole>,
+    asked_roles: Vec<AskedRole>,
     optimizer_input: Option<OptimizerInput>,
 }
 
@@ -52,9 +52,10 @@ pub(super) fn analyze(model: &mut ModelDecision<'_>) {
     let context = model.context;
     let mut learned = model.memory.learned.take().unwrap_or_default();
     let mut analyses = run(model, &mut learned);
-    let fallbacks = fallback::choose_for_silent(context, &mut model.variants, &analyses.asked, &mut learned);
+    let fallbacks =
+        fallback::choose_for_silent(context, &mut model.variants, &analyses.asked_roles, &mut learned);
     if fallbacks.is_empty() {
-        model.fallbacks.extend(fallback::of_last_cycle(context, &analyses.asked, &learned));
+        model.fallbacks.extend(fallback::of_last_cycle(context, &analyses.asked_roles, &learned));
     } else {
         // The model's own analyzer runs first in every cycle although it finds nothing, so that it goes on learning.
         model.fallbacks.extend(fallbacks);
@@ -99,7 +100,7 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
         analyses.is_cycle |=
             of_role.has_decided && (analyzer != Analyzer::Rate || model.fallbacks.is_empty());
         if analyzer == Analyzer::Rate && of_role.has_decided {
-            analyses.asked.push(AskedRole { role, is_silent: of_role.is_silent });
+            analyses.asked_roles.push(AskedRole { role, is_silent: of_role.is_silent });
         }
         if let Some(state) = of_role.capacity_state {
             capacity_states.push((role, state));
@@ -118,13 +119,14 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
             capacity::analyze(context, &model.variants, capacity_states, learned, &mut analyses.steps);
         if !context.is_fallback() {
             let is_silent = analyses.optimizer_input.as_ref().is_none_or(OptimizerInput::is_silent);
-            analyses.asked.extend(roles.into_iter().map(|role| AskedRole { role, is_silent }));
+            analyses.asked_roles.extend(roles.into_iter().map(|role| AskedRole { role, is_silent }));
         }
     }
     analyses
 }
 
-/// Proposes numbers for `variants`, which are all of `role`, by how completely they are measured. The only dispatch over analyzers.
+/// Proposes numbers for `variants`, which are all of `role`, by how completely they are measured. Dispatches to the
+/// model's analyzer; those of capacity are asked about all roles together, in `capacity`.
 fn analyze_role(
     context: ModelContext<'_>,
     role: Role,

@@ -48,7 +48,7 @@ pub(crate) fn propose(
         let scored = against_old_bests(context, state, variant, scored, bests);
         let analysis = Analysis::from(Finding::Score {
             mean: figure(scored.mean.unwrap_or(0.0)),
-            engines: count(scored.each.len()),
+            engines: count(scored.scores.len()),
         });
         steps.push(analysis_step(variant, &scored, analysis.clone()));
         let allowed_moves = state.allowed_moves();
@@ -72,16 +72,16 @@ fn cautious(
     let base = variant.scale.base();
     let of_pods = variant.coverage.unmeasured().saturating_mul(variant.coverage.engines_per_pod.max(1));
     let of_pods = if state == CoverageState::Estimated { of_pods } else { 0 };
-    let unscored = variant.coverage.loads.len().saturating_sub(scored.each.len());
+    let unscored = variant.coverage.loads.len().saturating_sub(scored.scores.len());
     let unscored = unscored.saturating_add(usize::try_from(of_pods).unwrap_or(usize::MAX));
     if unscored == 0 || scored.proposed >= base {
         return scored;
     }
-    let Some(busiest) = scored.each.iter().copied().reduce(f64::max) else {
+    let Some(busiest) = scored.scores.iter().copied().reduce(f64::max) else {
         return Scored { proposed: base, ..scored };
     };
     let copies = std::iter::repeat_n(busiest, unscored);
-    let all = scored.each.iter().copied().chain(copies).collect();
+    let all = scored.scores.iter().copied().chain(copies).collect();
     let proposed = step(all, base, variant.bounds(), context.policy.scoring.steps()).proposed;
     Scored { proposed: scored.proposed.max(proposed.min(base)), ..scored }
 }
@@ -194,7 +194,7 @@ fn analysis_step(variant: &VariantContext<'_>, scored: &Scored, analysis: Analys
     };
     let more = threshold(Direction::More, Side::Above, scored.more_above.filter(|at| mean <= *at));
     let fewer = threshold(Direction::Fewer, Side::Below, scored.fewer_below.filter(|at| mean >= *at));
-    let scores = scored.each.iter().map(|score| Value::new(Quantity::EngineScore, *score));
+    let scores = scored.scores.iter().map(|score| Value::new(Quantity::EngineScore, *score));
     let step = AnalysisStep {
         analysis,
         values: std::iter::once(Value::new(Quantity::MeanScore, mean)).chain(scores).collect(),

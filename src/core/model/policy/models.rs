@@ -81,14 +81,14 @@ pub struct SecondaryAnalyzer {
     /// Which one.
     pub analyzer: Analyzer,
     /// Weight of its finding, at least 0.
-    #[serde(default = "one")]
+    #[serde(default = "default_score")]
     pub score: f64,
     /// Its own utilisations; `None` are the model's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<Utilisation>,
 }
 
-const fn one() -> f64 {
+const fn default_score() -> f64 {
     1.0
 }
 

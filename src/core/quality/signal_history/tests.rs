@@ -146,7 +146,7 @@ fn frozen_counters_are_contradicted_after_three_scrapes_and_half_a_minute() {
 }
 
 #[test]
-fn sum_and_count_of_a_histogram_are_contradicted_when_only_one_moves_over_three_requests() {
+fn a_histogram_is_contradicted_when_only_its_sum_or_count_moves_over_three_requests() {
     fn halves(signal: Signal, second: f64, [sum, count]: [f64; 2]) -> Option<f64> {
         match signal {
             Signal::RequestPromptTokensSum => Some(1000.0 + sum * second),

@@ -57,7 +57,7 @@ fn an_engine_is_known_by_its_image_or_its_command() {
 }
 
 #[test]
-fn engines_are_compatible_whose_memory_and_batches_are_alike_and_june_takes_any_engine() {
+fn engines_with_equal_memory_and_batches_are_compatible_and_in_june_all_are() {
     let usual = EngineParameters::defaults(Engine::Vllm);
     let with = |changed: EngineParameters| {
         let upstream = [Tree::June, Tree::August]
