@@ -1,11 +1,6 @@
 //! Chooses between the default algorithms and upstream's, which keep its defects. Each function makes that choice once, so that the
 //! algorithms need not.
 
-#![allow(
-    missing_docs,
-    reason = "public for the tests of this package only: a doc says what a name and a type do not"
-)]
-
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -62,7 +57,7 @@ pub(crate) fn analyze_throughput(
 }
 
 /// The queueing model. Upstream leaves out the requests `queued` in the scheduler.
-pub fn analyze_queueing(
+pub(crate) fn analyze_queueing(
     loads: &[VariantLoad],
     queued: Requests,
     known: &LearnedParameters,
@@ -94,21 +89,21 @@ pub(crate) fn server_proposals(
     }
 }
 
-pub fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
+pub(crate) fn woken(candidates: &[WakeCandidate], compat: Compat) -> Vec<usize> {
     match Tree::from_compat(compat) {
         None => scale_from_zero::woken(candidates),
         Some(_) => upstream::scale_from_zero::woken(candidates),
     }
 }
 
-pub fn optimize_alone(request: &Request, compat: Compat) -> Plan {
+pub(crate) fn optimize_alone(request: &Request, compat: Compat) -> Plan {
     match Tree::from_compat(compat) {
         None => cost_aware::optimize(request),
         Some(tree) => upstream::cost_aware::optimize(request, tree),
     }
 }
 
-pub fn optimize_together(
+pub(crate) fn optimize_together(
     requests: &[Request],
     limits: &[Limit],
     rescale: &Rescale,
@@ -121,7 +116,7 @@ pub fn optimize_together(
 }
 
 /// What limits leave of proposed numbers.
-pub fn grant(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<Grant> {
+pub(crate) fn grant(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<Grant> {
     match Tree::from_compat(compat) {
         None => limit::grant(requests, limits),
         Some(_) => upstream::limiter::grant(requests, limits),

@@ -3,13 +3,14 @@
 //! Two entry points share one [`Memory`]: [`observe()`] adds what a [`Snapshot`] shows to what is remembered, [`decide()`] turns
 //! a snapshot, the memory and a [`Policy`] into an [`Outcome`]. The same input always gives the same bytes.
 
-pub mod analyze;
-pub mod arithmetic;
-pub mod bound;
-#[allow(dead_code, reason = "shared with the integration tests")]
+// The tests in `tests` name the core as other packages do, but are compiled into it: they compare algorithms with upstream's that are not
+// public.
 #[cfg(test)]
-#[path = "tests/support/cases.rs"]
-mod cases;
+extern crate self as wva_core;
+
+pub(crate) mod analyze;
+pub(crate) mod arithmetic;
+pub(crate) mod bound;
 pub mod check;
 pub mod decide;
 pub mod decision;
@@ -17,15 +18,15 @@ pub mod decision;
 mod fixture;
 pub mod hpa;
 pub mod isolate;
-pub mod learn;
-pub mod limit;
+pub(crate) mod learn;
+pub(crate) mod limit;
 pub mod memory;
 pub mod model;
-pub mod moment;
+pub(crate) mod moment;
 pub mod name_map;
 mod normalize;
 pub mod observe;
-pub mod optimize;
+pub(crate) mod optimize;
 pub mod outcome;
 pub mod pod_deletion_order;
 pub mod progress;
@@ -34,8 +35,11 @@ pub mod report;
 pub mod required_signals;
 pub(crate) mod sequence_limit;
 pub mod snapshot;
+#[cfg(test)]
+#[path = "tests/main.rs"]
+mod tests;
 pub mod units;
-pub mod upstream;
+pub(crate) mod upstream;
 
 pub use decide::{decide, decide_watched};
 pub use decision::Decision;

@@ -57,6 +57,7 @@ impl Replicas {
     }
 
     /// One fewer, never below zero.
+    #[cfg(test)]
     pub(crate) const fn minus_one(self) -> Self {
         Self(self.0.saturating_sub(1))
     }

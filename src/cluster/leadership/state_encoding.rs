@@ -8,7 +8,6 @@ use std::fmt::Display;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use wva_core::bound::stability::ProposalHistory;
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
 use wva_core::units::Replicas;
@@ -171,7 +170,7 @@ impl StateValue for GroupMemory {
             for variant in group.variants.values_mut() {
                 variant.reason = None;
                 variant.explanation = None;
-                variant.proposals = ProposalHistory::default();
+                variant.proposals = Default::default();
             }
         }
         (group != *self).then_some(group)

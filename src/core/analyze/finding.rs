@@ -13,7 +13,7 @@ pub(crate) const LIVE_CYCLES: f64 = 3.0;
 /// What one analyzer found of one model. Supply, demand and capacity share the analyzer's own unit (tokens, tokens/s, requests/s):
 /// only ratios of two analyzers can be compared.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub analyzer: Analyzer,
     /// Its weight among the analyzers of the model, at least 0.
     pub score: f64,
@@ -28,12 +28,12 @@ pub struct Finding {
 
 impl Finding {
     /// No variant's capacity is known.
-    pub fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.variants.iter().all(|variant| variant.per_replica <= 0.0)
     }
 
     /// The same with at most the spare capacity of `cautious`, the finding in which unmeasured pods are as loaded as the busiest measured one.
-    pub fn with_spare_of(mut self, cautious: &Self) -> Self {
+    pub(crate) fn with_spare_of(mut self, cautious: &Self) -> Self {
         self.total.spare = self.total.spare.min(cautious.total.spare);
         for (role, totals) in &mut self.roles {
             totals.spare = cautious.roles.get(role).map_or(0.0, |cautious| totals.spare.min(cautious.spare));
@@ -43,7 +43,7 @@ impl Finding {
 
     /// The same without spare capacity in the roles of variants whose capacity is known but `is_outdated`. Without demand any capacity is
     /// enough, so the spare capacity stays.
-    pub fn without_spare_of(mut self, is_outdated: impl Fn(&SmolStr) -> bool) -> Self {
+    pub(crate) fn without_spare_of(mut self, is_outdated: impl Fn(&SmolStr) -> bool) -> Self {
         let outdated: Vec<Role> = self
             .variants
             .iter()
@@ -64,7 +64,7 @@ impl Finding {
 
     /// The demand at which the result for `role` would change. `None` is the whole model, and so is any role if variants have no roles. The
     /// capacity of a replica is that of the smallest one that serves.
-    pub fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
+    pub(crate) fn turning_points(&self, role: Option<Role>, up: f64, down: f64) -> TurningPoints {
         let (totals, role) = match role.and_then(|role| self.roles.get(&role).zip(Some(role))) {
             Some((totals, role)) => (totals, Some(role)),
             None => (&self.total, None),
@@ -78,7 +78,7 @@ impl Finding {
 
 /// Sums over a model or over one of its roles.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// What the serving replicas can carry.
     pub supply: f64,
     /// The same with the replicas that are still starting.
@@ -112,20 +112,20 @@ impl Totals {
     /// Computes what is missing above a utilisation of `up`, and what is spare below one of `down`. A threshold of 0 or less leaves its side as
     /// it was. Starting replicas reduce what is missing, so that it is not ordered twice, but do not count as spare, because they serve nothing
     /// yet. Source: WVA v0.9, `internal/engines/saturation/engine_v2.go`.
-    pub fn apply_thresholds(self, up: f64, down: f64) -> Self {
+    pub(crate) fn apply_thresholds(self, up: f64, down: f64) -> Self {
         let required = if up > 0.0 { (self.demand / up - self.anticipated).max(0.0) } else { self.required };
         let spare = if down > 0.0 { (self.supply - self.demand / down).max(0.0) } else { self.spare };
         Self { required, spare, ..self }
     }
 
     /// The same with `share` of the demand.
-    pub fn with_share(self, share: f64, up: f64, down: f64) -> Self {
+    pub(crate) fn with_share(self, share: f64, up: f64, down: f64) -> Self {
         Self { demand: self.demand * share, ..self }.apply_thresholds(up, down)
     }
 
     /// The demand at which the result of [`Totals::apply_thresholds`] would change, all else equal; `per_replica` is what one replica
     /// carries.
-    pub fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {
+    pub(crate) fn turning_points(&self, per_replica: f64, up: f64, down: f64) -> TurningPoints {
         let is_removable = per_replica > 0.0 && self.supply >= per_replica;
         TurningPoints {
             required_above: (up > 0.0).then_some(self.anticipated * up),
@@ -136,7 +136,7 @@ impl Totals {
 
 /// The demands at which an analyzer would find something else.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TurningPoints {
+pub(crate) struct TurningPoints {
     /// Above this demand something is missing; `None` if nothing ever is.
     pub required_above: Option<f64>,
     /// Up to this demand at least one replica is spare; `None` if no demand is low enough.
@@ -144,7 +144,7 @@ pub struct TurningPoints {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct VariantCapacity {
+pub(crate) struct VariantCapacity {
     pub name: SmolStr,
     pub role: Role,
     pub accelerator: Option<SmolStr>,
@@ -167,12 +167,13 @@ impl VariantCapacity {
     }
 
     /// What all its serving replicas can carry.
-    pub fn total(&self) -> f64 {
+    pub(crate) fn total(&self) -> f64 {
         f64::from(self.replicas.get()) * self.per_replica
     }
 
     /// Demand by capacity; 0 without capacity.
-    pub fn utilisation(&self) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn utilisation(&self) -> f64 {
         let total = self.total();
         if total > 0.0 { self.demand / total } else { 0.0 }
     }

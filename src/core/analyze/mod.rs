@@ -1,19 +1,14 @@
 //! Analyzers: pure functions from observations to a finding, one file or folder each.
 
-#![allow(
-    missing_docs,
-    reason = "public for the tests of this package only: a doc says what a name and a type do not"
-)]
-
-pub mod finding;
-pub mod inferno;
+pub(crate) mod finding;
+pub(crate) mod inferno;
 pub(crate) mod input_rules;
-pub mod queueing;
-pub mod rate;
-pub mod saturation_percent;
-pub mod saturation_token;
-pub mod scale_from_zero;
-pub mod score;
-pub mod threshold;
-pub mod throughput;
-pub mod weighted;
+pub(crate) mod queueing;
+pub(crate) mod rate;
+pub(crate) mod saturation_percent;
+pub(crate) mod saturation_token;
+pub(crate) mod scale_from_zero;
+pub(crate) mod score;
+pub(crate) mod threshold;
+pub(crate) mod throughput;
+pub(crate) mod weighted;

@@ -11,7 +11,7 @@ use crate::quality::EnginePeaks;
 use crate::units::Cost;
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct PercentAnalysis {
+pub(crate) struct PercentAnalysis {
     pub total: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
@@ -26,7 +26,7 @@ pub struct PercentAnalysis {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct VariantPercent {
+pub(crate) struct VariantPercent {
     pub count: u32,
     /// Those below both thresholds.
     pub non_saturated: u32,
@@ -80,7 +80,7 @@ impl EnginePeaks<'_> {
     }
 }
 
-pub fn analyze<'o>(
+pub(crate) fn analyze<'o>(
     observations: impl IntoIterator<Item = &'o EnginePeaks<'o>>,
     policy: &SaturationPolicy,
 ) -> PercentAnalysis {
@@ -143,7 +143,7 @@ impl VariantSums {
 
 impl PercentAnalysis {
     /// The mean spare KV cache and queue from which on removing one replica is safe.
-    pub fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
+    pub(crate) fn spare_of_one_fewer(&self, policy: &SaturationPolicy) -> (f64, f64) {
         // Without one of n replicas the mean load K - s grows by n/(n - 1): K - (K - s)·n/(n - 1) ≥ trigger, solved for s.
         let part = 1.0 - 1.0 / f64::from(self.non_saturated.max(1));
         let least = |threshold: f64, trigger: f64| threshold - (threshold - trigger) * part;
@@ -154,7 +154,7 @@ impl PercentAnalysis {
     }
 
     /// Upstream's test for removing one observation, applied to `removed` at once.
-    pub fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
+    pub(crate) fn safe_without(&self, removed: u32, policy: &SaturationPolicy) -> bool {
         let spare = Spare { kv: self.avg_spare_kv, queue: self.avg_spare_queue };
         is_safe_without(self.non_saturated, removed, spare, policy)
     }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         /// Below saturation: a replica that crosses it is counted no more, and what it had weighs on nobody.
         #[test]

@@ -10,7 +10,7 @@ use crate::units::{Cost, Replicas};
 
 /// One variant of a model for which requests wait.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WakeCandidate {
+pub(crate) struct WakeCandidate {
     pub name: SmolStr,
     pub role: Role,
     /// `spec.replicas` of its target; 0 is asleep.
@@ -32,7 +32,7 @@ impl WakeCandidate {
 }
 
 /// The indices of the candidates to wake, ascending: for each role without replicas, the candidate whose replica costs least for its capacity.
-pub fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
+pub(crate) fn woken(candidates: &[WakeCandidate]) -> Vec<usize> {
     let roles: BTreeSet<Role> = candidates.iter().map(|candidate| candidate.role).collect();
     let mut woken: Vec<usize> = roles.into_iter().filter_map(|role| cheapest(candidates, role)).collect();
     woken.sort_unstable();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn the_choice_does_not_depend_on_the_order(

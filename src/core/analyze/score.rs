@@ -4,7 +4,7 @@ use crate::model::{Bounds, Steps};
 use crate::units::{Replicas, count};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scored {
+pub(crate) struct Scored {
     /// The score of each replica, in input order.
     pub scores: Vec<f64>,
     /// Their mean; `None` without replicas.
@@ -19,7 +19,7 @@ pub struct Scored {
 
 /// One step up or down, or none. Both comparisons are strict: a mean at a threshold changes nothing. The result is within `bounds`; without any
 /// score the number stays, even if it is outside them.
-pub fn step(scores: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
+pub(crate) fn step(scores: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -> Scored {
     let mean = (!scores.is_empty()).then(|| scores.iter().sum::<f64>() / f64::from(count(scores.len())));
     let more = bounds.clamp(Replicas::new(current.get().saturating_add(steps.more.get())));
     let fewer = bounds.clamp(current.saturating_sub(steps.fewer));
@@ -35,7 +35,7 @@ pub fn step(scores: Vec<f64>, current: Replicas, bounds: Bounds, steps: Steps) -
 }
 
 /// `queue` as a share of `limit`, 0 to 1; with a limit of 0 any queue is a full one.
-pub fn queue_share(queue: u32, limit: f64) -> f64 {
+pub(crate) fn queue_share(queue: u32, limit: f64) -> f64 {
     match (queue, limit > 0.0) {
         (0, _) => 0.0,
         (_, true) => (f64::from(queue) / limit).min(1.0),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn a_queue_counts_as_its_share_of_the_limit_whatever_is_counted(queue in 0_u32..50, limit in 0_u32..20, scores in 1_u32..100) {

@@ -7,7 +7,7 @@ use crate::units::Replicas;
 
 /// What one engine shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ThresholdObservation {
+pub(crate) struct ThresholdObservation {
     /// KV-cache usage, 0 to 1.
     pub kv: f64,
     /// Waiting requests.
@@ -16,7 +16,7 @@ pub struct ThresholdObservation {
 
 /// How replicas are scored, and when that moves the number.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ThresholdSettings {
+pub(crate) struct ThresholdSettings {
     pub steps: Steps,
     pub queue_limit: f64,
 }
@@ -29,11 +29,11 @@ impl Default for ThresholdSettings {
 }
 
 /// How loaded one engine is: 0 idle, 1 full.
-pub fn score(observation: ThresholdObservation, settings: &ThresholdSettings) -> f64 {
+pub(crate) fn score(observation: ThresholdObservation, settings: &ThresholdSettings) -> f64 {
     observation.kv.max(queue_share(observation.queue, settings.queue_limit))
 }
 
-pub fn analyze(
+pub(crate) fn analyze(
     replicas: &[ThresholdObservation],
     current: Replicas,
     bounds: Bounds,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn the_number_is_within_the_bounds_and_one_step_at_most(

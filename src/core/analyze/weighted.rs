@@ -18,7 +18,7 @@ const QUEUE_WEIGHT: f64 = 0.3;
 const DEGRADATION_WEIGHT: f64 = 0.2;
 
 /// Requests in a full queue: V1's queue threshold.
-pub const QUEUE_LIMIT: f64 = 5.0;
+pub(crate) const QUEUE_LIMIT: f64 = 5.0;
 
 const BEST_SPEED_WINDOW: Seconds = Seconds::whole(3600);
 
@@ -30,7 +30,7 @@ const SPEED_INTERVAL: Seconds = Seconds::whole(60);
 
 /// What one engine shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct WeightedObservation {
+pub(crate) struct WeightedObservation {
     /// KV-cache usage, 0 to 1.
     pub kv: f64,
     /// Waiting requests.
@@ -43,7 +43,7 @@ pub struct WeightedObservation {
 
 /// Tokens/s that one running request gets: the engine's generation `rate` divided by its `running` requests, or the inverse of the `latency`
 /// between two tokens if the rate is not measured. `None` while nothing runs or nothing is measured.
-pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
+pub(crate) fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
     match rate {
         Some(rate) if running >= 1.0 => Some(rate / running),
         None if running >= 1.0 && latency > 0.0 => Some(1.0 / latency),
@@ -52,7 +52,7 @@ pub fn speed(rate: Option<f64>, running: f64, latency: f64) -> Option<f64> {
 }
 
 /// How much slower it is than at its best, 0 to 1: 1 is no progress. 0 if there is no best speed.
-pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
+pub(crate) fn degradation(speed: Option<f64>, best: f64) -> f64 {
     match speed {
         Some(speed) if best > 0.0 => (1.0 - speed / best).clamp(0.0, 1.0),
         _ => 0.0,
@@ -60,13 +60,13 @@ pub fn degradation(speed: Option<f64>, best: f64) -> f64 {
 }
 
 /// How loaded one engine is: 0 idle, 1 full and without progress.
-pub fn score(observation: WeightedObservation, queue_limit: f64) -> f64 {
+pub(crate) fn score(observation: WeightedObservation, queue_limit: f64) -> f64 {
     KV_WEIGHT * observation.kv.clamp(0.0, 1.0)
         + QUEUE_WEIGHT * queue_share(observation.queue, queue_limit)
         + DEGRADATION_WEIGHT * degradation(observation.speed, observation.best)
 }
 
-pub fn analyze(
+pub(crate) fn analyze(
     replicas: &[WeightedObservation],
     current: Replicas,
     bounds: Bounds,
@@ -102,7 +102,7 @@ impl BestSpeeds {
 
 /// The key of engines that are compared with each other: the same accelerator and number of GPUs, and answers of about the same length (in V2's
 /// classes).
-pub fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
+pub(crate) fn hardware_key(accelerator: &str, gpus: u32, generated: f64) -> SmolStr {
     let bucket = match OutputLength::from_mean(generated) {
         OutputLength::Short => "short",
         OutputLength::Medium => "medium",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn a_score_is_between_0_and_1_and_grows_with_load_and_slowness(

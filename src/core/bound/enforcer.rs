@@ -7,7 +7,7 @@ use crate::units::{Cost, Replicas};
 
 /// One variant's number before and after.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Enforced {
+pub(crate) struct Enforced {
     /// The variant's name.
     pub name: SmolStr,
     /// Its number.
@@ -18,7 +18,7 @@ pub struct Enforced {
 
 /// What was done to the numbers of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Nothing.
     Unchanged,
     /// All of them are 0 now.
@@ -32,7 +32,7 @@ const UNSET_COST: f64 = crate::model::Variant::DEFAULT_COST;
 
 /// Sets all numbers to 0 if scaling to zero is `enabled` and the retention period had no `requests` (`None`: not known, so nothing changes). If it
 /// is not, the cheapest variant keeps a replica.
-pub fn enforce(decisions: &mut [Enforced], enabled: bool, requests: Option<f64>) -> Action {
+pub(crate) fn enforce(decisions: &mut [Enforced], enabled: bool, requests: Option<f64>) -> Action {
     if enabled {
         if requests.is_none_or(|requests| requests > 0.0) {
             return Action::Unchanged;

@@ -1,4 +1,4 @@
 //! What limits a number after every analyzer. Minimum and maximum are [`crate::model::Bounds`]; here is the rest.
 
-pub mod enforcer;
-pub mod stability;
+pub(crate) mod enforcer;
+pub(crate) mod stability;

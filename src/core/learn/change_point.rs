@@ -31,7 +31,7 @@ pub struct ArrivalCount {
 
 /// The current arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct ArrivalLevel {
+pub(crate) struct ArrivalLevel {
     pub(crate) rate: f64,
     /// Growth of the rate, requests/s per second; 0 without a trend.
     pub(crate) slope: f64,

@@ -88,7 +88,7 @@ pub(crate) struct Load {
 /// What is learned about one variant.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct VariantKnowledge {
+pub(crate) struct VariantKnowledge {
     /// The last reading of each engine. Not kept over a restart.
     #[serde(rename = "pods", skip_serializing_if = "NameMap::is_empty")]
     pub(crate) engines: NameMap<LastReading>,

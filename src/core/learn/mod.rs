@@ -19,17 +19,16 @@ mod tests;
 mod token_shape;
 mod window_extrema;
 
-pub use arrivals::{ArrivalBin, Arrivals};
-pub(crate) use change_point::current_level;
-pub use change_point::{ArrivalCount, ArrivalLevel};
+pub(crate) use change_point::{ArrivalLevel, current_level};
 pub(crate) use ingest::ingest;
-pub use knowledge::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
+pub(crate) use knowledge::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
 pub(crate) use rollback::Rollback;
-pub use start_up::ObservedStarts;
-pub(crate) use start_up::{LEAD, StartUpTimes, median_start, start_up_times};
-pub use step_time::StepTime;
+pub(crate) use start_up::{LEAD, ObservedStarts, StartUpTimes, median_start, start_up_times};
+pub(crate) use step_time::StepTime;
 #[cfg(test)]
 pub(crate) use {
+    arrivals::{ArrivalBin, Arrivals},
+    change_point::ArrivalCount,
     counter_snapshot::{Counters, Gauges, Growth},
     dispersion::Dispersion,
     step_time::{StepSample, StepTimeFit},

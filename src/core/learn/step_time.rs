@@ -33,7 +33,7 @@ const ROUNDS: u32 = 60;
 
 /// The terms of a step time, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepTime {
+pub(crate) struct StepTime {
     /// An empty step.
     pub(crate) base: f64,
     /// For each prompt token computed.

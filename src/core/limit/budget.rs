@@ -10,7 +10,7 @@ use crate::units::{Cost, Watts, to_f64};
 
 /// One limit, by the name that reports give it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
+pub(crate) struct Limit {
     /// Its name, for example `inventory`.
     pub name: SmolStr,
     /// The resource and how much there is of it.
@@ -24,7 +24,7 @@ pub struct Limit {
 
 /// A resource and how much there is of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Budget {
+pub(crate) enum Budget {
     /// The GPUs of the cluster, by accelerator.
     Inventory(BTreeMap<SmolStr, u32>),
     /// GPUs that may be used, by accelerator or by namespace and accelerator.
@@ -42,7 +42,7 @@ pub enum Budget {
 
 /// What one replica of a variant uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Footprint<'a> {
+pub(crate) struct Footprint<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// The accelerator's name, if it is known.
@@ -72,7 +72,7 @@ const CLUSTER: &str = "cluster";
 impl Limit {
     /// A limit whose whole budget is available to this decision.
     #[must_use]
-    pub fn new(name: impl Into<SmolStr>, budget: Budget) -> Self {
+    pub(crate) fn new(name: impl Into<SmolStr>, budget: Budget) -> Self {
         Self { name: name.into(), budget, elsewhere: BTreeMap::new(), open: false }
     }
 

@@ -9,13 +9,13 @@ use super::ledger::Ledger;
 use crate::units::truncated_i64;
 
 /// Free GPUs of an accelerator without a limit.
-pub const UNLIMITED: i64 = i64::MAX;
+pub(crate) const UNLIMITED: i64 = i64::MAX;
 /// Free GPUs of a namespace without a limit of its own.
 const NO_LIMIT: i64 = -1;
 
 /// Free GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FreeGpus {
+pub(crate) struct FreeGpus {
     /// By accelerator; [`UNLIMITED`] means no limit, and an accelerator that is not listed has none.
     pub cluster: BTreeMap<SmolStr, i64>,
     /// By namespace and accelerator; a listed namespace may use the listed accelerators only. -1 means no limit of its own.
@@ -25,7 +25,7 @@ pub struct FreeGpus {
 impl FreeGpus {
     /// What `limits` leave beside `usage`, replicas by their footprint.
     #[must_use]
-    pub fn new(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> Self {
+    pub(crate) fn new(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> Self {
         let ledger = Ledger::new(limits, usage.iter().copied());
         let namespaces: BTreeSet<&str> = usage.iter().map(|(footprint, _)| footprint.namespace).collect();
         let mut free = Self::default();

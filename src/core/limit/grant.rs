@@ -14,7 +14,7 @@ use crate::units::{Cost, Replicas, Watts};
 
 /// A proposed number of replicas.
 #[derive(Debug, Clone, PartialEq)]
-pub struct GrantRequest {
+pub(crate) struct GrantRequest {
     /// The variant.
     pub id: VariantId,
     /// Replicas it has.
@@ -39,7 +39,7 @@ pub struct GrantRequest {
 
 /// What limits leave of a proposed number.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grant {
+pub(crate) struct Grant {
     /// The variant.
     pub id: VariantId,
     /// Replicas that were proposed, within the bounds.
@@ -57,7 +57,7 @@ pub struct Grant {
 impl GrantRequest {
     /// What a replica of it uses.
     #[must_use]
-    pub fn footprint(&self) -> Footprint<'_> {
+    pub(crate) fn footprint(&self) -> Footprint<'_> {
         Footprint {
             namespace: &self.id.namespace,
             accelerator: self.accelerator.as_deref(),
@@ -83,7 +83,7 @@ impl GrantRequest {
 /// What `limits` leave of `requests`, in the same order. Minima are served first, then the rest by priority, spare capacity, cost
 /// and name, whatever the order of `requests` is. Only additions are held back.
 #[must_use]
-pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
+pub(crate) fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
     let usage = requests.iter().map(|request| (request.footprint(), i64::from(request.current.get())));
     let mut ledger = Ledger::new(limits, usage);
     let mut grants: Vec<Grant> = requests.iter().map(GrantRequest::unlimited).collect();

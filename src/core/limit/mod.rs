@@ -13,10 +13,10 @@ mod quota;
 mod tests;
 
 pub(crate) use budget::only_accelerator;
-pub use budget::{Budget, Footprint, Limit};
-pub use free_gpus::{FreeGpus, UNLIMITED};
-pub use grant::{Grant, GrantRequest, grant};
+pub(crate) use budget::{Budget, Footprint, Limit};
+pub(crate) use free_gpus::{FreeGpus, UNLIMITED};
+pub(crate) use grant::{Grant, GrantRequest, grant};
 pub(crate) use inventory::{Inventory, KnownGpus, inventory};
-pub use ledger::Binding;
+pub(crate) use ledger::Binding;
 pub(crate) use ledger::Ledger;
-pub use quota::Quota;
+pub(crate) use quota::Quota;

@@ -16,14 +16,14 @@ use crate::units::{count, to_f64};
 
 /// The plans of all models, and how capacity was shared among them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SharedPlans {
+pub(crate) struct SharedPlans {
     pub plans: Vec<Plan>,
     pub rounds: Vec<SharingRound>,
 }
 
 /// One round: the most starved model may fill `target`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SharingRound {
+pub(crate) struct SharingRound {
     pub id: GroupId,
     /// Its remaining weight: GPUs times priority and score; in upstream's arithmetic a need in the findings' units instead of GPUs.
     pub remaining: f64,
@@ -43,7 +43,7 @@ struct Model<'a> {
 }
 
 /// One plan for each request. Without limits there is nothing to share, and each model is planned alone.
-pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale) -> SharedPlans {
+pub(crate) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale) -> SharedPlans {
     if limits.is_empty() {
         let plans = requests.iter().map(cost_aware::optimize).collect();
         return SharedPlans { plans, rounds: Vec::new() };

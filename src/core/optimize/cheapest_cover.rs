@@ -6,7 +6,7 @@
 use crate::units::{to_f64, truncated_i64};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// What a replica costs, at least 0.
     pub cost: f64,
     /// The capacity of a replica, one number for each need, at least 0.
@@ -16,7 +16,7 @@ pub struct Choice {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cover {
+pub(crate) struct Cover {
     /// Replicas, one number for each choice.
     pub counts: Vec<i64>,
     pub cost: f64,
@@ -49,7 +49,7 @@ struct Search<'a> {
 ///
 /// After 5,000 trials the best cover so far is the answer. It is at least as good as the greedy one, which for one need without
 /// maxima costs at most one replica of the first choice more than the optimum, if choices are in the order of cost by capacity.
-pub fn cheapest_cover(needs: &[f64], choices: &[Choice]) -> Option<Cover> {
+pub(crate) fn cheapest_cover(needs: &[f64], choices: &[Choice]) -> Option<Cover> {
     let open: Vec<usize> = (0..choices.len()).filter(|index| choices[*index].max > 0).collect();
     let mut rates = vec![vec![f64::INFINITY; needs.len()]];
     for choice in open.iter().rev().map(|index| &choices[*index]) {

@@ -12,7 +12,7 @@ use crate::model::Role;
 use crate::units::to_f64;
 
 /// The plan of one request. It depends on no other one.
-pub fn optimize(request: &Request) -> Plan {
+pub(crate) fn optimize(request: &Request) -> Plan {
     let mut builder = PlanBuilder::new(request);
     let votes = Votes::attribute(&mut builder);
     if votes.has_need() {

@@ -9,7 +9,7 @@ use crate::model::{Bounds, GroupId, Role};
 use crate::units::{Cost, Replicas, Watts};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request {
+pub(crate) struct Request {
     pub id: GroupId,
     pub priority: f64,
     pub candidates: Vec<Candidate>,
@@ -18,7 +18,7 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     /// The variant's name, unique in its namespace.
     pub name: SmolStr,
     pub role: Role,
@@ -33,7 +33,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    pub fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
+    pub(crate) fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
         Footprint {
             namespace,
             accelerator: self.accelerator.as_deref(),
@@ -56,14 +56,14 @@ impl Candidate {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub(crate) struct Plan {
     pub id: GroupId,
     pub targets: Vec<VariantTarget>,
     pub steps: Vec<OptimizerStep>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct VariantTarget {
+pub(crate) struct VariantTarget {
     pub name: SmolStr,
     pub current: Replicas,
     pub target: Replicas,

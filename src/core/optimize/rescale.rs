@@ -13,7 +13,7 @@ use crate::model::Role;
 use crate::units::{Replicas, to_f64};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Rescale {
+pub(crate) struct Rescale {
     /// Among models of namespaces without a quota of their own.
     pub cluster: bool,
     /// Within these namespaces, for those that have one.

@@ -8,7 +8,7 @@ use super::plan_builder::quantity;
 use crate::units::{to_f64, truncated_i64};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Share {
+pub(crate) struct Share {
     /// Its name; ties go to the lower one.
     pub id: SmolStr,
     /// Its priority. Its weight is the priority times the demand.
@@ -22,7 +22,7 @@ pub struct Share {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filled {
+pub(crate) struct Filled {
     pub targets: BTreeMap<SmolStr, i64>,
     /// The floors alone exceed the budget.
     pub is_over_budget: bool,
@@ -37,7 +37,7 @@ struct Fraction<K> {
 const ROUNDING: f64 = 1e-9;
 
 /// Gives each share its floor, and divides the rest of `budget` by weight. What a model cannot use is divided among the others again.
-pub fn water_fill(shares: &[Share], budget: i64) -> Filled {
+pub(crate) fn water_fill(shares: &[Share], budget: i64) -> Filled {
     let mut targets: BTreeMap<SmolStr, i64> =
         shares.iter().map(|share| (share.id.clone(), share.floor)).collect();
     let floors = shares.iter().map(|share| share.floor).fold(0, i64::saturating_add);
@@ -96,7 +96,7 @@ fn apportion<K: Ord + Clone>(targets: &mut BTreeMap<K, i64>, fractions: &[Fracti
 }
 
 /// GPUs that carry `demand` with replicas of `per_replica` capacity and `gpus` GPUs each; 0 if the capacity is unknown.
-pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
+pub(crate) fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
     if per_replica > 0.0 {
         truncated_i64((demand / per_replica).ceil()).max(0).saturating_mul(gpus)
     } else {
@@ -106,7 +106,7 @@ pub fn demand_gpus(demand: f64, per_replica: f64, gpus: i64) -> i64 {
 
 /// Divides `total` GPUs among `roles`: each gets its floor, and the rest is divided by `weights`, or by `fallback` if these are all 0, or else goes to
 /// the first role. The numbers are whole, and sum to `total`, or to the floors if those are more.
-pub fn split<R: Ord + Clone>(
+pub(crate) fn split<R: Ord + Clone>(
     total: i64,
     roles: &[R],
     weights: &BTreeMap<R, i64>,

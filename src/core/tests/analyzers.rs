@@ -1,7 +1,7 @@
 //! Every analyzer's number passes the same stages: coverage, limits, stability and bounds, and a report that says why.
 
-use crate::support::prelude::*;
-use crate::support::steady::{SCRAPE, scrapes};
+use crate::tests::support::prelude::*;
+use crate::tests::support::steady::{SCRAPE, scrapes};
 use wva_core::model::StepLimit;
 use wva_core::report::{Direction, Stage, Step};
 

@@ -1,7 +1,7 @@
 //! The checker's rule that the load fits into the remaining replicas, applied to decisions written by hand: `decide` holds such
 //! a removal before the checker sees it.
 
-use crate::support::prelude::*;
+use crate::tests::support::prelude::*;
 use wva_core::check::check;
 
 /// A variant whose Ready pods all show the same values.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::prelude::*;
+use crate::tests::support::prelude::*;
 use wva_core::optimize::{Choice, cheapest_cover};
 
 /// Variants of one model.

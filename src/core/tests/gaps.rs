@@ -1,7 +1,7 @@
 //! What an analyzer does not know about its pods is reported with its cause, and a fallback decides about additions meanwhile.
 
-use crate::support::prelude::*;
-use crate::support::steady::scrapes;
+use crate::tests::support::prelude::*;
+use crate::tests::support::steady::scrapes;
 use wva_core::check;
 use wva_core::decision::{GapCause, SignalGap};
 use wva_core::quality::{RemainingCapacity, Shortfall, mark_sleepers};

@@ -1,9 +1,9 @@
 //! The two guards above every analyzer, for any snapshot, memory and policy: a saturated fleet is not shrunk but grows, and
 //! the running requests fit into what a removal leaves.
 
-use crate::support::cases;
-use crate::support::prelude::*;
-use crate::support::strategies::{NOW, anyones_policy, memory, snapshot};
+use crate::tests::support::cases;
+use crate::tests::support::prelude::*;
+use crate::tests::support::strategies::{NOW, anyones_policy, memory, snapshot};
 use proptest::prelude::*;
 use wva_core::report::Relief;
 

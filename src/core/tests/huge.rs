@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::closed_form_fleet::{ClosedFormFleet, Workload};
-use crate::support::prelude::*;
-use crate::support::scenarios;
+use crate::tests::support::closed_form_fleet::{ClosedFormFleet, Workload};
+use crate::tests::support::prelude::*;
+use crate::tests::support::scenarios;
 
 /// The largest `spec.minReplicas` and `spec.replicas` that Kubernetes accepts.
 const LARGEST: Replicas = Replicas::new(2_147_483_647);

@@ -1,7 +1,7 @@
 //! A limit on GPUs where it is not known how many there are.
 
-use crate::support::prelude::*;
-use crate::support::scenarios::{Scenario, scenario};
+use crate::tests::support::prelude::*;
+use crate::tests::support::scenarios::{Scenario, scenario};
 use wva_core::name_map::NameMap;
 use wva_core::report::LimitGap;
 

@@ -1,7 +1,7 @@
-//! Tests of the core's public interface, as one program, so that their shared parts are compiled once.
+//! Tests of the core as a whole.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests may fail like tests")]
 
-mod support;
+pub(crate) mod support;
 
 mod analyzers;
 mod check;

@@ -1,6 +1,6 @@
 //! Pods that fail readiness, or never become ready, while more is needed.
 
-use crate::support::prelude::*;
+use crate::tests::support::prelude::*;
 use wva_core::learn::ObservedStarts;
 
 /// `world` with one pod more, that has not served so far.

@@ -1,8 +1,8 @@
 //! Properties that hold for any snapshot, memory and policy.
 
-use crate::support::cases;
-use crate::support::prelude::*;
-use crate::support::strategies::{
+use crate::tests::support::cases;
+use crate::tests::support::prelude::*;
+use crate::tests::support::strategies::{
     NOW, any_policy, anyones_policy, group, later, memory, policy, remembered_later, snapshot,
 };
 use proptest::prelude::*;

@@ -1,7 +1,7 @@
 //! What holds for every queue, every filter and every split of accelerators.
 
-use crate::support::cases;
-use crate::support::prelude::*;
+use crate::tests::support::cases;
+use crate::tests::support::prelude::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smol_str::{ToSmolStr, format_smolstr};
@@ -14,7 +14,7 @@ use wva_core::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use wva_core::analyze::queueing::{LatencyObservation, QueueingSettings, VariantLoad};
 use wva_core::arithmetic::analyze_queueing as analyze;
 use wva_core::units::Requests;
-use wva_core::upstream::inferno::{BestEffort, solve};
+use wva_core::upstream::greedy::{BestEffort, solve};
 
 fn service() -> impl Strategy<Value = Service> {
     let parameters = (0.5..50.0_f32, 0.001..0.2_f32, 0.000_01..0.01_f32);

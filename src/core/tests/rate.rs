@@ -1,8 +1,8 @@
 //! The rate policy over time: what it must do, and what it never does, whatever the load.
 
-use crate::support::closed_form_fleet::{ClosedFormFleet, SCRAPE, Workload};
-use crate::support::fixture::TestHpa;
-use crate::support::prelude::*;
+use crate::tests::support::closed_form_fleet::{ClosedFormFleet, SCRAPE, Workload};
+use crate::tests::support::fixture::TestHpa;
+use crate::tests::support::prelude::*;
 use proptest::prelude::*;
 use wva_core::analyze::rate;
 use wva_core::hpa::{Behavior, Rules, past_tolerance};

@@ -1,7 +1,7 @@
 //! Defects that were found once, each named by what the product promises instead.
 
-use crate::support::fixture::TestHpa;
-use crate::support::prelude::*;
+use crate::tests::support::fixture::TestHpa;
+use crate::tests::support::prelude::*;
 use wva_core::check;
 use wva_core::hpa::Behavior;
 

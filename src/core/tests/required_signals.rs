@@ -1,6 +1,6 @@
 //! A source may leave out the signals that no decision reads: the list of those that are required is complete.
 
-use crate::support::prelude::*;
+use crate::tests::support::prelude::*;
 use wva_core::required_signals;
 
 /// Changes the signals of every engine and scheduler.

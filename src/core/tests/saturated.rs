@@ -1,6 +1,6 @@
 //! Regressions in which a saturated fleet was frozen or shrunk, each named by what the product promises instead.
 
-use crate::support::prelude::*;
+use crate::tests::support::prelude::*;
 use wva_core::report::Relief;
 
 /// 50 requests wait in every pod, and the KV cache is full.

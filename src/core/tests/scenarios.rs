@@ -5,8 +5,8 @@ use std::iter::successors;
 use smol_str::ToSmolStr;
 use wva_core::report::{Stage, Step};
 
-use crate::support::prelude::*;
-use crate::support::scenarios::{Expected, Scenario, all};
+use crate::tests::support::prelude::*;
+use crate::tests::support::scenarios::{Expected, Scenario, all};
 
 /// Some variant gets a number for this reason.
 fn says(scenario: &Scenario, reason: Reason) -> bool {

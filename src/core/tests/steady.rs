@@ -4,8 +4,8 @@
 //! - A pod whose exporter is dead counts for a removal as loaded like the busiest that is measured, and blocks no fleet for ever.
 //! - What was learned long ago, or nobody knows when, may raise a number and not lower it, until it is learned anew.
 
-use crate::support::prelude::*;
-use crate::support::steady::{IDLE, Steady};
+use crate::tests::support::prelude::*;
+use crate::tests::support::steady::{IDLE, Steady};
 use wva_core::analyze::queueing::learn::Parameters;
 use wva_core::analyze::weighted::hardware_key;
 

@@ -1,7 +1,7 @@
 //! A variant through time: cycles, reads, an HPA that follows, scaling to and from zero.
 
-use crate::support::fixture::TestHpa;
-use crate::support::prelude::*;
+use crate::tests::support::fixture::TestHpa;
+use crate::tests::support::prelude::*;
 use wva_core::check;
 use wva_core::hpa::Behavior;
 

@@ -1,7 +1,7 @@
 //! Pods that no node has room for, and the analyzers of capacity.
 
-use crate::support::prelude::*;
-use crate::support::scenarios::{Scenario, scenario};
+use crate::tests::support::prelude::*;
+use crate::tests::support::scenarios::{Scenario, scenario};
 
 /// A cheap variant with one pod that serves and three without a node, a dear one with a pod that serves, and more needed: as
 /// V2, the analyzer of throughput and the queueing model see it.

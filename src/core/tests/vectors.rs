@@ -1,6 +1,6 @@
 //! The product's arithmetic agrees with upstream's and with Kubernetes' to the digit.
 
-use crate::support::vectors;
+use crate::tests::support::vectors;
 
 const FILE: &str = include_str!("vectors.json");
 

@@ -29,7 +29,7 @@ struct Model<'a> {
 }
 
 /// One plan for each request. Without limits each model is planned alone; in June's tree there are then no free GPUs.
-pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
+pub(crate) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
     if limits.is_empty() && tree == Tree::August {
         let plans = requests.iter().map(|request| cost_aware::optimize(request, tree)).collect();
         return SharedPlans { plans, rounds: Vec::new() };
@@ -39,7 +39,7 @@ pub fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree:
 }
 
 /// One plan for each request, with these `free` GPUs.
-pub fn share_free_gpus(
+pub(crate) fn share_free_gpus(
     requests: &[Request],
     mut free: FreeGpus,
     rescale: &Rescale,

@@ -11,7 +11,7 @@ use crate::optimize::votes::{ByRole, Votes};
 use crate::optimize::{OptimizerStep, Plan, Request};
 use crate::units::{to_f64, truncated_i64};
 
-pub fn optimize(request: &Request, tree: Tree) -> Plan {
+pub(crate) fn optimize(request: &Request, tree: Tree) -> Plan {
     let mut builder = PlanBuilder::with_ties_as_given(request);
     let mut votes = votes(&mut builder);
     if votes.has_need() {

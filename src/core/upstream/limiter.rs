@@ -11,7 +11,7 @@ use crate::limit::{
 use crate::units::Replicas;
 
 /// Free GPUs by accelerator.
-pub type Pools = BTreeMap<SmolStr, i64>;
+pub(crate) type Pools = BTreeMap<SmolStr, i64>;
 
 /// Defect: GPUs that others use count as free, and accelerators that are not listed count as not there.
 pub(crate) fn inventory(known: KnownGpus<'_>) -> Inventory<'_> {
@@ -20,7 +20,7 @@ pub(crate) fn inventory(known: KnownGpus<'_>) -> Inventory<'_> {
 
 /// What `limits` leave of `requests`. Upstream's pools (inventory, quota of the cluster) come first; the other limits, which upstream does not have,
 /// apply to what the pools grant.
-pub fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
+pub(crate) fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
     let (pools, others): (Vec<Limit>, Vec<Limit>) = limits.iter().cloned().partition(is_pool);
     if pools.is_empty() {
         return crate::limit::grant(requests, limits);
@@ -53,7 +53,7 @@ pub(crate) fn is_pool(limit: &Limit) -> bool {
 }
 
 /// What `limits` leave beside `usage`. Defect: a quota switches the inventory off.
-pub fn free_gpus(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> FreeGpus {
+pub(crate) fn free_gpus(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> FreeGpus {
     let has_quota = limits.iter().any(|limit| matches!(limit.budget, Budget::Quota(_)));
     let counts = |limit: &&Limit| !(has_quota && matches!(limit.budget, Budget::Inventory(_)));
     let limits: Vec<Limit> = limits.iter().filter(counts).cloned().collect();
@@ -62,7 +62,7 @@ pub fn free_gpus(limits: &[Limit], usage: &[(Footprint<'_>, i64)]) -> FreeGpus {
 
 /// Grants by spare capacity and cost, ties in the given order. `pools` are the free GPUs, before and after. Defect: GPUs that are too few for a whole
 /// replica are lost for all.
-pub fn grant_by_spare(requests: &[GrantRequest], pools: &mut Pools) -> Vec<Grant> {
+pub(crate) fn grant_by_spare(requests: &[GrantRequest], pools: &mut Pools) -> Vec<Grant> {
     let mut grants: Vec<Grant> = requests.iter().map(GrantRequest::unlimited).collect();
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by(|left, right| {

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use crate::analyze::finding::{Finding, Totals, VariantCapacity};
 use crate::analyze::queueing::capacity::{self, VariantSizing, arrivals, weighted_means};
 use crate::analyze::queueing::learn::{Parameters, parameters};
-use crate::analyze::queueing::model::{Limits, Model, RequestLengths, Service, Unsolvable};
+#[cfg(test)]
+use crate::analyze::queueing::model::{Limits, Model, Unsolvable};
+use crate::analyze::queueing::model::{RequestLengths, Service};
 use crate::analyze::queueing::sizing::{Means, Targets};
 use crate::analyze::queueing::tuner::{Environment, Filter, Start, guess};
 use crate::analyze::queueing::{
@@ -18,7 +20,7 @@ use crate::analyze::queueing::{
 use crate::model::Analyzer;
 use crate::units::{Cost, Replicas};
 
-pub fn analyze(
+pub(crate) fn analyze(
     loads: &[VariantLoad],
     known: &LearnedParameters,
     settings: &QueueingSettings,
@@ -53,7 +55,7 @@ fn capacity_of(load: &VariantLoad, size: VariantSizing) -> VariantCapacity {
 }
 
 /// The parameters after the observations of one cycle. Without any, or if no filter can be built, they stay.
-pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
+pub(crate) fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     let learned = now.first().and_then(|first| {
         let mut filter = Filter::new(&start(stored, first), first).ok()?;
         let mut nis = None;
@@ -77,7 +79,8 @@ fn start(stored: Option<&Parameters>, first: &Environment) -> Start {
 
 /// A model of one replica. Defect: its own test (1 − p₀ of the solution before, 1 at first, against K) rejects a model with room for a
 /// single request.
-pub fn model(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Model, Unsolvable> {
+#[cfg(test)]
+pub(crate) fn model(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Model, Unsolvable> {
     let is_single = limits.batch.saturating_add(limits.queue) == 1;
     if is_single && lengths.output >= 1.0 {
         return Err(Unsolvable::SingleState);
@@ -86,7 +89,7 @@ pub fn model(service: Service, lengths: RequestLengths, limits: Limits) -> Resul
 }
 
 /// The capacity of `load`'s variant; unknown without arrivals.
-pub fn size(
+pub(crate) fn size(
     load: &VariantLoad,
     service: Option<Service>,
     lengths: Option<RequestLengths>,
@@ -99,25 +102,26 @@ pub fn size(
 }
 
 /// Means weighted by arrivals; `None` without any.
-pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
+pub(crate) fn means(observations: &[LatencyObservation]) -> Option<Means> {
     weighted_means(observations.iter().map(|observation| (observation, observation.rate())))
 }
 
 /// The replicas that the demand needs, at least 1; `None` without a capacity.
-pub fn desired(size: &VariantSizing) -> Option<Replicas> {
+pub(crate) fn desired(size: &VariantSizing) -> Option<Replicas> {
     let desired = Replicas::ceil(size.demand / size.per_replica).max(Replicas::ONE);
     (size.per_replica > 0.0).then_some(desired)
 }
 
-pub fn desired_capacity(size: &VariantSizing) -> f64 {
+pub(crate) fn desired_capacity(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| f64::from(desired.get()) * size.per_replica)
 }
 
-pub fn desired_utilisation(size: &VariantSizing) -> f64 {
+#[cfg(test)]
+pub(crate) fn desired_utilisation(size: &VariantSizing) -> f64 {
     desired(size).map_or(0.0, |desired| size.demand / f64::from(desired.get()) / size.per_replica)
 }
 
-pub fn totals(sizes: &[VariantSizing]) -> Totals {
+pub(crate) fn totals(sizes: &[VariantSizing]) -> Totals {
     let supply = sizes.iter().fold(0.0, |sum, size| sum + desired_capacity(size));
     let demand = sizes.iter().fold(0.0, |sum, size| sum + size.demand);
     let required = (demand - supply).max(0.0);

@@ -9,7 +9,7 @@ use crate::units::{Replicas, Requests, count, truncated_u32};
 
 /// One autoscaler, and the pool that it scales. Upstream counts every replica as one GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PoolEntry {
+pub(crate) struct PoolEntry {
     /// Requests that the scheduler holds for the pool.
     pub queue: Requests,
     /// The autoscaler's minimum; 0 counts as 1.
@@ -18,7 +18,7 @@ pub struct PoolEntry {
 
 /// The maximum of each of `entries`, in their order, or `None` if there is nothing to divide: a quota of 0, or one below the sum of the
 /// minima. Defect: June's tree ignores the minima, and may exceed the quota.
-pub fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Replicas>> {
+pub(crate) fn rebalance(quota: u32, entries: &[PoolEntry], tree: Tree) -> Option<Vec<Replicas>> {
     let weights = weights(entries);
     match tree {
         Tree::June => (quota > 0).then(|| divide_by_weight(quota, &weights)),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn every_entry_has_its_minimum_and_nothing_of_the_quota_is_left(

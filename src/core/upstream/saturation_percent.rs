@@ -11,7 +11,7 @@ use crate::model::Bounds;
 use crate::units::{Cost, Replicas};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepCandidate {
+pub(crate) struct StepCandidate {
     pub name: SmolStr,
     /// Cost units an hour of a replica; 0 is taken literally.
     pub cost: Cost,
@@ -46,7 +46,7 @@ impl StepCandidate {
 }
 
 /// Upstream's targets. Defects: they are not clamped in a transition, and a step of a variant at its maximum is lost.
-pub fn targets(
+pub(crate) fn targets(
     tree: Tree,
     scale_up: bool,
     scale_down_safe: bool,

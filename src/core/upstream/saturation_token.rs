@@ -22,7 +22,7 @@ use crate::units::{Tokens, count, to_f64};
 
 /// Analyzes one model, and learns from what its engines show.
 #[must_use]
-pub fn analyze<'a>(
+pub(crate) fn analyze<'a>(
     input: &TokenInput<'a>,
     knowledge: &mut Knowledge,
     policy: &TokenPolicy,
@@ -66,7 +66,7 @@ fn read_arguments(knowledge: &mut Knowledge, variant: &TokenVariant<'_>, tree: T
 }
 
 /// Tokens in the KV cache if an argument sets them, else 0. June's tree does not know SGLang.
-pub fn kv_tokens(parameters: &EngineParameters, tree: Tree) -> Tokens {
+pub(crate) fn kv_tokens(parameters: &EngineParameters, tree: Tree) -> Tokens {
     match tree {
         Tree::June if parameters.blocks_override <= 0 => Tokens::ZERO,
         Tree::June | Tree::August => parameters.kv_tokens(),

@@ -14,7 +14,7 @@ use crate::analyze::throughput::{
 
 /// Analyzes one model, and learns from what its engines show.
 #[must_use]
-pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
+pub(crate) fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
     memory.forget(input.now);
     // The reference follows the requests.
     let observe = |calibration: &mut Calibration, now, healthy: &[&ThroughputObservation]| {

@@ -9,7 +9,7 @@ use crate::units::Replicas;
 
 /// Replicas of one server on one accelerator, and what they do. Times in ms.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Allocation {
+pub(crate) struct Allocation {
     /// The accelerator's name; empty for the allocation of nothing.
     pub accelerator: SmolStr,
     pub replicas: Replicas,
@@ -30,7 +30,7 @@ pub struct Allocation {
 
 /// A possible allocation of a server, and the accelerators that it uses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AllocationChoice {
+pub(crate) struct AllocationChoice {
     pub allocation: Allocation,
     /// The type of accelerator that it counts against; `None` if the accelerator is unknown or none.
     pub kind: Option<SmolStr>,
@@ -39,7 +39,7 @@ pub struct AllocationChoice {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct AllocationRequest {
+pub(crate) struct AllocationRequest {
     pub server: SmolStr,
     /// Its class's priority, 1 the highest.
     pub priority: u32,
@@ -61,7 +61,7 @@ impl AllocationRequest {
 const SWITCHING_COST: f32 = 0.1;
 
 /// The value of a change from `from` to `to`: the smaller, the better.
-pub fn penalty(from: &Current, to: &Allocation) -> f32 {
+pub(crate) fn penalty(from: &Current, to: &Allocation) -> f32 {
     let more = to.cost - from.cost;
     if from.accelerator != to.accelerator {
         SWITCHING_COST * (from.cost + to.cost) + more
@@ -73,7 +73,7 @@ pub fn penalty(from: &Current, to: &Allocation) -> f32 {
 }
 
 /// The replicas that `server` needs on `accelerator`; `None` if it cannot reach `targets` there, or if its data is out of range.
-pub fn allocate(
+pub(crate) fn allocate(
     server: &Server,
     accelerator: &Accelerator,
     performance: &PerformanceProfile,

@@ -10,7 +10,7 @@ use crate::units::{OutOfRange, Replicas};
 
 /// A unit of accelerators that is allocated as a whole.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Accelerator {
+pub(crate) struct Accelerator {
     pub name: SmolStr,
     /// The type that counts if the supply is limited.
     pub kind: SmolStr,
@@ -22,7 +22,7 @@ pub struct Accelerator {
 
 /// How one accelerator serves one model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PerformanceProfile {
+pub(crate) struct PerformanceProfile {
     pub model: SmolStr,
     pub accelerator: SmolStr,
     /// Accelerators a replica takes; 0 is 1.
@@ -36,14 +36,14 @@ pub struct PerformanceProfile {
 
 impl PerformanceProfile {
     /// Accelerators a replica takes.
-    pub fn units(&self) -> u32 {
+    pub(crate) fn units(&self) -> u32 {
         self.units.max(1)
     }
 }
 
 /// The targets of a class of users.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ServiceLevel {
+pub(crate) struct ServiceLevel {
     name: SmolStr,
     priority: u32,
     targets: Vec<(SmolStr, Targets)>,
@@ -52,7 +52,11 @@ pub struct ServiceLevel {
 impl ServiceLevel {
     /// A class by name and priority, 1 the highest and 100 the lowest, with the targets of each model. Fails for a target that is
     /// negative or not finite.
-    pub fn new(name: &str, priority: i64, targets: Vec<(SmolStr, Targets)>) -> Result<Self, OutOfRange> {
+    pub(crate) fn new(
+        name: &str,
+        priority: i64,
+        targets: Vec<(SmolStr, Targets)>,
+    ) -> Result<Self, OutOfRange> {
         for (_, target) in &targets {
             target.validated()?;
         }
@@ -65,12 +69,12 @@ impl ServiceLevel {
         })
     }
 
-    pub const fn name(&self) -> &SmolStr {
+    pub(crate) const fn name(&self) -> &SmolStr {
         &self.name
     }
 
     /// 1, the highest, to 100.
-    pub const fn priority(&self) -> u32 {
+    pub(crate) const fn priority(&self) -> u32 {
         self.priority
     }
 
@@ -88,7 +92,7 @@ fn name_or_default(name: &str) -> &str {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ServerLoad {
+pub(crate) struct ServerLoad {
     /// Requests a minute.
     pub arrival: f32,
     pub input: u32,
@@ -97,7 +101,7 @@ pub struct ServerLoad {
 
 /// A model served for a class of users: in this product a variant.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub(crate) struct Server {
     pub name: SmolStr,
     /// Its class; empty is the unnamed one.
     pub class: SmolStr,
@@ -112,7 +116,7 @@ pub struct Server {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Current {
+pub(crate) struct Current {
     /// Its accelerator; empty is none.
     pub accelerator: SmolStr,
     pub replicas: Replicas,

@@ -2,8 +2,8 @@
 //! Upstream removed it; here it is an analyzer of its own. Derived from WVA until v0.5, `pkg/core` and `pkg/solver`.
 //! `docs/decisions/inferno.md` explains it on one page.
 
-pub mod allocation;
-pub mod data;
+pub(crate) mod allocation;
+pub(crate) mod data;
 #[cfg(test)]
 mod tests;
 
@@ -17,7 +17,7 @@ use crate::model::ServiceClass;
 use crate::units::Replicas;
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct System {
+pub(crate) struct System {
     /// Accelerators; of equal values the first wins.
     pub accelerators: Vec<Accelerator>,
     /// By model and accelerator.
@@ -29,7 +29,7 @@ pub struct System {
 
 /// What the solver proposes for a variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerProposal {
+pub(crate) enum ServerProposal {
     Replicas(Replicas),
     /// Its present number, because no number of replicas would be the solver's answer.
     Hold,
@@ -37,7 +37,7 @@ pub enum ServerProposal {
 
 impl System {
     /// The allocations from which a server can choose, in the order of the accelerators.
-    pub fn choices(&self, server: &Server) -> Vec<AllocationChoice> {
+    pub(crate) fn choices(&self, server: &Server) -> Vec<AllocationChoice> {
         let targets = self.class(server).and_then(|class| class.targets(&server.model));
         let current = server.current.as_ref().map(|current| current.accelerator.as_str());
         let kept = current.filter(|name| server.keep_accelerator && !name.is_empty());
@@ -59,7 +59,7 @@ impl System {
         self.classes.iter().find(|class| class.is_named(&server.class))
     }
 
-    pub fn requests(&self) -> Vec<AllocationRequest> {
+    pub(crate) fn requests(&self) -> Vec<AllocationRequest> {
         let request = |server: &Server| AllocationRequest {
             server: server.name.clone(),
             priority: self.class(server).map_or(ServiceClass::LOWEST, ServiceLevel::priority),
@@ -70,13 +70,13 @@ impl System {
 
     /// The allocation of each server that has a choice, by name: the one of the smallest value, the first of equal ones. Limits are applied
     /// later, as for all analyzers.
-    pub fn solve(&self) -> BTreeMap<SmolStr, Allocation> {
+    pub(crate) fn solve(&self) -> BTreeMap<SmolStr, Allocation> {
         self.requests().into_iter().filter_map(AllocationRequest::into_cheapest).collect()
     }
 
     /// The proposal for each variant, by name, from the allocations of [`System::solve`]. A variant cannot leave its accelerator, and it is not
     /// stopped only because there is no allocation for it.
-    pub fn proposals(
+    pub(crate) fn proposals(
         &self,
         allocations: &BTreeMap<SmolStr, Allocation>,
     ) -> BTreeMap<SmolStr, ServerProposal> {

@@ -6,7 +6,8 @@ use super::data::{Current, ServerLoad};
 use super::*;
 use crate::analyze::queueing::model::Service;
 use crate::analyze::queueing::sizing::Targets;
-use crate::upstream::inferno::{self as upstream, BestEffort, GreedySolution};
+use crate::upstream::greedy::{self, BestEffort, GreedySolution};
+use crate::upstream::inferno as upstream;
 
 fn accelerator(name: &str, cost: f32) -> Accelerator {
     Accelerator { name: name.into(), kind: name.into(), multiplicity: 1, cost }
@@ -70,7 +71,7 @@ fn granted(
     delayed: bool,
 ) -> GreedySolution {
     let available = accelerators.iter().map(|(name, count)| (SmolStr::new_static(name), *count)).collect();
-    upstream::solve(requests, &available, policy, delayed)
+    greedy::solve(requests, &available, policy, delayed)
 }
 
 /// "server replicas accelerator" for each server that got something, and what is left of each type.

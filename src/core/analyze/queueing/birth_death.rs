@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(crate::cases::quick())]
+        #![proptest_config(crate::tests::support::cases::quick())]
 
         #[test]
         fn the_probabilities_sum_to_one_and_the_short_way_finds_the_long_ways_bits(

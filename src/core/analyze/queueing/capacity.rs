@@ -6,7 +6,7 @@ use super::sizing::{Means, Targets};
 
 /// The capacity of one variant, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct VariantSizing {
+pub(crate) struct VariantSizing {
     /// μ*: what one replica carries; 0 is unknown.
     pub per_replica: f64,
     /// What arrives; 0 if the capacity is unknown, so that neither counts.
@@ -24,7 +24,7 @@ pub(crate) fn arrivals(load: &VariantLoad) -> f64 {
     load.observations.iter().fold(0.0, |sum, observation| sum + observation.rate())
 }
 
-pub fn size(
+pub(crate) fn size(
     load: &VariantLoad,
     service: Option<Service>,
     lengths: Option<RequestLengths>,
@@ -51,7 +51,7 @@ pub(crate) fn batch(observations: &[LatencyObservation]) -> u32 {
 
 /// Means weighted by arrivals, over the engines that show the length of their answers; without arrivals their plain means. `None` if no
 /// engine shows it.
-pub fn means(observations: &[LatencyObservation]) -> Option<Means> {
+pub(crate) fn means(observations: &[LatencyObservation]) -> Option<Means> {
     let has_lengths = |observation: &&LatencyObservation| {
         observation.output.is_finite() && observation.output >= 1.0 && observation.input.is_finite()
     };

@@ -8,7 +8,7 @@ use crate::units::{Cost, Replicas, Seconds, count};
 
 /// The measurements of one engine; 0 is unknown, except for arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct LatencyObservation {
+pub(crate) struct LatencyObservation {
     /// Requests/s that the scheduler sends it; `None` is unknown, which upstream takes for 0.
     pub arrival: Option<f64>,
     pub input: f64,
@@ -29,7 +29,7 @@ impl LatencyObservation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct VariantLoad {
+pub(crate) struct VariantLoad {
     pub name: SmolStr,
     pub role: Role,
     pub accelerator: Option<SmolStr>,
@@ -49,7 +49,7 @@ impl VariantLoad {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct QueueingSettings {
+pub(crate) struct QueueingSettings {
     /// The user's targets for this model, TTFT and ITL; `None` infers them.
     pub targets: Option<Targets>,
     /// m: how much longer an iteration may be than an empty replica's; a value not above 1 is the default.

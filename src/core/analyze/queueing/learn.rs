@@ -33,7 +33,7 @@ pub struct Parameters {
 }
 
 /// After this many cycles in which every observation is rejected, the parameters are wrong, and not the observations.
-pub const MAX_REJECTIONS: u32 = 3;
+pub(crate) const MAX_REJECTIONS: u32 = 3;
 /// Loads that are kept, each twice the one before: from 1 request to 256.
 const MAX_LOADS: usize = 8;
 /// Earlier parameters that are kept. A signal that is wrong for some minutes causes two restarts: when it becomes wrong and when it is right
@@ -44,7 +44,7 @@ const MAX_EARLIER: usize = 4;
 ///
 /// Starts from a fit over the loads that were seen, and tries to restart after every [`MAX_REJECTIONS`] cycles in which everything was
 /// rejected.
-pub fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
+pub(crate) fn learn(stored: Option<&Parameters>, now: &[Environment]) -> Option<Parameters> {
     if now.is_empty() {
         return stored.cloned();
     }

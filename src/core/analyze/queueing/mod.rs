@@ -3,14 +3,14 @@
 //! `internal/engines/analyzers/queueingmodel`. `docs/decisions/queueing-model.md` says what differs.
 
 mod birth_death;
-pub mod capacity;
+pub(crate) mod capacity;
 mod fit;
 mod input;
-pub mod learn;
+pub(crate) mod learn;
 pub(crate) mod matrix;
-pub mod model;
-pub mod sizing;
-pub mod tuner;
+pub(crate) mod model;
+pub(crate) mod sizing;
+pub(crate) mod tuner;
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smol_str::SmolStr;
 
-pub use input::{LatencyObservation, QueueingSettings, VariantLoad};
+pub(crate) use input::{LatencyObservation, QueueingSettings, VariantLoad};
 
 use self::capacity::{VariantSizing, batch, means};
 use self::learn::Parameters;
@@ -33,10 +33,10 @@ use crate::units::{Requests, to_f32};
 /// The model has no targets: none given, no parameters learned, and no latencies measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no targets of latency: none are given, none can be inferred, and no latency is seen")]
-pub struct NoTargets;
+pub(crate) struct NoTargets;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct QueueingAnalysis {
+pub(crate) struct QueueingAnalysis {
     /// What is known of the variants, for the next cycle.
     pub learned: LearnedParameters,
     /// The variants of which an observation was accepted in this cycle.
@@ -46,10 +46,10 @@ pub struct QueueingAnalysis {
 }
 
 /// By variant name.
-pub type LearnedParameters = BTreeMap<SmolStr, Parameters>;
+pub(crate) type LearnedParameters = BTreeMap<SmolStr, Parameters>;
 
 /// Analyzes one model: learns, chooses targets, and sizes each variant. `queued` are the requests in the scheduler's queue.
-pub fn analyze(
+pub(crate) fn analyze(
     loads: &[VariantLoad],
     queued: Requests,
     known: &LearnedParameters,

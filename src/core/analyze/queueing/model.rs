@@ -50,7 +50,7 @@ impl RequestLengths {
 
 /// The times of one service and one kind of request. What does not depend on n is computed once.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ServiceTimes {
+pub(crate) struct ServiceTimes {
     alpha: f32,
     /// What one more request in the batch adds to an iteration.
     slope: f32,
@@ -63,7 +63,7 @@ pub struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    pub fn new(service: Service, lengths: RequestLengths) -> Self {
+    pub(crate) fn new(service: Service, lengths: RequestLengths) -> Self {
         let Service { alpha, beta, gamma } = service;
         let RequestLengths { input, output } = lengths;
         // Tokens computed for a request in each of its O + 1 iterations, on average, and tokens it holds in the cache.
@@ -74,17 +74,17 @@ impl ServiceTimes {
     }
 
     /// T(n): one iteration with `n` requests, ms.
-    pub fn iteration(&self, n: f32) -> f32 {
+    pub(crate) fn iteration(&self, n: f32) -> f32 {
         self.alpha + n * self.slope
     }
 
     /// The prompt of one request, ms; 0 without a prompt.
-    pub fn prefill(&self, n: f32) -> f32 {
+    pub(crate) fn prefill(&self, n: f32) -> f32 {
         if self.lengths.input > 0.0 { self.iteration(n) + self.prompt } else { 0.0 }
     }
 
     /// One generated token, ms.
-    pub fn decode(&self, n: f32) -> f32 {
+    pub(crate) fn decode(&self, n: f32) -> f32 {
         self.iteration(n) + self.beta + self.own
     }
 
@@ -95,7 +95,7 @@ impl ServiceTimes {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// N: in the batch at once, at least 1.
     pub batch: u32,
     /// Waiting behind it.
@@ -104,26 +104,26 @@ pub struct Limits {
 
 impl Limits {
     /// N if no engine shows its own: vLLM's default, and upstream's constant.
-    pub const DEFAULT_BATCH: u32 = 256;
+    pub(crate) const DEFAULT_BATCH: u32 = 256;
     /// The queue that sizing allows (upstream's constant).
-    pub const SIZING_QUEUE: u32 = 100;
+    pub(crate) const SIZING_QUEUE: u32 = 100;
     /// A model holds at most this many requests, N + queue: 16 MiB of states.
-    pub const MAX_REQUESTS: u32 = 1 << 20;
+    pub(crate) const MAX_REQUESTS: u32 = 1 << 20;
 
     /// For sizing: a fixed queue.
-    pub const fn sizing(batch: u32) -> Self {
+    pub(crate) const fn sizing(batch: u32) -> Self {
         Self { batch, queue: Self::SIZING_QUEUE }
     }
 
     /// For the tuner and the legacy solver: ten times the batch.
-    pub const fn long(batch: u32) -> Self {
+    pub(crate) const fn long(batch: u32) -> Self {
         Self { batch, queue: batch.saturating_mul(10) }
     }
 }
 
 /// Why there is no solution for a model, a rate or a target.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Unsolvable {
+pub(crate) enum Unsolvable {
     /// A rate that is 0, negative or not a number.
     #[error("rate {0} is not above 0")]
     NoRate(f32),
@@ -141,13 +141,14 @@ pub enum Unsolvable {
     #[error("the covariance is not finite and symmetric")]
     Asymmetric,
     /// Upstream rejects a model with room for a single request.
+    #[cfg(test)]
     #[error("room for one request only")]
     SingleState,
 }
 
 /// The latencies of a model at one rate. Times in ms, rates in requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Performance {
+pub(crate) struct Performance {
     /// Requests finished; below the rate when some are lost.
     pub throughput: f32,
     /// From arrival to the last token.
@@ -169,7 +170,7 @@ pub struct Performance {
 
 /// A solvable queue. λ_min and λ_max leave a thousandth of the range at its ends.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub(crate) struct Model {
     times: ServiceTimes,
     batch: f32,
     chain: Chain,
@@ -184,7 +185,7 @@ const RANGE_MARGIN: f32 = 0.001;
 
 impl Model {
     /// Fails if `limits` or the output length are out of range, or no finite service rates follow from the parameters.
-    pub fn new(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Self, Unsolvable> {
+    pub(crate) fn new(service: Service, lengths: RequestLengths, limits: Limits) -> Result<Self, Unsolvable> {
         let output = f64::from(lengths.output);
         if !(output.is_finite() && output >= 1.0) {
             let allowed = "finite and at least 1";
@@ -210,16 +211,17 @@ impl Model {
         Ok(Self { times, batch: single_count(limits.batch), chain, min_rate, max_rate })
     }
 
-    pub const fn max_rate(&self) -> f32 {
+    #[cfg(test)]
+    pub(crate) const fn max_rate(&self) -> f32 {
         self.max_rate
     }
 
-    pub const fn output(&self) -> f32 {
+    pub(crate) const fn output(&self) -> f32 {
         self.times.lengths.output
     }
 
     /// The latencies of the replica at `rate` requests/s, which has to be above 0 and at most the maximum.
-    pub fn analyze(&mut self, rate: f32) -> Result<Performance, Unsolvable> {
+    pub(crate) fn analyze(&mut self, rate: f32) -> Result<Performance, Unsolvable> {
         if rate.is_nan() || rate <= 0.0 {
             return Err(Unsolvable::NoRate(rate));
         }

@@ -8,7 +8,7 @@ use crate::units::{OutOfRange, at_least_zero, to_f32};
 
 /// Targets of latency and throughput; 0 is no target.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Targets {
+pub(crate) struct Targets {
     /// Time to first token, ms.
     pub ttft: f32,
     /// Time between tokens, ms.
@@ -19,12 +19,12 @@ pub struct Targets {
 
 impl Targets {
     /// Targets of latency, in ms.
-    pub fn latency(ttft: f32, itl: f32) -> Result<Self, OutOfRange> {
+    pub(crate) fn latency(ttft: f32, itl: f32) -> Result<Self, OutOfRange> {
         Self { ttft, itl, tps: 0.0 }.validated()
     }
 
     /// Fails for the first target that is negative or not finite.
-    pub fn validated(self) -> Result<Self, OutOfRange> {
+    pub(crate) fn validated(self) -> Result<Self, OutOfRange> {
         at_least_zero("target TTFT", self.ttft.into())?;
         at_least_zero("target ITL", self.itl.into())?;
         at_least_zero("target TPS", self.tps.into())?;
@@ -33,7 +33,7 @@ impl Targets {
 }
 
 /// m if the user sets none, or one that is not above 1.
-pub const DEFAULT_MULTIPLIER: f64 = 3.0;
+pub(crate) const DEFAULT_MULTIPLIER: f64 = 3.0;
 const LATENCY_HEADROOM: f64 = 1.5;
 /// The largest TTFT target that follows from an observation, ms.
 const MAX_TTFT: f64 = 10_000.0;
@@ -42,7 +42,7 @@ const MAX_ITL: f64 = 500.0;
 
 /// Means over the requests of a model or a variant; 0 is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Means {
+pub(crate) struct Means {
     /// Tokens of a prompt.
     pub input: f64,
     /// Generated tokens of a request.
@@ -55,14 +55,14 @@ pub struct Means {
 
 impl Means {
     /// The mean request; `None` if it cannot be one.
-    pub fn lengths(&self) -> Option<RequestLengths> {
+    pub(crate) fn lengths(&self) -> Option<RequestLengths> {
         RequestLengths::new(to_f32(self.input), to_f32(self.output)).ok()
     }
 }
 
 /// The latencies of a replica whose iterations are `multiplier` times as long as an empty one's, which is meant to express a
 /// utilisation of 1 − 1/m; a multiplier not above 1 is the default. `None` if a parameter is 0 or no finite targets follow.
-pub fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targets> {
+pub(crate) fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targets> {
     if ![service.alpha, service.beta, service.gamma].iter().all(|parameter| *parameter > 0.0) {
         return None;
     }
@@ -76,7 +76,7 @@ pub fn inferred(service: Service, means: &Means, multiplier: f64) -> Option<Targ
 }
 
 /// The measured latencies, with headroom and within limits. `None` if one is unknown.
-pub fn fallback(means: &Means) -> Option<Targets> {
+pub(crate) fn fallback(means: &Means) -> Option<Targets> {
     let ttft = (means.ttft * 1000.0 * LATENCY_HEADROOM).clamp(0.0, MAX_TTFT);
     let itl = (means.itl * 1000.0 * LATENCY_HEADROOM).clamp(0.0, MAX_ITL);
     positive(ttft, itl)
@@ -93,7 +93,7 @@ fn positive(ttft: f64, itl: f64) -> Option<Targets> {
 
 /// The largest rate for each target, requests/s, and the latencies at the smallest of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Size {
+pub(crate) struct Size {
     pub rate_ttft: f32,
     pub rate_itl: f32,
     pub rate_tps: f32,
@@ -109,7 +109,7 @@ const TOLERANCE: f32 = 1e-6;
 
 impl Model {
     /// The largest rate that meets `targets`. Fails if a target is out of range, or missed even at the smallest load.
-    pub fn size(&mut self, targets: Targets) -> Result<Size, Unsolvable> {
+    pub(crate) fn size(&mut self, targets: Targets) -> Result<Size, Unsolvable> {
         let targets = targets.validated()?;
         let low = self.min_rate / 1000.0;
         let high = self.max_rate / 1000.0;

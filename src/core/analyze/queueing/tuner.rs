@@ -70,7 +70,7 @@ impl Environment {
 
 /// Where a filter starts, and the bounds within which it stays.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Start {
+pub(crate) struct Start {
     /// α, β, γ.
     pub state: Vec3,
     pub low: Vec3,
@@ -80,22 +80,22 @@ pub struct Start {
 }
 
 /// α, β, γ if nothing better is known, ms (upstream's constants).
-pub const DEFAULT_STATE: Vec3 = [5.0, 0.05, 0.000_05];
+pub(crate) const DEFAULT_STATE: Vec3 = [5.0, 0.05, 0.000_05];
 
 impl Start {
     /// At a guess, within a hundredth and a hundred times of it.
-    pub fn guessed(state: Vec3) -> Self {
+    pub(crate) fn guessed(state: Vec3) -> Self {
         let (low, high) = bounds(state);
         Self { state, low, high, covariance: None }
     }
 
     /// At the default, within its bounds.
-    pub fn unknown() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self::guessed(DEFAULT_STATE)
     }
 
     /// At what was learned before, within the bounds of the default.
-    pub fn stored(service: Service, covariance: Option<Mat3>) -> Self {
+    pub(crate) fn stored(service: Service, covariance: Option<Mat3>) -> Self {
         let (low, high) = bounds(DEFAULT_STATE);
         Self { state: state_of(service), low, high, covariance }
     }
@@ -111,7 +111,7 @@ pub(crate) fn state_of(service: Service) -> Vec3 {
 
 /// α, β, γ from one observation, as if nine tenths of an iteration were its fixed part (upstream's guess). `None` if one of them
 /// would not be above 0. Times in ms, lengths in tokens.
-pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
+pub(crate) fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
     let alpha = 0.9 * itl;
     let both = (ttft - alpha) / input;
     let share = input + (output + 1.0) / 2.0 - 1.0;
@@ -124,7 +124,7 @@ pub fn guess(ttft: f64, itl: f64, input: f64, output: f64) -> Option<Vec3> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct FilterStep {
+pub(crate) struct FilterStep {
     /// α, β, γ after it.
     pub state: Vec3,
     /// TTFT and ITL as predicted, ms; `None` if the model has no solution.
@@ -138,7 +138,7 @@ pub struct FilterStep {
 }
 
 /// The 97.5 % quantile of χ² with two degrees of freedom. An observation that is less likely is rejected.
-pub const MAX_NIS: f64 = 7.378;
+pub(crate) const MAX_NIS: f64 = 7.378;
 /// Standard error of a state in one step, a part of its value; of an observation it is the half width of the 95 % interval.
 const RELATIVE_ERROR: f64 = 0.05;
 /// Standard deviations in the half width of a 95 % interval.
@@ -147,7 +147,7 @@ const QUANTILE_95: f64 = 1.96;
 const DERIVATIVE_STEP: f64 = 0.01;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// α, β, γ, within the bounds.
     pub state: Vec3,
     /// P, the covariance of their error.
@@ -163,7 +163,7 @@ pub struct Filter {
 impl Filter {
     /// A filter at `start` whose noise is that of the `first` observation. Fails if the covariance is not symmetric, or the model has
     /// no solution for the two.
-    pub fn new(start: &Start, first: &Environment) -> Result<Self, Unsolvable> {
+    pub(crate) fn new(start: &Start, first: &Environment) -> Result<Self, Unsolvable> {
         let process = process_noise(start.state);
         let covariance = start.covariance.unwrap_or(process);
         if !is_symmetric(covariance) {
@@ -177,7 +177,7 @@ impl Filter {
     }
 
     /// Follows one observation. A step that is rejected, or for which the model has no solution, leaves the filter as it was.
-    pub fn step(&mut self, observed: &Environment) -> FilterStep {
+    pub(crate) fn step(&mut self, observed: &Environment) -> FilterStep {
         let state = self.state;
         let covariance = self.covariance;
         let mut step = FilterStep { state, predicted: None, innovation: None, nis: None, accepted: false };

@@ -31,7 +31,7 @@ const LOAD_HALVINGS: u32 = 30;
 
 /// The mean request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RequestSize {
+pub(crate) struct RequestSize {
     /// Prompt tokens that are computed.
     pub prompt: f64,
     /// Tokens generated; `None` while no request has finished.
@@ -39,7 +39,7 @@ pub struct RequestSize {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ReplicaCapacity {
+pub(crate) struct ReplicaCapacity {
     /// Sequences that it runs at most.
     pub max_sequences: f64,
     /// A: seconds that a request takes alone, without `seconds_per_request`.
@@ -52,7 +52,7 @@ pub struct ReplicaCapacity {
 
 /// The properties of an engine that its capacity depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct EngineModel {
+pub(crate) struct EngineModel {
     pub step_time: StepTime,
     /// Tokens that its KV cache holds, if that is known.
     pub kv_capacity: Option<f64>,
@@ -68,7 +68,7 @@ impl EngineModel {
     /// What is known about an engine of `role`; `None` before it was seen working. `argument` is the maximum of sequences that its arguments set,
     /// which nothing learned overrides. `default` is that of its device, which counts without an argument and before a limit was seen. What
     /// was learned too long before `now` counts only if a replica carries less with it.
-    pub fn from_knowledge(
+    pub(crate) fn from_knowledge(
         role: Role,
         known: &VariantKnowledge,
         argument: Option<f64>,
@@ -100,7 +100,12 @@ struct RequestWork {
 
 impl ReplicaCapacity {
     /// The capacity of an engine of `role` for such requests; `None` if it is not a positive number.
-    pub fn new(role: Role, engine: &EngineModel, request: RequestSize, policy: &RatePolicy) -> Option<Self> {
+    pub(crate) fn new(
+        role: Role,
+        engine: &EngineModel,
+        request: RequestSize,
+        policy: &RatePolicy,
+    ) -> Option<Self> {
         let work = RequestWork::new(role, engine, request);
         let by_cache =
             if work.cache_share > 0.0 { MAX_CACHE_SHARE / work.cache_share } else { f64::INFINITY };
@@ -122,18 +127,18 @@ impl ReplicaCapacity {
     }
 
     /// X: the requests a second that it carries for long.
-    pub fn max_rate(&self) -> f64 {
+    pub(crate) fn max_rate(&self) -> f64 {
         self.rate_at(self.max_sequences)
     }
 
     /// X(n): the requests a second that it finishes with `running` sequences.
-    pub fn rate_at(&self, running: f64) -> f64 {
+    pub(crate) fn rate_at(&self, running: f64) -> f64 {
         let running = running.clamp(0.0, self.max_sequences);
         if running > 0.0 { running / (self.fixed_seconds + running * self.seconds_per_request) } else { 0.0 }
     }
 
     /// n(λ): the sequences that run at `load` requests a second, within the maximum.
-    pub fn running_at(&self, load: f64) -> f64 {
+    pub(crate) fn running_at(&self, load: f64) -> f64 {
         let idle_share = 1.0 - self.seconds_per_request * load;
         if idle_share > 0.0 {
             (self.fixed_seconds * load / idle_share).min(self.max_sequences)
@@ -142,7 +147,7 @@ impl ReplicaCapacity {
         }
     }
 
-    pub fn times(self, engines: f64) -> Self {
+    pub(crate) fn times(self, engines: f64) -> Self {
         Self {
             max_sequences: self.max_sequences * engines,
             seconds_per_request: self.seconds_per_request / engines,
@@ -152,7 +157,7 @@ impl ReplicaCapacity {
     }
 
     /// The capacity of a replica that never ran, from one that did and the ratio of their costs.
-    pub fn scaled_to_cost(self, cost_ratio: f64) -> Self {
+    pub(crate) fn scaled_to_cost(self, cost_ratio: f64) -> Self {
         self.times(UNSEEN_DISCOUNT * cost_ratio)
     }
 

@@ -14,7 +14,7 @@ const FORECAST_STEPS: u32 = 40;
 
 /// The demand on a role, requests/s.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Demand {
+pub(crate) struct Demand {
     pub level: ArrivalLevel,
     /// F: how much the counts vary, compared with a Poisson process.
     pub dispersion: f64,
@@ -28,7 +28,7 @@ pub struct Demand {
 
 impl Demand {
     /// From a level, and the dispersion of the counts that it was computed from.
-    pub fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
+    pub(crate) fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
         let ArrivalLevel { rate, slope, seconds } = level;
         // A falling trend is not followed: the forecast would remove replicas that are still needed. A rising one is followed to at most twice
         // the rate, because no straight line holds for longer.
@@ -42,7 +42,7 @@ impl Demand {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PodCapacity {
+pub(crate) struct PodCapacity {
     pub capacity: ReplicaCapacity,
     /// Seconds until it serves; 0 if it does already.
     pub ready_in: f64,
@@ -50,7 +50,7 @@ pub struct PodCapacity {
 
 /// Requests in the role at the end of `horizon` seconds, if there are `now` of them and `arriving` arrive each second. A fluid approximation in
 /// which each serving pod runs a share of them in proportion to its maximum of sequences.
-pub fn requests_at_horizon(now: f64, arriving: f64, pods: &[PodCapacity], horizon: f64) -> f64 {
+pub(crate) fn requests_at_horizon(now: f64, arriving: f64, pods: &[PodCapacity], horizon: f64) -> f64 {
     let step = horizon / f64::from(FORECAST_STEPS);
     let mut inside = now;
     for index in 0..FORECAST_STEPS {

@@ -6,7 +6,7 @@ use super::plan::{ADDITION_MARGIN, RateFinding};
 use crate::report::{Direction, Quantity, Side, Threshold, Value};
 
 /// The terms of the test, in the order of the formula.
-pub fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
+pub(crate) fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
     let (demand, fleet) = (&found.demand, &found.fleet);
     let mut values = vec![
         Value::new(Quantity::Arrivals, demand.level.rate),
@@ -43,7 +43,7 @@ const fn supported_by(constraint: Constraint) -> Quantity {
 }
 
 /// The demand at which the next replica is added, and that at which one can be removed.
-pub fn thresholds(found: &RateFinding) -> Vec<Threshold> {
+pub(crate) fn thresholds(found: &RateFinding) -> Vec<Threshold> {
     let threshold = |to, quantity, is, at, now| Threshold { to, quantity, is, at, now };
     let more = threshold(
         Direction::More,

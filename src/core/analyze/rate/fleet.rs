@@ -12,18 +12,18 @@ const MAX_SURGE_RESERVE: f64 = 0.57;
 
 /// The chance reserve in square roots of (load × one replica): `headroom`, which grows as a random walk spreads, with the square root of
 /// `horizon` seconds.
-pub fn chance_reserve(headroom: f64, horizon: f64) -> f64 {
+pub(crate) fn chance_reserve(headroom: f64, horizon: f64) -> f64 {
     headroom * (horizon / CALIBRATED_HORIZON).sqrt()
 }
 
 /// The surge reserve as a share of the load, of a model whose largest surge was `largest`. That was measured over the model's own
 /// horizon, so that a short `horizon`, seconds, does not make it smaller.
-pub fn surge_reserve(horizon: f64, largest: f64) -> f64 {
+pub(crate) fn surge_reserve(horizon: f64, largest: f64) -> f64 {
     (SURGE_MARGIN * largest * (horizon / CALIBRATED_HORIZON).sqrt().max(1.0)).min(MAX_SURGE_RESERVE)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct FleetCapacity {
+pub(crate) struct FleetCapacity {
     pub replicas: f64,
     /// Requests a second that they carry for long.
     pub rate: f64,
@@ -34,12 +34,12 @@ pub struct FleetCapacity {
 }
 
 impl FleetCapacity {
-    pub fn sum<'r>(replicas: impl IntoIterator<Item = (&'r ReplicaCapacity, f64)>) -> Self {
+    pub(crate) fn sum<'r>(replicas: impl IntoIterator<Item = (&'r ReplicaCapacity, f64)>) -> Self {
         replicas.into_iter().fold(Self::default(), |sum, (replica, count)| sum.plus(replica, count))
     }
 
     /// With `count` more replicas (fewer if negative).
-    pub fn plus(self, replica: &ReplicaCapacity, count: f64) -> Self {
+    pub(crate) fn plus(self, replica: &ReplicaCapacity, count: f64) -> Self {
         Self {
             replicas: self.replicas + count,
             rate: self.rate + count * replica.max_rate(),
@@ -48,14 +48,14 @@ impl FleetCapacity {
         }
     }
 
-    pub fn mean_rate(self) -> f64 {
+    pub(crate) fn mean_rate(self) -> f64 {
         if self.replicas > 0.0 { self.rate / self.replicas } else { 0.0 }
     }
 }
 
 /// A part of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Constraint {
+pub(crate) enum Constraint {
     /// The share of utilisation, or the time to first token.
     Utilisation,
     Reserve,
@@ -66,7 +66,7 @@ pub enum Constraint {
 
 /// What a fleet must be able to carry beside the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CapacityTest {
+pub(crate) struct CapacityTest {
     /// The chance reserve, in square roots of (load × one replica).
     pub reserve: f64,
     /// The surge reserve, as a share of the load.
@@ -79,7 +79,7 @@ pub struct CapacityTest {
 
 impl CapacityTest {
     /// The load that each part allows a fleet, requests/s; below 0 if the backlog alone exceeds its capacity.
-    pub fn allowed(&self, fleet: &FleetCapacity) -> [(Constraint, f64); 4] {
+    pub(crate) fn allowed(&self, fleet: &FleetCapacity) -> [(Constraint, f64); 4] {
         // load + reserve·√(load·mean) = rate, solved for √load; the other root is negative.
         let half = self.reserve * fleet.mean_rate().sqrt() / 2.0;
         let root = (half * half + fleet.rate).sqrt() - half;
@@ -93,13 +93,13 @@ impl CapacityTest {
     }
 
     /// The part that allows the least load, and that load, requests/s.
-    pub fn binding(&self, fleet: &FleetCapacity) -> (Constraint, f64) {
+    pub(crate) fn binding(&self, fleet: &FleetCapacity) -> (Constraint, f64) {
         let allowed = self.allowed(fleet).into_iter();
         let least = allowed.min_by(|(_, left), (_, right)| left.total_cmp(right));
         least.unwrap_or((Constraint::Utilisation, 0.0))
     }
 
-    pub fn passes(&self, fleet: &FleetCapacity, load: f64) -> bool {
+    pub(crate) fn passes(&self, fleet: &FleetCapacity, load: f64) -> bool {
         self.binding(fleet).1 >= load.max(0.0)
     }
 }

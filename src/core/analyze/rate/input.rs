@@ -8,7 +8,7 @@ use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct RateVariant {
+pub(crate) struct RateVariant {
     pub name: SmolStr,
     pub cost: Cost,
     pub bounds: Bounds,
@@ -28,7 +28,7 @@ pub struct RateVariant {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct RateInput<'a> {
+pub(crate) struct RateInput<'a> {
     pub now: Moment,
     pub role: Role,
     /// Its variants, by name.

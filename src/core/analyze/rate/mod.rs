@@ -14,10 +14,14 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use capacity::{EngineModel, ReplicaCapacity, RequestSize};
-pub use demand::{Demand, PodCapacity, requests_at_horizon};
-pub use explain::{thresholds, values};
-pub use fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
-pub use input::{RateInput, RateVariant};
-pub use memory::{Cooldown, RateMemory};
-pub use plan::{RateFinding, RatePlan, analyze};
+pub(crate) use capacity::{EngineModel, ReplicaCapacity, RequestSize};
+pub(crate) use explain::{thresholds, values};
+pub(crate) use fleet::Constraint;
+pub(crate) use input::{RateInput, RateVariant};
+pub(crate) use memory::RateMemory;
+pub(crate) use plan::{RateFinding, RatePlan, analyze};
+#[cfg(test)]
+pub(crate) use {
+    fleet::{CapacityTest, FleetCapacity, chance_reserve, surge_reserve},
+    memory::Cooldown,
+};

@@ -35,7 +35,7 @@ const EQUAL_PRICE_FACTOR: f64 = 1.10;
 const MAX_ADDED: u32 = 1000;
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct RatePlan {
+pub(crate) struct RatePlan {
     /// Replicas of each variant, in their order.
     pub targets: Vec<Replicas>,
     pub found: RateFinding,
@@ -43,7 +43,7 @@ pub struct RatePlan {
 
 /// The terms of the test, and its result.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RateFinding {
+pub(crate) struct RateFinding {
     pub demand: Demand,
     pub fleet: FleetCapacity,
     pub test: CapacityTest,
@@ -75,7 +75,7 @@ struct Planner<'l, 'a> {
 
 /// Proposes numbers for the variants of one role; `None` while their capacity or the arrivals are not known. No removal goes below numbers for
 /// which `fits` says that the running requests fit into them.
-pub fn analyze(
+pub(crate) fn analyze(
     input: &RateInput<'_>,
     known: &mut RoleKnowledge,
     cooldown: &mut Cooldown,

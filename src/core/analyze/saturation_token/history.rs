@@ -35,7 +35,7 @@ impl OutputLength {
 
 /// The key of a history: hardware and role of replicas, and how much their requests generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Setting<'a> {
+pub(crate) struct Setting<'a> {
     /// The accelerator's name; empty if it is unknown.
     pub accelerator: &'a str,
     pub gpus: u32,

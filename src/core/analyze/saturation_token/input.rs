@@ -6,7 +6,7 @@ use crate::snapshot::EngineParameters;
 use crate::units::{Cost, Replicas, Tokens, to_f64};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenVariant<'a> {
+pub(crate) struct TokenVariant<'a> {
     pub name: &'a str,
     pub role: Role,
     /// The accelerator's name; empty if it is unknown.
@@ -22,7 +22,7 @@ pub struct TokenVariant<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct TokenInput<'a> {
+pub(crate) struct TokenInput<'a> {
     pub variants: &'a [TokenVariant<'a>],
     /// Their engines. An engine of another variant counts for the mean request only; upstream learns from it too.
     pub replicas: &'a [TokenObservation<'a>],
@@ -31,7 +31,7 @@ pub struct TokenInput<'a> {
 
 /// The thresholds of the analyzer. The defaults are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenPolicy {
+pub(crate) struct TokenPolicy {
     /// K: the share of the KV cache that may be used, 0 to 1.
     pub kv_cache_threshold: f64,
     /// Q: with this many waiting requests a replica is at its limit; at least 0. The fraction is ignored, as upstream.
@@ -54,7 +54,7 @@ impl Default for TokenPolicy {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SchedulerQueue {
+pub(crate) struct SchedulerQueue {
     pub requests: u64,
     /// Bytes of their prompts.
     pub bytes: u64,
@@ -62,7 +62,7 @@ pub struct SchedulerQueue {
 
 /// The measurements of one engine. A pod has several with data parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct TokenObservation<'a> {
+pub(crate) struct TokenObservation<'a> {
     pub replica: &'a str,
     pub variant: &'a str,
     /// The accelerator's name; empty if it is unknown.
@@ -99,7 +99,7 @@ impl TokenObservation<'_> {
 }
 
 /// U: `share` of `capacity` in whole tokens, at most all of it.
-pub fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
+pub(crate) fn tokens_in_use(share: f64, capacity: Tokens) -> Tokens {
     Tokens::truncated((share * capacity.to_f64()).round()).min(capacity)
 }
 

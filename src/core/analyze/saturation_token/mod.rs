@@ -2,10 +2,10 @@
 //! memory or compute runs out. Derived from WVA v0.9, `internal/engines/analyzers/saturation_v2`. `docs/decisions/saturation-token.md` says
 //! what differs, and why.
 
-pub mod history;
+pub(crate) mod history;
 mod input;
-pub mod knowledge;
-pub mod queue;
+pub(crate) mod knowledge;
+pub(crate) mod queue;
 pub(crate) mod replica;
 #[cfg(test)]
 mod tests;
@@ -16,9 +16,11 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 
 pub(crate) use input::EngineInput;
-pub use input::{SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant, tokens_in_use};
-pub use knowledge::Knowledge;
-pub use replica::{Source, TokenCapacity};
+#[cfg(test)]
+pub(crate) use input::tokens_in_use;
+pub(crate) use input::{SchedulerQueue, TokenInput, TokenObservation, TokenPolicy, TokenVariant};
+pub(crate) use knowledge::Knowledge;
+pub(crate) use replica::{Source, TokenCapacity};
 
 use self::queue::{QueueDemand, Workload};
 use super::finding::{Finding, Totals, VariantCapacity};
@@ -26,7 +28,7 @@ use crate::model::{Analyzer, Role};
 use crate::units::{Cost, Replicas, Tokens, count};
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct TokenAnalysis<'a> {
+pub(crate) struct TokenAnalysis<'a> {
     /// The whole model, with what is required and spare.
     pub total: Totals,
     /// By role; empty if no variant has a role other than [`Role::Both`].
@@ -43,7 +45,7 @@ pub(crate) const NO_DATA: &str = "no-data";
 /// Analyzes one model, and learns from what its engines show. The order of engines does not matter. A second call with the same input
 /// at the same moment gives the same result and leaves the same knowledge.
 #[must_use]
-pub fn analyze<'a>(
+pub(crate) fn analyze<'a>(
     input: &TokenInput<'a>,
     knowledge: &mut Knowledge,
     policy: &TokenPolicy,
@@ -180,12 +182,12 @@ impl<'a> TokenAnalysis<'a> {
         Self { total, roles, variants, replicas: capacities.into_iter().flatten().collect() }
     }
 
-    pub fn is_informative(&self) -> bool {
+    pub(crate) fn is_informative(&self) -> bool {
         self.variants.iter().any(|variant| variant.reason != NO_DATA)
     }
 
     /// The result as a finding. `live` depends on earlier cycles, which the caller knows.
-    pub fn into_finding(self, score: f64, live: bool) -> Finding {
+    pub(crate) fn into_finding(self, score: f64, live: bool) -> Finding {
         let Self { total, roles, variants, .. } = self;
         Finding { analyzer: Analyzer::Saturation, score, live, total, roles, variants }
     }

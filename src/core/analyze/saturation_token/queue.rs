@@ -6,7 +6,7 @@ use crate::units::{count, to_f64};
 
 /// Means over the replicas that finished requests, each with the same weight; 0 if none did.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Prompt tokens a request.
     pub prompt: f64,
     /// Generated tokens a request.
@@ -17,7 +17,7 @@ pub struct Workload {
 
 impl Workload {
     /// The mean of all replicas of the model, in input order.
-    pub fn mean(replicas: &[TokenObservation<'_>]) -> Self {
+    pub(crate) fn mean(replicas: &[TokenObservation<'_>]) -> Self {
         let mut sum = Self::default();
         let mut busy = 0_usize;
         let sanitized = replicas.iter().map(|replica| replica.sanitized());
@@ -33,7 +33,7 @@ impl Workload {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct QueueDemand {
+pub(crate) struct QueueDemand {
     /// Tokens of their prompts, without those that the prefix cache saves.
     pub prompt: f64,
     pub output: f64,
@@ -44,7 +44,7 @@ impl QueueDemand {
     const BYTES_PER_TOKEN: f64 = 4.0;
 
     /// The prompts by their bytes or by the mean prompt, whichever is more, and the outputs by the mean output.
-    pub fn new(queue: SchedulerQueue, workload: Workload) -> Self {
+    pub(crate) fn new(queue: SchedulerQueue, workload: Workload) -> Self {
         let nearest = |count: u64| to_f64(i64::try_from(count).unwrap_or(i64::MAX));
         let requests = nearest(queue.requests);
         let bytes = nearest(queue.bytes);
@@ -52,12 +52,12 @@ impl QueueDemand {
         Self { prompt: prompt * (1.0 - workload.prefix_hits), output: requests * workload.output }
     }
 
-    pub fn total(self) -> f64 {
+    pub(crate) fn total(self) -> f64 {
         self.prompt + self.output
     }
 
     /// The demand on replicas of one role. The demands overlap, because replicas that generate hold the prompt too.
-    pub fn of_role(self, role: Role) -> f64 {
+    pub(crate) fn of_role(self, role: Role) -> f64 {
         match role {
             Role::Prefill => self.prompt,
             Role::Decode | Role::Both => self.total(),

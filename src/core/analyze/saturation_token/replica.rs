@@ -10,7 +10,7 @@ use crate::units::Tokens;
 
 /// How the bound on resident tokens was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub(crate) enum Source {
     /// Seen now: requests wait.
     Observed,
     /// Seen before with the same hardware and length of output.
@@ -24,7 +24,7 @@ pub enum Source {
 
 impl Source {
     /// As in upstream's reports.
-    pub const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Observed => "P1-obs",
             Self::History => "P2-hist",
@@ -43,7 +43,7 @@ impl Serialize for Source {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TokenCapacity<'a> {
+pub(crate) struct TokenCapacity<'a> {
     pub replica: &'a str,
     pub variant: &'a str,
     /// k1: tokens that may be resident, by the threshold on memory.

@@ -13,7 +13,7 @@ use crate::moment::may_lower;
 use crate::units::{Seconds, to_f64};
 
 /// Seconds between two tokens of an empty engine, before a line was fitted (upstream's constant, as those below).
-pub const DEFAULT_INTERCEPT: f64 = 0.006;
+pub(crate) const DEFAULT_INTERCEPT: f64 = 0.006;
 /// Only usages in this range are used for the line: below it an engine is idle, and above it it preempts requests.
 const KV_RANGE: std::ops::RangeInclusive<f64> = 0.15..=0.85;
 const MAX_POINTS: usize = 20;
@@ -87,6 +87,7 @@ impl From<Point> for (i64, f64, f64) {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
+    #[serde(rename = "seen")]
     last_seen: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shape: Option<RequestShape>,

@@ -17,7 +17,7 @@ const SHAPE_TOLERANCE: f64 = 0.20;
 
 /// The measurements of one engine; 0 if not measured.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct ThroughputObservation {
+pub(crate) struct ThroughputObservation {
     pub stale: bool,
     /// Current KV-cache usage, 0 to 1.
     pub kv: f64,
@@ -60,7 +60,7 @@ impl ThroughputObservation {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct ThroughputVariant {
+pub(crate) struct ThroughputVariant {
     pub name: SmolStr,
     pub role: Role,
     pub accelerator: Option<SmolStr>,
@@ -72,7 +72,7 @@ pub struct ThroughputVariant {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct ThroughputInput {
+pub(crate) struct ThroughputInput {
     pub now: Timestamp,
     pub variants: Vec<ThroughputVariant>,
     /// Requests/s that arrive for the model; `None` if not measured.
@@ -82,7 +82,7 @@ pub struct ThroughputInput {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ThroughputSettings {
+pub(crate) struct ThroughputSettings {
     /// Utilisation above which replicas are missing.
     pub up: f64,
     /// Utilisation below which some are spare.
@@ -94,7 +94,7 @@ pub struct ThroughputSettings {
 
 /// The mean request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct RequestShape {
+pub(crate) struct RequestShape {
     pub prompt: f64,
     pub generated: f64,
     /// Share of the prompt found in the prefix cache, 0 to 1.
@@ -104,7 +104,7 @@ pub struct RequestShape {
 impl RequestShape {
     /// The mean over `engines`, weighted by the requests they finish; unweighted if none finishes any. `None` if no engine has
     /// lengths.
-    pub fn mean<'o>(engines: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
+    pub(crate) fn mean<'o>(engines: impl IntoIterator<Item = &'o ThroughputObservation>) -> Option<Self> {
         let mut weighted = Sums::default();
         let mut unweighted = Sums::default();
         for engine in engines.into_iter().filter(|engine| engine.has_lengths()) {
@@ -117,12 +117,12 @@ impl RequestShape {
     }
 
     /// Tokens that a running request holds in the KV cache on average: the part of its prompt that it does not share, and half of its answer.
-    pub fn resident(self) -> f64 {
+    pub(crate) fn resident(self) -> f64 {
         self.prompt * (1.0 - self.hits) + self.generated / 2.0
     }
 
     /// Whether these are requests of another kind than `reference`.
-    pub fn differs(self, reference: Self) -> bool {
+    pub(crate) fn differs(self, reference: Self) -> bool {
         let has_moved = |now: f64, then: f64| (now - then).abs() / then > SHAPE_TOLERANCE;
         has_moved(self.prompt, reference.prompt) || has_moved(self.generated, reference.generated)
     }

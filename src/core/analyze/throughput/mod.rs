@@ -16,11 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-pub use calibration::{Calibration, DEFAULT_INTERCEPT, ThroughputMemory};
-pub use input::{
+pub(crate) use calibration::{Calibration, DEFAULT_INTERCEPT, ThroughputMemory};
+pub(crate) use input::{
     RequestShape, ThroughputInput, ThroughputObservation, ThroughputSettings, ThroughputVariant,
 };
-pub use latency_line::{FULL, LatencyLine};
+pub(crate) use latency_line::{FULL, LatencyLine};
 
 use self::calibration::Tier;
 use super::finding::{Finding, Totals, VariantCapacity};
@@ -34,7 +34,7 @@ const MIN_LOCAL_GENERATION: f64 = 20.0;
 
 /// What was found of one model, in generated tokens a second.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ThroughputAnalysis {
+pub(crate) struct ThroughputAnalysis {
     /// Supply, demand, what is missing and what is spare.
     pub finding: Finding,
     pub lines: BTreeMap<SmolStr, LatencyLine>,
@@ -49,7 +49,7 @@ pub(crate) struct Resolved {
 
 /// Analyzes one model: learns from what its engines show, then compares supply and demand.
 #[must_use]
-pub fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
+pub(crate) fn analyze(input: &ThroughputInput, memory: &mut ThroughputMemory) -> ThroughputAnalysis {
     memory.forget(input.now);
     let mut resolved = Vec::new();
     let mut is_supply_known = true;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fleet::{FindingSpec, V, planned_alone, request, targets};
-use crate::support::cases;
+use crate::tests::support::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smol_str::SmolStr;

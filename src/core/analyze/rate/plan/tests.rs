@@ -61,7 +61,7 @@ fn with<T>(
 }
 
 proptest! {
-    #![proptest_config(crate::cases::quick())]
+    #![proptest_config(crate::tests::support::cases::quick())]
 
     #[test]
     fn halving_finds_what_going_one_by_one_does(

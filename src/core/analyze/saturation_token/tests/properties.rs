@@ -138,7 +138,7 @@ fn judgements(found: &Found) -> impl Iterator<Item = &Totals> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::quick())]
+    #![proptest_config(crate::tests::support::cases::quick())]
 
     #[test]
     fn nothing_is_required_and_spare_at_once(fleet in fleet(), compat in compat()) {

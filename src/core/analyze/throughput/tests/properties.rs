@@ -47,7 +47,7 @@ fn first(arrival: f64, variants: Vec<ThroughputVariant>) -> Finding {
 }
 
 proptest! {
-    #![proptest_config(crate::cases::quick())]
+    #![proptest_config(crate::tests::support::cases::quick())]
 
     #[test]
     fn a_fit_finds_the_line_that_points_lie_on(

@@ -10,7 +10,7 @@ use wva_core::analyze::inferno::allocation::{
 use wva_core::analyze::inferno::data::{Accelerator, Current, PerformanceProfile, Server, ServerLoad};
 use wva_core::analyze::queueing::model::Service;
 use wva_core::analyze::queueing::sizing::Targets;
-use wva_core::upstream::inferno::{BestEffort, solve};
+use wva_core::upstream::greedy::{BestEffort, solve};
 
 use super::read::{
     all, integer, integer_or_zero, object, replicas, replicas_or_zero, single, single_or_zero, text,
