@@ -100,13 +100,19 @@ pub(super) async fn recorded() -> Recorded {
 }
 
 impl Recorded {
-    /// Evaluates, and waits until each is kept, so that none is dropped.
+    /// Evaluates, and waits until each is kept and written, so that none is dropped.
     pub(super) async fn evaluate(&self, count: usize) {
         let before = self.recent.list().len();
-        for more in 1..=count {
+        for total in before + 1..=before + count {
             self.engine.evaluate().await;
-            eventually(|| async { self.recent.list().len() == before + more }).await;
+            eventually(|| async { self.recent.list().len() == total && self.written() == total }).await;
         }
+    }
+
+    /// Lines of all files.
+    fn written(&self) -> usize {
+        let files = self.folder.recordings();
+        files.iter().map(|file| std::fs::read_to_string(file).unwrap_or_default().lines().count()).sum()
     }
 
     /// Reads as alice through the front proxy.
