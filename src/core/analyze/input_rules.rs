@@ -14,26 +14,26 @@ type Rate = Option<f64>;
 /// Each rule is a function, so that the code that makes the inputs does not ask whose rules apply. `arithmetic::input_rules` chooses them.
 #[derive(Debug)]
 pub(crate) struct InputRules {
-    /// Engines that a pod counts as, given its serving processes.
+    /// As how many engines a pod counts, given its serving processes.
     pub(crate) engines_per_pod: fn(u32) -> u32,
-    /// Replicas that are about to serve, of those that are pending and those of them that are expected to become Ready.
+    /// Replicas that count as starting, given all that are pending and those of them that are expected to become Ready.
     pub(crate) starting: fn(pending: Replicas, expected: Replicas) -> Replicas,
-    /// Unmeasured pods are estimated from this many measured engines.
+    /// Whether so many measured engines are enough to estimate unmeasured pods from.
     pub(crate) can_estimate_from: fn(engines: usize) -> bool,
-    /// The maximum of requests that an engine runs at once, of which `peak` ran; `None` if it is not known.
+    /// The most requests that an engine runs at once, given the most that were seen running; `None` if it is not known.
     pub(crate) max_sequences: fn(&VariantState, peak: u32) -> Option<i64>,
     /// Arrivals, requests/s: those that the scheduler dispatched, or else the requests that got their first token, which lag behind
     /// arrivals while requests wait.
     pub(crate) arrivals: fn(dispatched: Rate, started: &dyn Fn() -> Rate) -> Rate,
-    /// The scheduler's counter counts, although most engines may contradict it.
+    /// Whether the scheduler's counter is trusted, given whether most engines contradict it.
     pub(crate) trusts_dispatched: fn(is_contradicted: &dyn Fn() -> bool) -> bool,
-    /// The arrivals and request sizes are known.
+    /// Whether the arrivals and request sizes are known.
     pub(crate) is_load_known: fn(&VariantLoad) -> bool,
-    /// Parameters that were learned at this time may lower a number now.
+    /// Whether parameters that were learned at this time may lower a number now.
     pub(crate) may_lower: fn(learned_at: Option<Timestamp>, now: Timestamp) -> bool,
-    /// A variant may grow, although further pods may not become Ready either.
+    /// Whether a variant may grow, given whether further pods would not become Ready either.
     pub(crate) may_grow: fn(is_futile: &dyn Fn() -> bool) -> bool,
-    /// An analyzer that finds nothing for long, although it gets all its signals, is replaced by a fallback.
+    /// Whether a fallback replaces an analyzer that gets all its signals and finds nothing for long.
     pub(crate) replaces_silent_analyzer: bool,
 }
 
