@@ -119,7 +119,7 @@ baseline() {
 
 # ---- set-up from scratch
 
-# Builds the tools, wva as shipped, and the fleet (unoptimised, because the tests have built it already).
+# Builds the tools, wva as shipped, and the fleet (unoptimised: in CI, the examples have been built before).
 build() {
   "$e2e/build-tools" kubernetes etcd kwok prometheus helm >/dev/null || return
   echo "building wva as shipped (or using WVA), the fleet and the proxy"
