@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::info;
 
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::client::client;
@@ -28,7 +28,7 @@ use crate::cluster::{
     TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
-use crate::config::{Config, ignored_environment};
+use crate::config::Config;
 use crate::engine::{
     Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over,
 };
@@ -67,9 +67,6 @@ struct Phases {
 /// # Errors
 /// When a part cannot be built, or one ends that should run for ever.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
-    for (name, why) in ignored_environment() {
-        warn!(name, why, "this setting has no effect");
-    }
     let client = client(config.kubeconfig.as_deref()).await?;
     let shutdown_delay = config.shutdown_delay;
     let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
@@ -227,8 +224,9 @@ impl App {
 
     /// An instance that has not listed the cluster yet is no candidate: another one may have listed it.
     fn start_election(&mut self, mut synced: watch::Receiver<bool>) -> watch::Receiver<Leadership> {
-        let Config { namespace, lease, instance, advertised, .. } = &self.config;
-        let settings = ElectionSettings::new(namespace, lease, instance, Some(advertised.clone()));
+        let Config { namespace, lease, lease_times, instance, advertised, .. } = &self.config;
+        let settings = ElectionSettings::new(namespace, lease, instance, Some(advertised.clone()))
+            .with_times(*lease_times);
         let (election, leadership) = Election::new(self.client.clone(), settings, self.clock.clone());
         // Ends early, but observes to the end: requests that still arrive are forwarded to the next leader.
         let campaign_until = self.phases.election.clone();

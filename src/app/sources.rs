@@ -22,6 +22,9 @@ pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::R
         }
         config::Source::Scrape(scrape) => {
             info!("metrics come from the serving pods; set PROMETHEUS_BASE_URL to read Prometheus instead");
+            info!(
+                "no model is scaled to zero: that needs the scheduler's queue, which only Prometheus provides"
+            );
             let settings = scrape_settings(scrape);
             let source = ScrapeSource::new(&settings, clock).context("cannot set up scraping")?;
             Ok(Arc::new(source))

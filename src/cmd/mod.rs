@@ -11,11 +11,12 @@ mod terminal;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use self::output::{EXIT_FAILURE, print_page, report_error};
 use crate::cluster::crd::crd_yaml;
 use crate::collect::signals_page;
+use crate::config::CommandLine;
 
 /// Scales LLM serving on Kubernetes: an external metrics API server that computes desired replicas on read.
 #[derive(Debug, Parser)]
@@ -44,8 +45,9 @@ enum Command {
 /// Parses the command line and runs the subcommand it names.
 #[must_use]
 pub fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Serve(args) => serve::main(*args),
+    let line = CommandLine::new(Cli::command(), std::env::args_os());
+    match Cli::parse_from(line.words()).command {
+        Command::Serve(args) => serve::main(*args, line),
         Command::Demo(args) => runtime::run(demo::run(args)),
         Command::Explain(args) => decisions::explain::main(&args),
         Command::Decide(args) => decisions::decide::main(&args),

@@ -6,7 +6,11 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
-use super::parsers::{collector, lenient_bool, parse_bytes, path_or_empty};
+use super::legacy::LegacyFlags;
+use super::parsers::{
+    collector, lease_retry_period, lease_time, lenient_bool, log_level, parse_bytes, path_or_empty,
+    port_of_address, verbosity,
+};
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
 pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
@@ -14,8 +18,8 @@ pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
 pub(super) const DEFAULT_SERVICE: &str = "wva";
 /// The Lease's name unless configured: the one that every WVA installation has.
 pub const LEASE_NAME: &str = "72dd1cf1.llm-d.ai";
-/// How long a Lease stays good without a renewal: 15 s, as in every Kubernetes controller.
-pub const LEASE_DURATION: Duration = Duration::from_secs(15);
+/// Where `/metrics`, health and the API are served unless configured.
+pub(super) const DEFAULT_PORT: u16 = 8443;
 /// What is logged by default.
 pub(super) const DEFAULT_LOG_LEVEL: &str = "info";
 
@@ -33,6 +37,11 @@ pub(super) const ACCELERATOR_COSTS: &str = "accelerator-unit-costs";
 /// metrics and the VariantAutoscaling objects. In a cluster, install the Helm chart; elsewhere, run this command with
 /// `--kubeconfig`. Each flag can also be set by the environment variable shown beside it; the flag takes precedence.
 #[derive(Debug, Clone, clap::Args)]
+#[command(
+    args_override_self = true, // of a repeated flag the last counts, as in Go
+    after_help = "The flags of WVA's controllers, such as --leader-elect and --config-file, are accepted as well: \
+                        docs/configuration.md says what each one does."
+)]
 pub struct ServeArgs {
     /// Kubernetes.
     #[command(flatten)]
@@ -55,6 +64,12 @@ pub struct ServeArgs {
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
+    /// WVA's configuration file.
+    #[arg(long, hide = true, value_parser = path_or_empty(), value_name = "FILE")]
+    pub config_file: Option<PathBuf>,
+    /// WVA's flags without effect.
+    #[command(flatten)]
+    pub legacy: LegacyFlags,
 }
 
 /// How to reach Kubernetes and what to watch.
@@ -87,8 +102,21 @@ pub struct ClusterArgs {
     #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
     pub controller_instance: Option<String>,
     /// Name of the Lease that elects the instance that decides. Instances with different names decide independently.
-    #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
+    #[arg(long, env = "LEADER_ELECTION_ID", alias = "leader-election-id", default_value = LEASE_NAME, value_name = "NAME")]
     pub lease_name: String,
+    /// Time for which the Lease stays valid without a renewal, 8s to 1h. After a crash of the leader, no new number is computed for
+    /// this long.
+    #[arg(long, env = "LEADER_ELECTION_LEASE_DURATION", alias = "leader-election-lease-duration", default_value = "15s",
+          value_parser = lease_time, value_name = "DURATION")]
+    pub lease_duration: Duration,
+    /// Time for which the leader decides without a renewal, 8s to 1h, and less than --lease-duration.
+    #[arg(long, env = "LEADER_ELECTION_RENEW_DEADLINE", alias = "leader-election-renew-deadline", default_value = "10s",
+          value_parser = lease_time, value_name = "DURATION")]
+    pub lease_renew_deadline: Duration,
+    /// Time between two attempts to renew or to take the Lease, 1s to 1h, and less than five sixths of --lease-renew-deadline.
+    #[arg(long, env = "LEADER_ELECTION_RETRY_PERIOD", alias = "leader-election-retry-period", default_value = "2s",
+          value_parser = lease_retry_period, value_name = "DURATION")]
+    pub lease_retry_period: Duration,
 }
 
 /// Where to listen and with which certificate.
@@ -98,9 +126,12 @@ pub struct ServingArgs {
     /// Address to listen on. `::` listens on all addresses, IPv4 included.
     #[arg(long, default_value = "::", value_name = "IP")]
     pub bind_address: IpAddr,
-    /// Port to listen on (HTTPS).
-    #[arg(long, default_value_t = 8443, value_name = "PORT")]
-    pub secure_port: u16,
+    /// Port to listen on (HTTPS). Default: 8443.
+    #[arg(long, value_name = "PORT")]
+    pub secure_port: Option<u16>,
+    /// WVA's address of /metrics, of which the port is used. 0, which switches it off there, counts as unset.
+    #[arg(long, hide = true, value_parser = port_of_address, value_name = "ADDRESS")]
+    pub metrics_bind_address: Option<u16>,
     /// Directory with tls.crt and tls.key, such as a mounted Secret. If both are missing, a self-signed pair for the Service's
     /// names, valid for one year, is written there; clients must then be configured to trust it.
     #[arg(long, value_name = "DIR")]
@@ -282,12 +313,28 @@ pub struct LogArgs {
     /// Log one JSON object per line instead of text.
     #[arg(long)]
     pub log_json: bool,
+    /// WVA's verbosity, which takes precedence.
+    #[arg(short = 'v', long = "v", hide = true, value_parser = verbosity, value_name = "NUMBER")]
+    pub verbosity: Option<&'static str>,
+    /// The level of WVA's logger, which takes precedence over that of this program.
+    #[arg(long, hide = true, value_parser = log_level, value_name = "LEVEL")]
+    pub zap_log_level: Option<&'static str>,
+    /// The format of WVA's logger: json or console.
+    #[arg(long, hide = true, value_parser = ["json", "console"], value_name = "FORMAT")]
+    pub zap_encoder: Option<String>,
 }
 
 impl LogArgs {
     /// The filter; an empty one is the default.
     #[must_use]
     pub fn filter(&self) -> &str {
-        if self.log_level.is_empty() { DEFAULT_LOG_LEVEL } else { &self.log_level }
+        let own = if self.log_level.is_empty() { DEFAULT_LOG_LEVEL } else { &self.log_level };
+        self.verbosity.or(self.zap_log_level).unwrap_or(own)
+    }
+
+    /// Whether each line is a JSON object.
+    #[must_use]
+    pub fn is_json(&self) -> bool {
+        self.log_json || self.zap_encoder.as_deref() == Some("json")
     }
 }

@@ -17,6 +17,19 @@ pub enum ConfigError {
         /// The reason for the minimum, or empty.
         note: &'static str,
     },
+    /// The times of the Lease contradict each other.
+    #[error(
+        "--lease-duration {duration:#} must be more than --lease-renew-deadline {renew_deadline:#}, which must be more than \
+         1.2 times --lease-retry-period {retry_period:#}"
+    )]
+    LeaseTimes {
+        /// How long the Lease stays valid without a renewal.
+        duration: SignedDuration,
+        /// How long the leader acts without a renewal.
+        renew_deadline: SignedDuration,
+        /// How often it is renewed.
+        retry_period: SignedDuration,
+    },
     /// The source is Prometheus, and its URL is missing.
     #[error(
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"

@@ -142,6 +142,11 @@ impl Time {
         Self { min, max }
     }
 
+    /// The duration of a text outside of a document; `None` if it is none, or out of range.
+    pub(crate) fn parse(self, text: &str) -> Option<Duration> {
+        self.visit_str::<serde::de::value::Error>(text).ok()
+    }
+
     /// The format of a duration, for a JSON schema.
     pub(crate) fn schema(self) -> Schema {
         json_schema!({

@@ -11,15 +11,16 @@ use wva_core::model::{ModelPolicy, ScaleToZero, Scope};
 use wva_core::units::Seconds;
 
 use super::args::{
-    ACCELERATOR_COSTS, ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_SERVICE, LEASE_DURATION, LEASE_NAME,
+    ACCELERATOR_COSTS, ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_PORT, DEFAULT_SERVICE, LEASE_NAME,
     QUEUEING_MODEL, RecordArgs, SATURATION, SCALE_TO_ZERO, SERVICE_CLASSES, ServeArgs, ServingArgs,
     SourceArgs, SourceKind,
 };
 use super::error::ConfigError;
+use super::lease::LeaseTimes;
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
 
-/// Three Lease durations: with less, a change of the leader alone could make evidence too old.
-const MIN_MAX_STALE: Duration = Duration::from_secs(3 * LEASE_DURATION.as_secs());
+/// The shortest maximum age of evidence, in Lease durations: with less, a change of the leader alone could make it too old.
+const MIN_STALE_LEASES: u32 = 3;
 /// The shortest interval, and the shortest wait of a read. Shorter ones cost more than they help.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The time in which a watch without faults and an API server notice a change of the CA.
@@ -46,6 +47,8 @@ pub struct Config {
     pub controller_instance: Option<String>,
     /// The name of the Lease.
     pub lease: String,
+    /// The times of the Lease.
+    pub lease_times: LeaseTimes,
     /// The address to listen on.
     pub listen: SocketAddr,
     /// The user-provided serving certificate, if any.
@@ -159,11 +162,13 @@ impl TryFrom<ServeArgs> for Config {
 
     fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
         let cluster = args.cluster;
-        let listen = SocketAddr::new(args.serving.bind_address, args.serving.secure_port);
+        let listen = SocketAddr::new(args.serving.bind_address, port(&args.serving));
         let own_ip = own_ip(cluster.pod_ip.as_deref(), listen.ip())?;
         let default_address = format!("https://{}", SocketAddr::new(own_ip, listen.port()));
         let note = " (three Lease durations), so that a change of the leader does not make a number too old";
-        let max_stale = at_least("--max-stale", args.decision.max_stale, MIN_MAX_STALE, note)?;
+        let lease_times = LeaseTimes::of(&cluster)?;
+        let min_max_stale = MIN_STALE_LEASES * lease_times.duration;
+        let max_stale = at_least("--max-stale", args.decision.max_stale, min_max_stale, note)?;
         let retention = ScaleToZero::default().retention;
 
         Ok(Self {
@@ -175,6 +180,7 @@ impl TryFrom<ServeArgs> for Config {
             watch_namespace: non_empty(cluster.watch_namespace),
             controller_instance: non_empty(cluster.controller_instance),
             lease: or_default(cluster.lease_name, LEASE_NAME),
+            lease_times,
             listen,
             certificate: certificate(&args.serving),
             certificate_directory: args.serving.cert_dir.clone(),
@@ -207,6 +213,12 @@ impl TryFrom<ServeArgs> for Config {
             node_selector: non_empty(args.config_maps.node_selector),
         })
     }
+}
+
+/// The port to listen on: that of this program's flag, else that of WVA's metrics, else the default.
+fn port(args: &ServingArgs) -> u16 {
+    let metrics = args.metrics_bind_address.filter(|port| *port != 0);
+    args.secure_port.or(metrics).unwrap_or(DEFAULT_PORT)
 }
 
 fn record(args: RecordArgs) -> Result<RecordSettings, ConfigError> {

@@ -14,6 +14,7 @@ mod fuzz;
 mod golden;
 mod golden_errors;
 pub(crate) mod identity;
+mod legacy;
 mod operators;
 mod overload;
 pub(crate) mod pki;

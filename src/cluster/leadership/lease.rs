@@ -20,14 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::requests::{RequestError, bounded_by};
 use crate::cluster::watch::watch_health::{backoff, watch_config};
-use crate::config::LEASE_DURATION;
+use crate::config::LeaseTimes;
 use crate::engine::{Clock, Holder, Leadership};
 
-/// How long the leader acts without a renewal: a third less than the duration, so that it stops before another starts.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// How often the leader renews and the others look.
-const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// Longest wait for one answer of the API server: two attempts fit into the renew deadline.
+/// Longest wait for one answer of the API server: two attempts fit into the shortest renew deadline (8 s).
 const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 /// Annotation of the lease: where its holder serves, as `https://host:port`.
 pub const ADDRESS_ANNOTATION: &str = "wva.llmd.ai/address";
@@ -43,16 +39,12 @@ pub struct ElectionSettings {
     pub identity: String,
     /// Where this instance serves, as `https://host:port`.
     pub address: Option<String>,
-    /// How long the lease stays good without a renewal.
-    pub duration: Duration,
-    /// How long the leader acts without a renewal.
-    pub renew_deadline: Duration,
-    /// How often to renew or look.
-    pub retry_period: Duration,
+    /// Its times.
+    pub times: LeaseTimes,
 }
 
 impl ElectionSettings {
-    /// With the default timing.
+    /// With the default times.
     #[must_use]
     pub fn new(
         namespace: impl Into<String>,
@@ -60,15 +52,14 @@ impl ElectionSettings {
         identity: impl Into<String>,
         address: Option<String>,
     ) -> Self {
-        Self {
-            namespace: namespace.into(),
-            name: name.into(),
-            identity: identity.into(),
-            address,
-            duration: LEASE_DURATION,
-            renew_deadline: RENEW_DEADLINE,
-            retry_period: RETRY_PERIOD,
-        }
+        let times = LeaseTimes::default();
+        Self { namespace: namespace.into(), name: name.into(), identity: identity.into(), address, times }
+    }
+
+    /// With these times.
+    #[must_use]
+    pub fn with_times(self, times: LeaseTimes) -> Self {
+        Self { times, ..self }
     }
 }
 
@@ -111,7 +102,7 @@ impl Election {
     pub async fn run(mut self, campaign_until: CancellationToken, observe_until: CancellationToken) {
         let by_name = watch_config().fields(&format!("metadata.name={}", self.settings.name));
         let mut events = watcher(self.api.clone(), by_name).backoff(backoff()).boxed();
-        let mut ticks = interval(self.settings.retry_period);
+        let mut ticks = interval(self.settings.times.retry_period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -197,7 +188,7 @@ impl Election {
         match answer {
             Ok(lease) => {
                 self.observe(lease);
-                self.leads_until = Some(sent + self.settings.renew_deadline);
+                self.leads_until = Some(sent + self.settings.times.renew_deadline);
                 Ok(())
             }
             Err(error) if error.is_conflict() => Ok(()),
@@ -234,7 +225,7 @@ impl Election {
     /// The duration that the lease states; never less than ours, whatever the object says.
     fn duration_of(&self, spec: Option<&LeaseSpec>) -> Duration {
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
-        seconds.map_or(self.settings.duration, Duration::from_secs).max(self.settings.duration)
+        seconds.map_or(self.settings.times.duration, Duration::from_secs).max(self.settings.times.duration)
     }
 
     /// The lease as we want it: renewed when we are the leader, with one more transition when we were not.
@@ -250,7 +241,9 @@ impl Election {
         set_address(metadata.annotations.get_or_insert_default(), self.settings.address.as_ref());
         let spec = LeaseSpec {
             holder_identity: Some(self.settings.identity.clone()),
-            lease_duration_seconds: i32::try_from(self.settings.duration.as_secs()).ok(),
+            // Rounded up: others may take the Lease after this time, and this instance acts for nearly as long.
+            lease_duration_seconds: i32::try_from(self.settings.times.duration.as_millis().div_ceil(1000))
+                .ok(),
             acquire_time: if renewing { old_spec.acquire_time } else { now.clone() },
             renew_time: now,
             lease_transitions: Some(transitions.saturating_add(i32::from(!renewing))),

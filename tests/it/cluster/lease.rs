@@ -5,7 +5,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use wva::cluster::leadership::lease::ADDRESS_ANNOTATION;
 use wva::cluster::{Election, ElectionSettings};
-use wva::config::LEASE_NAME;
+use wva::config::{LEASE_NAME, LeaseTimes};
 
 use super::*;
 use crate::api_server::{ApiServer, Write};
@@ -56,12 +56,13 @@ struct Running {
 
 impl Running {
     fn new(client: kube::Client) -> Self {
-        let settings = ElectionSettings {
+        let times = LeaseTimes {
             duration: Duration::from_secs(1),
             renew_deadline: Duration::from_millis(700),
             retry_period: Duration::from_millis(50),
-            ..ElectionSettings::new("wva", LEASE_NAME, "a", Some(ADDRESS.to_owned()))
         };
+        let settings =
+            ElectionSettings::new("wva", LEASE_NAME, "a", Some(ADDRESS.to_owned())).with_times(times);
         let (election, leadership) = Election::new(client, settings, Arc::new(SystemClock));
         let campaign = CancellationToken::new();
         let observe = CancellationToken::new();

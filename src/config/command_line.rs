@@ -1,0 +1,309 @@
+//! The words of a command line of `wva serve`: also as WVA's controllers take them, and completed by settings from a file.
+
+use std::error::Error;
+use std::ffi::OsString;
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+
+use super::args::ServeArgs;
+use super::legacy::{Unused, unused_variable, unused_variables};
+use super::ranged::quote;
+use super::settings::{Settings, SettingsError};
+
+/// The subcommand.
+const SERVE: &str = "serve";
+/// The first words of a command line that belongs to no subcommand.
+const OF_NO_SUBCOMMAND: [&str; 4] = ["-h", "--help", "-V", "--version"];
+/// Why a key has no effect that is not a setting at all.
+const NOT_A_SETTING: &str = "it is no setting: check its spelling";
+
+/// A command line of the program. If it is one of `serve`, settings from elsewhere may complete it.
+pub struct CommandLine {
+    command: Command,
+    words: Vec<OsString>,
+    /// The keys without effect, of all settings that were added.
+    unused: Vec<Unused>,
+}
+
+impl CommandLine {
+    /// The words of a process, of which the first is the program. WVA's controllers have no subcommand, so a command line that
+    /// begins with a flag is one of `serve`; and as in Go, one dash suffices before the name of its flags.
+    #[must_use]
+    pub fn new(command: Command, words: impl IntoIterator<Item = OsString>) -> Self {
+        let mut words: Vec<OsString> = words.into_iter().collect();
+        let first = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+        if first.starts_with('-') && !OF_NO_SUBCOMMAND.contains(&first) {
+            words.insert(1, SERVE.into());
+        }
+        if words.get(1).is_some_and(|word| word == SERVE)
+            && let Some(serve) = command.find_subcommand(SERVE)
+        {
+            words.iter_mut().skip(2).for_each(|word| add_dash(serve, word));
+        }
+        Self { command, words, unused: Vec::new() }
+    }
+
+    /// The words.
+    #[must_use]
+    pub fn words(&self) -> &[OsString] {
+        &self.words
+    }
+
+    /// Adds the settings that neither a flag nor the environment makes.
+    ///
+    /// # Errors
+    /// Names the file, the key, its value and what is valid.
+    pub fn add(&mut self, settings: &Settings) -> Result<(), SettingsError> {
+        let fail = |error: clap::Error| settings.error(error.to_string());
+        let matches = self.matches().map_err(fail)?;
+        let Some(made) = matches.subcommand_matches(SERVE) else { return Ok(()) };
+        let arguments: Vec<Arg> = self.serve_arguments().cloned().collect();
+        for (key, value) in settings.iter() {
+            let origin = settings.origin();
+            let reads_key = |arg: &&Arg| arg.get_env().is_some_and(|name| name == key);
+            let Some((arg, long)) =
+                arguments.iter().find(reads_key).and_then(|arg| Some((arg, arg.get_long()?)))
+            else {
+                let unknown = || Unused { name: key.into(), origin: origin.into(), why: NOT_A_SETTING };
+                self.unused.push(unused_variable(key, origin).unwrap_or_else(unknown));
+                continue;
+            };
+            if is_made(made, arg.get_id().as_str()) {
+                continue;
+            }
+            // Before the words of the user, of which the last may be anything.
+            self.words.insert(2, format!("--{long}={value}").into());
+            if let Err(error) = self.matches() {
+                return Err(settings.error(format!("{key} {}: {}", quote(value), cause(&error))));
+            }
+        }
+        Ok(())
+    }
+
+    /// The arguments of `serve`.
+    ///
+    /// # Errors
+    /// When the words are not a valid command line of `serve`.
+    pub fn args(&self) -> Result<ServeArgs, clap::Error> {
+        let matches = self.matches()?;
+        ServeArgs::from_arg_matches(matches.subcommand_matches(SERVE).unwrap_or(&matches))
+    }
+
+    /// The settings without effect in `args`, in the environment and in what was added, each once.
+    #[must_use]
+    pub fn unused(&self, args: &ServeArgs) -> Vec<Unused> {
+        let mut unused: Vec<Unused> =
+            args.legacy.unused().chain(unused_variables()).chain(self.unused.iter().cloned()).collect();
+        // A stable sort: of one name, the first counts.
+        unused.sort_by(|left, right| left.name.cmp(&right.name));
+        unused.dedup_by(|later, earlier| later.name == earlier.name);
+        unused
+    }
+
+    fn matches(&self) -> Result<ArgMatches, clap::Error> {
+        self.command.clone().try_get_matches_from(&self.words)
+    }
+
+    fn serve_arguments(&self) -> impl Iterator<Item = &Arg> {
+        self.command.find_subcommand(SERVE).into_iter().flat_map(Command::get_arguments)
+    }
+}
+
+/// Whether a flag or a variable makes the setting. A variable that is set to the empty text counts as unset.
+fn is_made(made: &ArgMatches, id: &str) -> bool {
+    match made.value_source(id) {
+        Some(ValueSource::CommandLine) => true,
+        Some(ValueSource::EnvVariable) => {
+            made.get_raw(id).is_some_and(|mut values| values.any(|value| !value.is_empty()))
+        }
+        _ => false,
+    }
+}
+
+/// Adds the second dash to `-flag` or `-flag=value`.
+fn add_dash(serve: &Command, word: &mut OsString) {
+    let Some(text) = word.to_str().filter(|text| !text.starts_with("--")) else { return };
+    let Some(name) = text.strip_prefix('-').and_then(|rest| rest.split('=').next()) else { return };
+    let has_name = |arg: &Arg| {
+        arg.get_long() == Some(name) || arg.get_all_aliases().is_some_and(|names| names.contains(&name))
+    };
+    if name.len() > 1 && serve.get_arguments().any(has_name) {
+        *word = format!("-{text}").into();
+    }
+}
+
+/// Why clap refuses a value.
+fn cause(error: &clap::Error) -> String {
+    error.source().map_or_else(|| error.kind().to_string(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use clap::{CommandFactory, Parser, Subcommand};
+
+    use super::*;
+    use crate::config::{Config, LEASE_NAME, LeaseTimes, Source};
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        command: Subcommands,
+    }
+
+    #[derive(Subcommand)]
+    enum Subcommands {
+        Serve(Box<ServeArgs>),
+        Demo,
+    }
+
+    /// The configuration file of the chart of WVA 0.6, with a value that is not its default.
+    const CONFIG_YAML: &str = "PROMETHEUS_BASE_URL: \"https://thanos-querier:9091\"\n\
+                               PROMETHEUS_CA_CERT_PATH: \"/etc/ssl/certs/prometheus-ca.crt\"\n\
+                               PROMETHEUS_TLS_INSECURE_SKIP_VERIFY: \"true\"\n\
+                               EPP_METRIC_READER_BEARER_TOKEN: \"\"\n\
+                               GLOBAL_OPT_INTERVAL: \"60s\"\n\
+                               WVA_SCALE_TO_ZERO: \"true\"\n\
+                               PROMETHEUS_METRICS_CACHE_TTL: \"30s\"\n";
+
+    fn line(words: &str) -> CommandLine {
+        let words = std::iter::once("wva").chain(words.split_whitespace());
+        CommandLine::new(Cli::command(), words.map(OsString::from))
+    }
+
+    /// The configuration of a command line, and the names of its settings without effect.
+    fn resolved(line: &CommandLine) -> (Config, Vec<String>) {
+        let args = line.args().unwrap();
+        let unused = line.unused(&args).into_iter().filter(|unused| unused.origin != "the environment");
+        let unused = unused.map(|unused| unused.name).collect();
+        (Config::try_from(args).unwrap(), unused)
+    }
+
+    fn settings(text: &str) -> Settings {
+        Settings::parse("--config-file /etc/wva/config.yaml".into(), text).unwrap()
+    }
+
+    #[test]
+    fn the_arguments_of_wva_0_4_start_this_program() {
+        let chart = "--leader-elect=true --health-probe-bind-address=:8081 --metrics-bind-address=:9443 \
+                     --metrics-secure=true";
+        let (config, unused) = resolved(&line(chart));
+        assert_eq!(config.listen.port(), 9443, "where the Service of its metrics points");
+        assert_eq!((config.watch_namespace, config.lease.as_str()), (None, LEASE_NAME));
+        assert_eq!(unused, ["--health-probe-bind-address", "--leader-elect", "--metrics-secure"]);
+        let kustomize = "--leader-elect --health-probe-bind-address=:8081 --metrics-bind-address=0";
+        assert_eq!(resolved(&line(kustomize)).0.listen.port(), 8443, "0 switches metrics off there");
+    }
+
+    #[test]
+    fn the_arguments_of_wva_0_5_start_this_program() {
+        let chart = "--leader-elect=true --health-probe-bind-address=:8081 --watch-namespace=llm \
+                     --leader-election-lease-duration=60s --leader-election-renew-deadline=50s \
+                     --leader-election-retry-period=10s --rest-client-timeout=60s \
+                     --metrics-bind-address=:8443 --metrics-secure=false -v=4";
+        let line = line(chart);
+        let (config, unused) = resolved(&line);
+        assert_eq!(config.watch_namespace.as_deref(), Some("llm"));
+        let seconds = Duration::from_secs;
+        let times =
+            LeaseTimes { duration: seconds(60), renew_deadline: seconds(50), retry_period: seconds(10) };
+        assert_eq!(config.lease_times, times);
+        assert_eq!(line.args().unwrap().log.filter(), "debug");
+        let expected =
+            ["--health-probe-bind-address", "--leader-elect", "--metrics-secure", "--rest-client-timeout"];
+        assert_eq!(unused, expected);
+    }
+
+    #[test]
+    fn the_arguments_of_wva_0_6_to_0_9_start_this_program_with_their_configuration_file() {
+        let chart = "--leader-elect=true --health-probe-bind-address=:8081 --config-file=/etc/wva/config.yaml \
+                     --watch-namespace=llm --metrics-bind-address=:8443 --metrics-secure=true \
+                     --metrics-cert-path=/tmp/metrics-certs --limiter-type=inventory";
+        let mut line = line(chart);
+        assert!(line.args().unwrap().config_file.is_some_and(|path| path.ends_with("config.yaml")));
+        line.add(&settings(CONFIG_YAML)).unwrap();
+        let (config, unused) = resolved(&line);
+        let Source::Prometheus(prometheus) = config.source else { panic!("{:?}", config.source) };
+        assert_eq!(prometheus.url, "https://thanos-querier:9091");
+        assert!(prometheus.insecure_skip_verify && prometheus.ca_file.is_some());
+        assert!(config.policy.global.default.scale_to_zero.unwrap().enabled);
+        let expected = [
+            "--health-probe-bind-address",
+            "--leader-elect",
+            "--limiter-type",
+            "--metrics-cert-path",
+            "--metrics-secure",
+            "GLOBAL_OPT_INTERVAL",
+            "PROMETHEUS_METRICS_CACHE_TTL",
+        ];
+        assert_eq!(unused, expected);
+    }
+
+    #[test]
+    fn flags_of_go_may_have_one_dash_and_need_no_subcommand() {
+        let line = line("-zap-log-level=debug -leader-election-id lease -zap-encoder json -zap-devel -v 5");
+        let args = line.args().unwrap();
+        assert_eq!((args.log.filter(), args.log.is_json()), ("trace", true), "-v counts, as in WVA");
+        assert_eq!(args.cluster.lease_name, "lease");
+        assert_eq!(line.unused(&args).iter().filter(|unused| unused.name == "--zap-devel").count(), 1);
+    }
+
+    #[test]
+    fn an_unknown_flag_and_another_subcommand_stay_what_they_are() {
+        for (words, kind) in [
+            ("--leader-elects", clap::error::ErrorKind::UnknownArgument),
+            ("serve --pool-group=x", clap::error::ErrorKind::UnknownArgument),
+            ("serve -leader-elects", clap::error::ErrorKind::UnknownArgument),
+            ("--help", clap::error::ErrorKind::DisplayHelp),
+        ] {
+            assert_eq!(Cli::try_parse_from(line(words).words()).err().map(|error| error.kind()), Some(kind));
+        }
+        assert!(matches!(Cli::parse_from(line("demo").words()).command, Subcommands::Demo));
+    }
+
+    #[test]
+    fn a_flag_takes_precedence_over_the_file_and_the_file_over_the_default() {
+        let mut line = line("serve --lease-name flag");
+        line.add(&settings("LEADER_ELECTION_ID: file\nCONTROLLER_INSTANCE: file\n")).unwrap();
+        let (config, _) = resolved(&line);
+        assert_eq!((config.lease.as_str(), config.controller_instance.as_deref()), ("flag", Some("file")));
+    }
+
+    #[test]
+    fn a_bad_value_in_the_file_is_refused_with_file_key_value_and_range() {
+        let refused = |text: &str| line("serve").add(&settings(text)).unwrap_err().to_string();
+        let file = "--config-file /etc/wva/config.yaml";
+        let expected = format!("{file}: WVA_SCALE_TO_ZERO \"maybe\": must be true or false");
+        assert_eq!(refused("WVA_SCALE_TO_ZERO: maybe"), expected);
+        let lease = refused("LEADER_ELECTION_LEASE_DURATION: 7s");
+        let expected = format!("{file}: LEADER_ELECTION_LEASE_DURATION \"7s\": must be 8s to 1h");
+        assert!(lease.starts_with(&expected), "{lease}");
+    }
+
+    #[test]
+    fn an_unknown_key_of_the_file_is_named_and_the_others_count() {
+        let mut line = line("serve");
+        line.add(&settings("PROMETHEUS_BASE_URI: https://p\nWATCH_NAMESPACE: llm\n")).unwrap();
+        let (config, unused) = resolved(&line);
+        assert_eq!(
+            (config.watch_namespace.as_deref(), unused.as_slice()),
+            (Some("llm"), &["PROMETHEUS_BASE_URI".into()][..])
+        );
+    }
+
+    #[test]
+    fn times_of_a_lease_that_contradict_each_other_are_refused() {
+        let refused = |words: &str| Config::try_from(line(words).args().unwrap()).unwrap_err().to_string();
+        let error = refused("serve --lease-duration 10s");
+        assert!(
+            error.contains("--lease-duration 10s must be more than --lease-renew-deadline 10s"),
+            "{error}"
+        );
+        let error = refused("serve --lease-retry-period 9s");
+        assert!(error.contains("1.2 times --lease-retry-period 9s"), "{error}");
+        let error = refused("serve --lease-duration 2m");
+        assert!(error.contains("--max-stale 5m is too short: must be at least 6m"), "{error}");
+    }
+}

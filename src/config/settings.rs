@@ -1,0 +1,123 @@
+//! Settings in a document whose keys are the names of environment variables, as in the configuration file of WVA's controllers.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::document;
+use super::ranged::shorten;
+
+/// Characters of a key in a message.
+const MAX_KEY_CHARS: usize = 60;
+
+/// Settings by key, and where they are from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    origin: String,
+    values: BTreeMap<String, String>,
+}
+
+/// Why settings cannot be used: where they are, the key, and the cause.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {problem}")]
+pub struct SettingsError {
+    origin: String,
+    problem: String,
+}
+
+impl Settings {
+    /// Reads the YAML file of `--config-file`.
+    ///
+    /// # Errors
+    /// When it cannot be read or parsed, or when a value is a list or a mapping. Names the file and the key.
+    pub fn read(path: &Path) -> Result<Self, SettingsError> {
+        let origin = format!("--config-file {}", path.display());
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(origin, &text),
+            Err(error) => Err(SettingsError { origin, problem: format!("cannot read it: {error}") }),
+        }
+    }
+
+    /// Parses a YAML mapping of keys to texts, numbers and switches. As in WVA, the case of keys does not matter, and an empty
+    /// value counts as unset.
+    pub(super) fn parse(origin: String, text: &str) -> Result<Self, SettingsError> {
+        let fail = |problem: String| SettingsError { origin: origin.clone(), problem };
+        let document = document::parse(text).map_err(|cause| fail(format!("it is not YAML: {cause}")))?;
+        let fields = match document {
+            Value::Null => serde_json::Map::new(),
+            Value::Object(fields) => fields,
+            _ => return Err(fail("must be a mapping of settings, such as WVA_SCALE_TO_ZERO: true".into())),
+        };
+        let mut values = BTreeMap::new();
+        for (key, value) in fields {
+            let key = shorten(&key.to_ascii_uppercase(), MAX_KEY_CHARS);
+            let text = match value {
+                Value::Null => String::new(),
+                Value::String(text) => text,
+                Value::Bool(_) | Value::Number(_) => value.to_string(),
+                Value::Array(_) | Value::Object(_) => {
+                    return Err(fail(format!("{key} must be a text, a number, true or false")));
+                }
+            };
+            values.insert(key, text);
+        }
+        values.retain(|_, text| !text.is_empty());
+        Ok(Self { origin, values })
+    }
+
+    /// Where they are from.
+    pub(super) fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    /// Every setting: key and value.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.values.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// The error that `problem` is with them.
+    pub(super) fn error(&self, problem: String) -> SettingsError {
+        SettingsError { origin: self.origin.clone(), problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<(String, String)>, String> {
+        let settings = Settings::parse("f".into(), text).map_err(|error| error.to_string())?;
+        Ok(settings.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    #[test]
+    fn values_are_texts_numbers_and_switches_and_empty_ones_count_as_unset() {
+        let text = "# WVA\nPROMETHEUS_BASE_URL: https://p:9090\nwva_scale_to_zero: true\nN: 10\nE: \"\"\nU:\nT: 60s\n";
+        let expected = [
+            ("N", "10"),
+            ("PROMETHEUS_BASE_URL", "https://p:9090"),
+            ("T", "60s"),
+            ("WVA_SCALE_TO_ZERO", "true"),
+        ];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(parse(text), Ok(expected.into()));
+        assert_eq!(parse("# nothing\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_document_that_is_no_mapping_of_settings_is_refused_with_its_place() {
+        for (text, says) in [
+            ("A: [1]", "f: A must be a text, a number, true or false"),
+            ("A: {b: 1}", "f: A must be a text, a number, true or false"),
+            ("- A", "f: must be a mapping of settings"),
+            ("A: [", "f: it is not YAML: "),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(says), "{text}: {error}");
+        }
+        let missing = Settings::read(Path::new("/nowhere/config.yaml")).unwrap_err().to_string();
+        assert!(missing.starts_with("--config-file /nowhere/config.yaml: cannot read it: "), "{missing}");
+    }
+}
