@@ -3,12 +3,13 @@
 //! A request arrives through [`tls`], gets an audit id and is counted in `middleware`, is authorised by [`auth`] with the
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
-//! leader), and by `admin` for operators.
+//! leader), by `decisions` from the same as text, and by `admin` for operators.
 
 mod admin;
 pub mod auth;
 mod custom_metrics;
 mod data_read;
+mod decisions;
 mod discovery;
 mod encoding;
 mod external_metrics;

@@ -41,6 +41,12 @@ pub(crate) const INTERNAL_CUSTOM: &str = "/internal/v1/custom/";
 /// This server's own metrics.
 pub(crate) const METRICS: &str = "/metrics";
 
+/// The desired replicas of all variants as text, from any instance.
+pub(crate) const DECISIONS: &str = "/metrics/decisions";
+
+/// Where the leader answers other instances about [`DECISIONS`].
+pub(crate) const INTERNAL_DECISIONS: &str = "/internal/v1/decisions";
+
 /// Lists the kept evaluations; with `?at=` returns the evaluation of that moment.
 pub(crate) const SNAPSHOTS: &str = "/debug/snapshots";
 
@@ -66,9 +72,14 @@ pub(crate) const LEADER: HeaderValue = HeaderValue::from_static("holder");
 /// Value of [`ANSWERED_BY`]: the leader has neither evaluated nor restored anything yet.
 pub(crate) const LEADER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("holder-without-anything");
 
-/// The leader's path for a read of the public `path_and_query`; empty for anything that is not a read of a metric.
+/// The leader's path for a read of the public `path_and_query`; empty for anything that is not a read of metrics.
 pub(crate) fn internal_path(path_and_query: &str) -> String {
-    for (public, internal) in [(EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL), (CUSTOM_PREFIX, INTERNAL_CUSTOM)] {
+    let paths = [
+        (EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL),
+        (CUSTOM_PREFIX, INTERNAL_CUSTOM),
+        (DECISIONS, INTERNAL_DECISIONS),
+    ];
+    for (public, internal) in paths {
         if let Some(rest) = path_and_query.strip_prefix(public) {
             return format!("{internal}{rest}");
         }

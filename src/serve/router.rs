@@ -14,14 +14,16 @@ use super::admin::{self, AdminState, health, snapshots};
 use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
 use super::custom_metrics::{self, ObjectPath};
 use super::data_read::ReadState;
+use super::decisions;
 use super::discovery;
 use super::encoding::{Reason, Status};
 use super::external_metrics::{self, MetricPath};
 use super::forward::InstanceVerifier;
 use super::middleware::{AuditId, observe_request};
 use super::paths::{
-    ALL_SNAPSHOTS, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, EXTERNAL_GROUP, EXTERNAL_NAMESPACES,
-    INTERNAL_CUSTOM, INTERNAL_EXTERNAL, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
+    ALL_SNAPSHOTS, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DECISIONS, EXTERNAL_GROUP,
+    EXTERNAL_NAMESPACES, INTERNAL_CUSTOM, INTERNAL_DECISIONS, INTERNAL_EXTERNAL, LATEST_SNAPSHOT,
+    MAX_NAME_BYTES, METRICS, SNAPSHOTS,
 };
 use super::state::AppState;
 use super::tls::AnswerPermit;
@@ -62,10 +64,12 @@ fn discovery_routes(state: &AppState) -> Router<AppState> {
 fn metric_routes() -> Router<AppState> {
     Router::new()
         .route(METRICS, any(own_metrics))
+        .route(DECISIONS, any(all_decisions))
         .route(&format!("{EXTERNAL_NAMESPACES}{{namespace}}/{{metric}}"), any(external_metric))
         .route(&format!("{CUSTOM_PREFIX}{CUSTOM_OBJECT}"), any(custom_metric))
         .route(&format!("{INTERNAL_EXTERNAL}{{namespace}}/{{metric}}"), any(external_metric_for_instance))
         .route(&format!("{INTERNAL_CUSTOM}{CUSTOM_OBJECT}"), any(custom_metric_for_instance))
+        .route(INTERNAL_DECISIONS, any(all_decisions_for_instance))
 }
 
 fn snapshot_routes(state: &AppState) -> Router<AppState> {
@@ -134,6 +138,19 @@ async fn custom_metric(
     .await
 }
 
+async fn all_decisions(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |mut request| {
+        authorize(&auth, &mut request, &Attributes::Path { verb: "get", path: DECISIONS }).await?;
+        reads.answer(&request, &audit, |published| decisions::render(&reads, published)).await
+    })
+    .await
+}
+
 async fn external_metric_for_instance(
     State(instances): State<Arc<InstanceVerifier>>,
     State(reads): State<Arc<ReadState>>,
@@ -160,6 +177,18 @@ async fn custom_metric_for_instance(
         let path = valid(path)?;
         let read = custom_metrics::Read::parse(&request, &path);
         reads.answer_instance(read, |read, published| read.render(&reads, published)).await
+    })
+    .await
+}
+
+async fn all_decisions_for_instance(
+    State(instances): State<Arc<InstanceVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |request| {
+        instances.authorize(&request).await?;
+        reads.answer_instance(Ok(()), |(), published| decisions::render(&reads, published)).await
     })
     .await
 }

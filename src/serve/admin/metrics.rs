@@ -19,6 +19,8 @@ use wva_core::{Decision, VariantId};
 use crate::engine::{Leadership, Published};
 use crate::serve::ports::PublishedReader;
 
+/// The first words of the names that WVA gives its metrics, and gave them before 0.5: dashboards and adapter rules have either.
+const PREFIXES: [&str; 2] = ["wva", "inferno"];
 const DESIRED_HELP: &str = "Desired number of replicas for each variant";
 const CURRENT_HELP: &str = "Current number of replicas for each variant";
 const RATIO_HELP: &str =
@@ -55,7 +57,9 @@ impl BoardMetrics {
         id: &'a VariantId,
         own: impl IntoIterator<Item = (&'static str, &'a str)>,
     ) -> Labels<'a> {
-        let mut labels = vec![("variant_name", id.name.as_str()), ("namespace", id.namespace.as_str())];
+        let name = id.name.as_str();
+        let mut labels =
+            vec![("variant_name", name), ("namespace", id.namespace.as_str()), ("variant", name)];
         labels.extend(own);
         labels.extend(self.controller_instance.as_deref().map(|instance| ("controller_instance", instance)));
         labels
@@ -70,9 +74,13 @@ impl BoardMetrics {
         Some(Row { labels: self.decision_labels(id, decision), decision, target })
     }
 
-    fn encode_replica_changes(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut total =
-            encoder.encode_descriptor("wva_replica_scaling", SCALING_HELP, None, MetricType::Counter)?;
+    fn encode_replica_changes(
+        &self,
+        prefix: &str,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> Result<(), fmt::Error> {
+        let name = format!("{prefix}_replica_scaling");
+        let mut total = encoder.encode_descriptor(&name, SCALING_HELP, None, MetricType::Counter)?;
         for (change, count) in self.replica_changes.counts() {
             let change_labels = [("direction", change.direction), ("reason", change.reason)];
             let labels = self.labels(&change.variant, change_labels);
@@ -90,18 +98,21 @@ impl Collector for BoardMetrics {
         let published = self.reader.newest();
         let rows: Vec<_> =
             published.decisions.iter().filter_map(|(id, decision)| self.row(id, decision)).collect();
-        let desired = rows.iter().map(|row| (&row.labels, i64::from(row.target.desired.get())));
-        encode_gauge(&mut encoder, "wva_desired_replicas", DESIRED_HELP, desired)?;
-        let current =
-            rows.iter().filter_map(|row| Some((&row.labels, i64::from(row.decision.current?.get()))));
-        encode_gauge(&mut encoder, "wva_current_replicas", CURRENT_HELP, current)?;
-        let ratio = rows.iter().filter_map(|row| Some((&row.labels, row.decision.ratio(1.0)?)));
-        encode_gauge(&mut encoder, "wva_desired_ratio", RATIO_HELP, ratio)?;
+        for prefix in PREFIXES {
+            let name = |metric| format!("{prefix}_{metric}");
+            let desired = rows.iter().map(|row| (&row.labels, i64::from(row.target.desired.get())));
+            encode_gauge(&mut encoder, &name("desired_replicas"), DESIRED_HELP, desired)?;
+            let current =
+                rows.iter().filter_map(|row| Some((&row.labels, i64::from(row.decision.current?.get()))));
+            encode_gauge(&mut encoder, &name("current_replicas"), CURRENT_HELP, current)?;
+            let ratio = rows.iter().filter_map(|row| Some((&row.labels, row.decision.ratio(1.0)?)));
+            encode_gauge(&mut encoder, &name("desired_ratio"), RATIO_HELP, ratio)?;
+            self.encode_replica_changes(prefix, &mut encoder)?;
+        }
         let complete = published.decisions.iter().filter_map(|(id, decision)| {
             Some((self.decision_labels(id, decision), i64::from(has_all_signals(decision)?)))
         });
-        encode_gauge(&mut encoder, "wva_signals_complete", SIGNALS_HELP, complete)?;
-        self.encode_replica_changes(&mut encoder)
+        encode_gauge(&mut encoder, "wva_signals_complete", SIGNALS_HELP, complete)
     }
 }
 

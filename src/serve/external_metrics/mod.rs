@@ -17,7 +17,7 @@ use self::answer::answer;
 pub(crate) use self::answer::{ExternalMetricValue, items};
 pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
-pub(crate) use self::metric::Metric;
+pub(crate) use self::metric::{Labels, Metric};
 pub(crate) use self::query::VariantSelector;
 use self::query::{ListOptions, is_watch};
 use super::auth::{Attributes, attributes_verb};

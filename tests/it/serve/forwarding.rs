@@ -91,6 +91,22 @@ async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
 }
 
 #[tokio::test]
+async fn every_instance_has_the_leaders_decisions_as_text() {
+    let (leader, follower) = leader_and_follower().await;
+    let decisions = async |server: &TestServer| {
+        server.send(None, "GET /metrics/decisions", &["Authorization: Bearer good"]).await
+    };
+    let (direct, forwarded) = (decisions(&leader).await, decisions(&follower).await);
+    assert!(direct.body.contains("variant_name=\"llama-a100\"} 5"), "{}", direct.body);
+    assert_eq!((forwarded.status, &forwarded.body), (200, &direct.body));
+    assert_eq!(forwarded.header("content-type"), direct.header("content-type"));
+    // Without the leader, the last state that it published.
+    follower.leadership.send_replace(led_by(None));
+    let last = decisions(&follower).await;
+    assert!(last.body.contains("variant_name=\"llama-a100\"} 3"), "{}", last.body);
+}
+
+#[tokio::test]
 async fn the_instance_that_receives_a_read_authorises_it() {
     let (leader, follower) = leader_and_follower().await;
     for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 2)] {

@@ -7,7 +7,7 @@ use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
 use wva_core::snapshot::Signal;
 
 use super::READ;
-use super::client::Captured;
+use super::client::{Answer, Captured};
 use super::identity::eventually;
 use super::test_server::{TestServer, advance_clock, leading, led_by, sample, target, trust};
 
@@ -183,21 +183,60 @@ async fn metrics_export_published_targets_and_nothing_unknown() {
     assert_eq!(answer.status, 200);
     let expected = Some("application/openmetrics-text; version=1.0.0; charset=utf-8");
     assert_eq!(answer.header("content-type"), expected);
-    let labels =
-        r#"{variant_name="llama-a100",namespace="llm",accelerator_type="A100",controller_instance="blue"}"#;
+    let labels = r#"{variant_name="llama-a100",namespace="llm",variant="llama-a100",accelerator_type="A100",controller_instance="blue"}"#;
     for line in [
         "# HELP wva_desired_replicas Desired number of replicas for each variant".to_owned(),
         "# TYPE wva_desired_replicas gauge".to_owned(),
         format!("wva_desired_replicas{labels} 5"),
         format!("wva_current_replicas{labels} 2"),
         format!("wva_desired_ratio{labels} 2.5"),
+        format!("inferno_desired_replicas{labels} 5"),
+        format!("inferno_desired_ratio{labels} 2.5"),
     ] {
         assert!(answer.has_line(&line), "{line} is missing in\n{}", answer.body);
     }
-    for absent in ["variant_name=\"new\"", "variant_name=\"old\"", "variant_name=\"bad\"", "inferno_"] {
+    for absent in ["variant_name=\"new\"", "variant_name=\"old\"", "variant_name=\"bad\""] {
         assert!(!answer.body.contains(absent), "{absent} must not be there");
     }
     assert!(answer.body.ends_with("# EOF\n"));
+}
+
+/// The text of `/metrics/decisions`.
+async fn decisions(server: &TestServer) -> Answer {
+    server.send(None, "GET /metrics/decisions", &["Authorization: Bearer good"]).await
+}
+
+#[tokio::test]
+async fn decisions_are_one_line_a_variant_in_the_format_that_keda_parses() {
+    let server = TestServer::with(|options| options.controller_instance = Some("blue".into())).await;
+    let answer = decisions(&server).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let own = "wva_desired_replicas{accelerator_type=\"A100\",controller_instance=\"blue\",exported_namespace=\"llm\",\
+               namespace=\"llm\",variant=\"llama-a100\",variant_name=\"llama-a100\"} 5";
+    assert!(answer.has_line(own), "{}", answer.body);
+    let lines: Vec<_> = answer.body.lines().filter(|line| !line.starts_with('#')).collect();
+    let mut sorted = lines.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    assert_eq!(lines.len(), sorted.len(), "no variant twice");
+    for absent in ["\"new\"", "\"old\"", "\"bad\""] {
+        assert!(!answer.body.contains(absent), "{absent} has no number, and no line");
+    }
+}
+
+#[tokio::test]
+async fn decisions_need_a_right_and_a_result() {
+    let server = TestServer::new().await;
+    assert_eq!(server.send(None, "GET /metrics/decisions", &[]).await.status, 403);
+    assert_eq!(
+        server.send(None, "POST /metrics/decisions", &["Authorization: Bearer good"]).await.status,
+        405
+    );
+    server.publish(wva::engine::Published::empty());
+    let answer = decisions(&server).await;
+    assert_eq!(answer.status, 503, "an empty list would look as if there were no variants");
+    assert!(answer.message().contains("no decision has been made yet"), "{}", answer.body);
 }
 
 #[tokio::test]
@@ -253,7 +292,7 @@ async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
         next.decisions.insert(id, target(desired, Some(2), "2026-11-21T10:00:05Z"));
         server.publish(next);
         let labels = format!(
-            r#"{{variant_name="llama-a100",namespace="llm",direction="{direction}",reason="SourceDown"}} 1"#
+            r#"{{variant_name="llama-a100",namespace="llm",variant="llama-a100",direction="{direction}",reason="SourceDown"}} 1"#
         );
         let line = format!("wva_replica_scaling_total{labels}");
         eventually(|| async { server.metrics().await.has_line(&line) }).await;
