@@ -17,6 +17,17 @@ all_agree() {
 }
 eventually 20 "both answer the same number" all_agree
 throughout 15 "and keep answering the same number" all_agree
+decisions_of() {
+  ask_instance "$1" /metrics/decisions -H 'X-Remote-Group: system:masters' |
+    sed -n 's/^wva_desired_replicas{.*,namespace="llm",.*,variant_name="llama"} //p'
+}
+decisions_agree() {
+  local first second
+  first=$(decisions_of "$wva_port") second=$(decisions_of "$second_port")
+  echo "wva-0 ${first:-none}, wva-1 ${second:-none}"
+  [ "$first $second" = "3 3" ]
+}
+eventually 5 "both have it in /metrics/decisions, from which KEDA's metrics-api trigger reads" decisions_agree
 
 old=$(holder)
 case $old in
