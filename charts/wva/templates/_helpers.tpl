@@ -13,6 +13,11 @@
 {{- default $own .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* For objects outside the release namespace: releases of one name in two namespaces must not share them. RBAC allows a colon in names. */}}
+{{- define "wva.globalName" -}}
+{{ .Release.Namespace }}:{{ include "wva.fullname" . }}
+{{- end -}}
+
 {{- define "wva.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "wva.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
