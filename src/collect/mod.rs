@@ -4,7 +4,7 @@
 //!
 //! 1. *Read.* `prometheus::response` gives `QueriedSeries`, with all labels; `scrape::parse` gives `PageSample`s, which
 //!    `scrape::history` collects over time.
-//! 2. *Identified.* Both become `RawSeries`: the metric's name from the table `signals`, and the pod and engine it is about.
+//! 2. *Identified.* Both become `RawSeries`: the metric's name from the table `metric_names`, and the pod and engine it is about.
 //! 3. *Merged.* `merge` makes one [`crate::engine::Series`] of all `RawSeries` of one signal of one engine: it never mixes old and
 //!    new metric names, nor two replicas of Prometheus.
 //!
@@ -13,6 +13,7 @@
 mod http_client;
 mod limits;
 mod merge;
+mod metric_names;
 mod prometheus;
 mod round_robin;
 mod scrape;

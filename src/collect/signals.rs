@@ -1,130 +1,17 @@
-//! The table of metric names: which signal each metric of an engine or scheduler measures, in current and older versions, and
-//! which values are valid.
+//! Which signal a metric of an engine or scheduler measures, how to query for it, and which of its values are valid. The names are
+//! in `metric_names`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use wva_core::snapshot::Signal;
 
+use super::metric_names::NAMES;
+pub(crate) use super::metric_names::{Exporter, MetricKind, MetricName};
+
 /// How far above 1 a ratio may be before it must be something else, such as a percentage. Engines divide block counts in floating
 /// point, so a full cache may read 1.0000001; 1 % is far above rounding errors and far below any percentage.
 const RATIO_TOLERANCE: f64 = 0.01;
-
-/// The name of a metric that is read.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct MetricName {
-    /// The name, as the engine exposes it.
-    pub(crate) text: &'static str,
-    /// What the metric measures.
-    pub(crate) signal: Signal,
-    /// 0 for the current name; higher for names of older versions or of another engine.
-    pub(crate) generation: u8,
-    /// How to read its value.
-    pub(crate) kind: MetricKind,
-}
-
-/// How to read the value of a metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MetricKind {
-    /// A gauge from 0 to 1.
-    Ratio,
-    /// A gauge, at least 0.
-    Gauge,
-    /// A counter, at least 0.
-    Counter,
-    /// A gauge that is always 1: its value is in its labels ([`cache_tokens`]).
-    CacheConfig,
-    /// A gauge, of which only `reason="capacity"` is read: deferred requests do not wait for capacity.
-    WaitingForCapacity,
-    /// A gauge, of which only `sleep_state="awake"` is read, inverted: 0 means asleep and becomes 1.
-    Awake,
-    /// A gauge of the scheduler, summed over its labels (priority, flow).
-    SchedulerGauge,
-    /// A counter of the scheduler, of which only `status="success"` is read, summed over its labels (endpoint).
-    SchedulerSuccesses,
-}
-
-impl MetricKind {
-    /// The label and value that a series must have to be read, if any.
-    pub(crate) const fn required_label(self) -> Option<(&'static str, &'static str)> {
-        match self {
-            Self::WaitingForCapacity => Some(("reason", "capacity")),
-            Self::Awake => Some(("sleep_state", "awake")),
-            Self::SchedulerSuccesses => Some(("status", "success")),
-            _ => None,
-        }
-    }
-
-    /// True for metrics of a scheduler about a model, false for metrics of an engine.
-    pub(crate) const fn is_scheduler(self) -> bool {
-        matches!(self, Self::SchedulerGauge | Self::SchedulerSuccesses)
-    }
-}
-
-const fn name(text: &'static str, signal: Signal, generation: u8, kind: MetricKind) -> MetricName {
-    MetricName { text, signal, generation, kind }
-}
-
-/// All names, the newest of a signal first. vLLM has renamed its cache gauge and its latency histogram once, and its prefix-cache
-/// counters twice. Python exporters append `_total` to a counter, others do not. SGLang's prefix-cache counters are not read,
-/// because they would have to be summed by source first.
-static NAMES: &[MetricName] = {
-    use MetricKind::WaitingForCapacity;
-    use MetricKind::{Awake, CacheConfig, Counter, Gauge, Ratio, SchedulerGauge, SchedulerSuccesses};
-    use Signal as S;
-    &[
-        name("vllm:kv_cache_usage_perc", S::KvUsage, 0, Ratio),
-        name("vllm:gpu_cache_usage_perc", S::KvUsage, 1, Ratio),
-        name("sglang:token_usage", S::KvUsage, 2, Ratio),
-        name("vllm:num_requests_waiting_by_reason", S::Waiting, 0, WaitingForCapacity),
-        name("vllm:num_requests_waiting", S::Waiting, 1, Gauge),
-        name("sglang:num_queue_reqs", S::Waiting, 2, Gauge),
-        name("vllm:num_requests_running", S::Running, 0, Gauge),
-        name("sglang:num_running_reqs", S::Running, 1, Gauge),
-        name("vllm:cache_config_info", S::KvCapacity, 0, CacheConfig),
-        name("sglang:max_total_num_tokens", S::KvCapacity, 1, Gauge),
-        name("vllm:prompt_tokens_total", S::PromptTokens, 0, Counter),
-        name("vllm:prompt_tokens", S::PromptTokens, 1, Counter),
-        name("sglang:prompt_tokens_total", S::PromptTokens, 2, Counter),
-        name("vllm:generation_tokens_total", S::GenerationTokens, 0, Counter),
-        name("vllm:generation_tokens", S::GenerationTokens, 1, Counter),
-        name("sglang:generation_tokens_total", S::GenerationTokens, 2, Counter),
-        name("vllm:inter_token_latency_seconds_sum", S::InterTokenLatencySum, 0, Counter),
-        name("vllm:inter_token_latency_seconds_count", S::InterTokenLatencyCount, 0, Counter),
-        name("vllm:time_per_output_token_seconds_sum", S::InterTokenLatencySum, 1, Counter),
-        name("vllm:time_per_output_token_seconds_count", S::InterTokenLatencyCount, 1, Counter),
-        name("sglang:inter_token_latency_seconds_sum", S::InterTokenLatencySum, 2, Counter),
-        name("sglang:inter_token_latency_seconds_count", S::InterTokenLatencyCount, 2, Counter),
-        name("vllm:time_to_first_token_seconds_sum", S::TimeToFirstTokenSum, 0, Counter),
-        name("vllm:time_to_first_token_seconds_count", S::TimeToFirstTokenCount, 0, Counter),
-        name("sglang:time_to_first_token_seconds_sum", S::TimeToFirstTokenSum, 1, Counter),
-        name("sglang:time_to_first_token_seconds_count", S::TimeToFirstTokenCount, 1, Counter),
-        name("vllm:request_prompt_tokens_sum", S::RequestPromptTokensSum, 0, Counter),
-        name("vllm:request_prompt_tokens_count", S::RequestPromptTokensCount, 0, Counter),
-        name("sglang:prompt_tokens_histogram_sum", S::RequestPromptTokensSum, 1, Counter),
-        name("sglang:prompt_tokens_histogram_count", S::RequestPromptTokensCount, 1, Counter),
-        name("vllm:request_generation_tokens_sum", S::RequestGenerationTokensSum, 0, Counter),
-        name("vllm:request_generation_tokens_count", S::RequestGenerationTokensCount, 0, Counter),
-        name("sglang:generation_tokens_histogram_sum", S::RequestGenerationTokensSum, 1, Counter),
-        name("sglang:generation_tokens_histogram_count", S::RequestGenerationTokensCount, 1, Counter),
-        name("vllm:prefix_cache_hits_total", S::PrefixCacheHits, 0, Counter),
-        name("vllm:prefix_cache_queries_total", S::PrefixCacheQueries, 0, Counter),
-        name("vllm:prefix_cache_hits", S::PrefixCacheHits, 1, Counter),
-        name("vllm:prefix_cache_queries", S::PrefixCacheQueries, 1, Counter),
-        name("vllm:gpu_prefix_cache_hits_total", S::PrefixCacheHits, 2, Counter),
-        name("vllm:gpu_prefix_cache_queries_total", S::PrefixCacheQueries, 2, Counter),
-        name("vllm:gpu_prefix_cache_hits", S::PrefixCacheHits, 3, Counter),
-        name("vllm:gpu_prefix_cache_queries", S::PrefixCacheQueries, 3, Counter),
-        name("vllm:iteration_tokens_total_count", S::EngineSteps, 0, Counter),
-        name("vllm:engine_sleep_state", S::Asleep, 0, Awake),
-        name("llm_d_epp_flow_control_queue_size", S::SchedulerQueueSize, 0, SchedulerGauge),
-        name("inference_extension_flow_control_queue_size", S::SchedulerQueueSize, 1, SchedulerGauge),
-        name("llm_d_epp_flow_control_queue_bytes", S::SchedulerQueueBytes, 0, SchedulerGauge),
-        name("inference_extension_flow_control_queue_bytes", S::SchedulerQueueBytes, 1, SchedulerGauge),
-        name("llm_d_epp_scheduler_attempts_total", S::SchedulerAttempts, 0, SchedulerSuccesses),
-        name("inference_extension_scheduler_attempts_total", S::SchedulerAttempts, 1, SchedulerSuccesses),
-    ]
-};
 
 static BY_TEXT: LazyLock<BTreeMap<&'static str, &'static MetricName>> =
     LazyLock::new(|| NAMES.iter().map(|name| (name.text, name)).collect());
@@ -146,20 +33,20 @@ pub(crate) fn name_patterns(signals: Option<&BTreeSet<Signal>>) -> Vec<String> {
     names.into_values().map(|names| names.join("|")).collect()
 }
 
-/// The names of `signal`, newest first.
-pub(crate) fn names(signal: Signal) -> Vec<&'static MetricName> {
-    let mut names: Vec<_> = NAMES.iter().filter(|name| name.signal == signal).collect();
+/// The names of `signal` that `exporter` has, newest first.
+pub(crate) fn names_of(exporter: Exporter, signal: Signal) -> Vec<&'static MetricName> {
+    let is_listed = |name: &&MetricName| name.signal == signal && name.generation.0 == exporter;
+    let mut names: Vec<_> = NAMES.iter().filter(is_listed).collect();
     names.sort_by_key(|name| name.generation);
     names
 }
 
-/// The current name of `signal` for each engine, and for the scheduler: what to look for when a series is missing.
+/// The current name of `signal` for each exporter that has one: what to look for when a series is missing.
 #[must_use]
 pub fn current_series_names(signal: Signal) -> Vec<String> {
-    let mut engines = BTreeSet::new();
-    let is_first =
-        |name: &&str| name.split_once(':').is_none_or(|(engine, _)| engines.insert(engine.to_owned()));
-    names(signal).into_iter().map(|name| name.text).filter(is_first).map(str::to_owned).collect()
+    let current =
+        Exporter::ALL.into_iter().filter_map(|exporter| names_of(exporter, signal).into_iter().next());
+    current.map(|name| name.text.to_owned()).collect()
 }
 
 /// Label matchers for a query for `names`, which exclude series that would not be read. Each is `,label=~"|value"`, which also
@@ -264,8 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_has_one_current_name() {
-        assert_eq!(current_series_names(Signal::KvUsage), ["vllm:kv_cache_usage_perc", "sglang:token_usage"]);
+    fn each_engine_has_at_most_one_current_name() {
+        let expected = ["vllm:kv_cache_usage_perc", "sglang:token_usage", "trtllm_kv_cache_utilization"];
+        assert_eq!(current_series_names(Signal::KvUsage), expected, "TGI has none");
+        assert_eq!(current_series_names(Signal::SchedulerQueueSize), ["llm_d_epp_flow_control_queue_size"]);
         assert!(Signal::ALL.into_iter().all(|signal| !current_series_names(signal).is_empty()));
     }
 

@@ -9,7 +9,7 @@ use wva_core::snapshot::Signal;
 use wva_core::units::{Cost, Replicas, Seconds};
 use wva_core::{Policy, required_signals};
 
-use super::signals::{self, MetricKind, MetricName};
+use super::signals::{self, Exporter, MetricKind, MetricName};
 
 const HEAD: &str = "# Signals
 
@@ -29,19 +29,84 @@ go to zero. The scheduler's signals are read where there is a scheduler.
 
 ";
 
-const NAMES: &str = "
+const BY_ENGINE: &str = "
 ## By engine
 
-Where several names are listed, the first one that an engine exports counts; older names are those of earlier versions. `x_sum` and
-`x_count` are the two series of the histogram `x`, and both are needed. A counter that an engine splits by labels (`is_streaming`,
-`priority`) is summed. Each `dp_rank` is an engine of its own, and so is each value of `engine`.
+Where several series are listed, older names are those of earlier versions. Of several that an engine exports, the one with the newer
+sample counts, else the first. `x_sum` and `x_count` are the two series of the histogram `x`; both are needed, and both are read under
+the same name. A metric that an engine splits by labels (`is_streaming`, `priority`, `method`) is summed; of cache usages, the highest
+counts. Each `dp_rank` is an engine of its own, and so is each value of `engine`.
 
+A signal that a table lacks is not exported by this engine, or only with another meaning: it is unknown, never 0. Which analyzers an
+engine suffices for is in the table above.
 ";
 
-const TAIL: &str = "
-The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` × `block_size`. An
-engine that sleeps (`sleep_state=\"awake\"` is 0) is not read meanwhile: it is neither capacity nor idle capacity.
+/// What is not in the tables, and why.
+const OTHERS: &str = "
+### NVIDIA Dynamo
+
+A worker passes its engine's own metrics on, under the names above. Of Dynamo's own metrics none is read.
+`dynamo_component_gpu_cache_usage_percent` is 0 until the engine publishes its statistics, which some never do, so that 0 may mean
+unknown. `dynamo_component_inflight_requests` counts running and waiting requests together. The frontend's
+`dynamo_frontend_queued_requests` contains requests that an engine already computes, and
+`dynamo_frontend_router_queue_pending_requests` names no model.
+
+### Triton
+
+Of its TensorRT-LLM backend no metric is read. `nv_trt_llm_request_metrics{request_type=\"waiting\"}` is the number of active requests
+minus the scheduled ones. It does not contain the requests that wait in front of them, is -1 when idle, and 0 until it is written: a
+saturated server could look as if nothing waited, and would lose replicas. Without waiting requests, the other series suffice for no
+analyzer. What another backend passes on of its engine's metrics, under the names above, is read.
+
+### Recording rules of the first WVA
+
+The architecture page of WVA up to 0.3 queries recording rules, of which none is read. `vllm_queue_depth` repeats what vLLM exports
+itself, without its engine and at other times, so it would count as a second engine or replace newer values. `vllm_cache_usage` is
+called a percentage and computed with as with a share: 0.9 % would look like a full cache. `vllm_requests_total` does not say whether
+requests have begun or finished. Record vLLM's own names instead, with all their labels.
 ";
+
+/// What the names alone do not say.
+const fn note(exporter: Exporter) -> &'static str {
+    match exporter {
+        Exporter::Vllm => {
+            "The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` ×
+`block_size`. An engine that sleeps (`sleep_state=\"awake\"` is 0) is not read meanwhile: it is neither capacity nor idle capacity. The
+model is the label `model_name`."
+        }
+        Exporter::Sglang => {
+            "It counts tokens when a request ends. Its prefix-cache counters would have to be summed by source first, so they are not read.
+The model is the label `model_name`."
+        }
+        Exporter::TensorRtLlm => {
+            "It exports queue and cache metrics if `enable_iter_perf_stats` is set, and the others if `return_perf_metrics` is: set both. The
+model is the label `model_name`. It counts tokens and first tokens when a request ends, as SGLang counts tokens.
+`trtllm_time_per_output_token_seconds` has one mean for each request instead of each gap between tokens, so it is not read.
+
+`trtllm_num_requests_running` counts all requests that the engine has accepted, also those that no iteration has scheduled yet. It
+says how many requests an engine holds, which is what idleness, removals and the order of deletion depend on. It does not say how many
+an engine can run at once, so nothing is learned about that: the limit of such an engine stays unknown.
+
+`trtllm_num_requests_waiting`, in turn, does not contain accepted requests that no iteration has scheduled yet. An overload is
+therefore seen later than with vLLM: the safety net, which adds replicas while requests wait on every pod, only begins when engines
+hold as many requests as they accept. Until then, the use of the cache is what shows it.
+
+If requests run and the token counter stands still for 30 s, which it also does when no request ends in this time, no counter is
+trusted, and the number is held where the analyzer needs one. If no gauge moves either, nothing that the engine shows is trusted, as
+with a frozen vLLM: its gauges are written by iterations only, so an engine without work may keep its last ones. That is no evidence of
+load, and none of idleness. Without `return_perf_metrics` there is no token counter, and old values cannot be told from new ones."
+        }
+        Exporter::Tgi => {
+            "It exports no use of its KV cache, so no analyzer can decide about it. The safety net still adds replicas while five requests
+wait on every pod, and nothing is removed. `tgi_request_input_length` is counted before a request waits, and
+`tgi_request_mean_time_per_token_duration` for each request, so neither is read. It names no model, so that all of its series count
+for the pod's own variant."
+        }
+        Exporter::Scheduler => {
+            "The endpoint picker (EPP). It names the model in `target_model_name`, else in `model_name`."
+        }
+    }
+}
 
 /// The page.
 #[must_use]
@@ -69,24 +134,35 @@ pub fn signals_page() -> String {
         let uses = Analyzer::ALL.iter().zip(&columns).map(use_of).chain(additional_use);
         row(&mut page, &code(signal), uses.map(str::to_owned));
     }
-    page.push_str(NAMES);
-    let engines = ["vLLM", "older vLLM", "SGLang", "scheduler", "older scheduler"].map(str::to_owned);
-    row(&mut page, "signal", engines.iter().cloned());
-    row(&mut page, "---", engines.iter().map(|_| "---".to_owned()));
-    for signal in Signal::ALL {
-        let names = signals::names(signal);
-        let column = |prefix: &str| {
-            names.iter().copied().filter(|name| name.text.starts_with(prefix)).collect::<Vec<_>>()
-        };
-        let (vllm, scheduler) = (column("vllm:"), column("llm_d_epp_"));
-        let newest = vllm.iter().map(|name| name.generation).min();
-        let (current, older): (Vec<_>, Vec<_>) =
-            vllm.into_iter().partition(|name| Some(name.generation) == newest);
-        let cells = [current, older, column("sglang:"), scheduler, column("inference_extension_")];
-        row(&mut page, &code(signal), cells.iter().map(|names| cell(names)));
+    page.push_str(BY_ENGINE);
+    for exporter in Exporter::ALL {
+        name_table(&mut page, exporter);
     }
-    page.push_str(TAIL);
+    page.push_str(OTHERS);
     page
+}
+
+/// The names that an exporter gives the signals; a column for older ones only where there are any.
+fn name_table(page: &mut String, exporter: Exporter) {
+    let (title, note) = (exporter.title(), note(exporter));
+    // Writing to a string cannot fail.
+    let _ = writeln!(page, "\n### {title}\n\n{note}\n");
+    let names = Signal::ALL.map(|signal| (signal, by_age(exporter, signal)));
+    let has_older = names.iter().any(|(_, [_, older])| !older.is_empty());
+    let columns = if has_older { 2 } else { 1 };
+    row(page, "signal", ["series", "older series"].into_iter().take(columns).map(str::to_owned));
+    row(page, "---", std::iter::repeat_n("---".to_owned(), columns));
+    for (signal, names) in names.iter().filter(|(_, [current, _])| !current.is_empty()) {
+        row(page, &code(*signal), names.iter().take(columns).map(|names| cell(names)));
+    }
+}
+
+/// The current names of a signal, and the older ones.
+fn by_age(exporter: Exporter, signal: Signal) -> [Vec<&'static MetricName>; 2] {
+    let names = signals::names_of(exporter, signal);
+    let newest = names.first().map(|name| name.generation);
+    let (current, older) = names.into_iter().partition(|name| Some(name.generation) == newest);
+    [current, older]
 }
 
 /// The signals that are read for an analyzer and a model with this number of variants, which may go to zero or not.
@@ -133,6 +209,7 @@ fn cell(names: &[&MetricName]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::metric_names::NAMES;
 
     #[test]
     fn the_page_in_docs_is_the_generated_one() {
@@ -143,6 +220,24 @@ mod tests {
     #[test]
     fn every_analyzer_needs_something_and_every_signal_has_a_name() {
         assert!(Analyzer::ALL.into_iter().all(|analyzer| read_by(analyzer, 1, false).len() > 2));
-        assert!(Signal::ALL.into_iter().all(|signal| !signals::names(signal).is_empty()));
+        let has_name = |signal| {
+            Exporter::ALL.into_iter().any(|exporter| !signals::names_of(exporter, signal).is_empty())
+        };
+        assert!(Signal::ALL.into_iter().all(has_name));
+    }
+
+    #[test]
+    fn each_exporter_has_a_table_of_its_own_with_every_name_it_has() {
+        let page = signals_page();
+        for exporter in Exporter::ALL {
+            let heading = format!("\n### {}\n", exporter.title());
+            let (_, section) = page.split_once(&heading).unwrap();
+            let section = section.split("\n### ").next().unwrap();
+            for name in NAMES.iter().filter(|name| name.generation.0 == exporter) {
+                let first_cell = format!("| {} |", code(name.signal));
+                let mut rows = section.lines().filter(|line| line.starts_with(&first_cell));
+                assert!(rows.any(|row| row.contains(name.text)), "{heading}{}", name.text);
+            }
+        }
     }
 }

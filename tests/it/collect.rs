@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "helpers of tests are tests")]
 
+mod engines;
 mod prometheus;
 mod prometheus_faults;
 mod prometheus_real;

@@ -71,7 +71,7 @@ const fn advice(cause: GapCause) -> (&'static str, &'static str) {
         ),
         GapCause::UnknownEngine => (
             "no pod of the model is scraped, or its engine is not known",
-            "check that a PodMonitor or ServiceMonitor selects these pods, and that they export vLLM's or SGLang's metrics",
+            "check that a PodMonitor or ServiceMonitor selects these pods, and that they export the metrics of an engine in docs/signals.md",
         ),
         GapCause::SeriesDropped => (
             "relabelling or a recording rule drops these series, or the engine does not export them",

@@ -26,6 +26,7 @@ use wva_core::isolate;
 use wva_core::snapshot::{Sample, Signal};
 
 use super::limits::{DroppedSeries, LimitScope, LimitUsage};
+use super::metric_names::Generation;
 use super::signals::{self, MetricKind, MetricName};
 use crate::engine::{Collected, Destination, Gap, JoinFailure, MAX_ENGINES_OF_A_POD, Series};
 
@@ -367,7 +368,7 @@ fn choose_generations(mut candidates: Vec<Candidate>) -> impl Iterator<Item = Ca
 }
 
 /// The most complete generation, of these the one with the newest sample, of these the newest names.
-fn best_generation(candidates: &[Candidate]) -> Option<u8> {
+fn best_generation(candidates: &[Candidate]) -> Option<Generation> {
     let generations = candidates.chunk_by(|left, right| left.name.generation == right.name.generation);
     let rank = |of_generation: &&[Candidate]| {
         let newest = of_generation.iter().filter_map(|candidate| candidate.samples.last());

@@ -21,13 +21,15 @@ use harness::{damaged, fuzz};
 
 const VLLM: &[u8] = include_bytes!("../../../tests/it/collect/pages/vllm-0.32.txt");
 const SGLANG: &[u8] = include_bytes!("../../../tests/it/collect/pages/sglang-0.5.23.txt");
+const TENSORRT_LLM: &[u8] = include_bytes!("../../../tests/it/collect/pages/tensorrt-llm.txt");
+const TGI: &[u8] = include_bytes!("../../../tests/it/collect/pages/tgi.txt");
 const OPEN: &[u8] = b"# TYPE vllm:prompt_tokens counter\nvllm:prompt_tokens_total 5 1800000000.25 # {trace_id=\"a\"} 1 1800000000\n{\"vllm:generation_tokens_total\",engine=\"0\"} 7\n# EOF\n";
 
 #[test]
 fn fuzz_no_page_breaks_the_parser_or_gives_an_invalid_sample() {
     let endpoint =
         Endpoint { namespace: "llm".into(), pod: "p".into(), ip: Ipv4Addr::LOCALHOST.into(), port: 8000 };
-    let input = (damaged(&[VLLM, SGLANG, OPEN]), any::<bool>());
+    let input = (damaged(&[VLLM, SGLANG, TENSORRT_LLM, TGI, OPEN]), any::<bool>());
     fuzz("exposition-text", input, |(bytes, is_open)| {
         let format = if is_open { TextFormat::OpenMetrics } else { TextFormat::Prometheus };
         let page = parse(&bytes, format);

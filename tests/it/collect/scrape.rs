@@ -236,12 +236,12 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
 }
 
 /// The newest value of each engine, of one signal.
-fn newest(collected: &Collected, signal: Signal) -> Vec<f64> {
+pub(super) fn newest(collected: &Collected, signal: Signal) -> Vec<f64> {
     let found = collected.series.iter().filter(|series| series.signal == signal);
     found.filter_map(|series| series.samples.last()).map(|sample| sample.value).collect()
 }
 
-async fn read(page: &'static str) -> Collected {
+pub(super) async fn read(page: &'static str) -> Collected {
     let server = pod(ResponseTemplate::new(200).set_body_raw(page, "text/plain; version=0.0.4")).await;
     let (source, _) = source(&ScrapeSettings::default());
     collect(&source, &serving(&[("p", *server.address())])).await
