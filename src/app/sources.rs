@@ -42,11 +42,22 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
             client_key_path,
             insecure_skip_verify: from.insecure_skip_verify,
         },
+        headers: from.headers.into_iter().map(header).collect(),
         server_name: from.server_name,
         max_series: from.max_series,
         trusted_collectors: from.trusted_collectors,
+        query_matchers: from.query_matchers,
+        query_namespaces: from.query_namespaces,
         ..PrometheusSettings::new(from.url)
     }
+}
+
+fn header(from: config::PrometheusHeader) -> (http::HeaderName, Token) {
+    let value = match from.value {
+        config::HeaderText::Text(text) => Token::Inline(text),
+        config::HeaderText::File(path) => Token::File(path),
+    };
+    (from.name, value)
 }
 
 fn scrape_settings(from: config::Scrape) -> ScrapeSettings {

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use super::label_matchers::label_matchers;
 use super::legacy::LegacyFlags;
 use super::parsers::{
-    collector, lease_retry_period, lease_time, lenient_bool, log_level, parse_bytes, path_or_empty,
-    port_of_address, verbosity,
+    collector, lease_retry_period, lease_time, lenient_bool, log_level, namespace_or_empty, parse_bytes,
+    path_or_empty, port_of_address, verbosity,
 };
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
@@ -173,6 +174,17 @@ pub struct SourceArgs {
     /// File with a bearer token for Prometheus. Reloaded when it changes.
     #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_token_path: Option<PathBuf>,
+    /// Header of every request to Prometheus, such as 'X-Scope-OrgID: team', which names the tenant of Mimir, or 'THANOS-TENANT:
+    /// team'. With 'NAME: @FILE', the value is read from a file: it counts as a secret, is sent over https only, and is reloaded
+    /// when it changes. May be repeated; in the variable, one a line.
+    #[arg(
+        long,
+        env = "PROMETHEUS_HEADER",
+        hide_env_values = true,
+        value_delimiter = '\n',
+        value_name = "NAME: VALUE"
+    )]
+    pub prometheus_header: Vec<String>,
     /// CA certificates to verify Prometheus with, PEM. Default: those of the system.
     #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_ca_cert_path: Option<PathBuf>,
@@ -192,6 +204,15 @@ pub struct SourceArgs {
     /// Maximum number of series in one query. A larger query is split by namespace, and within a namespace by signal.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
     pub max_series: u64,
+    /// Label matchers of every query, as between the braces of a PromQL selector, such as 'cluster="eu-1"': where one server has
+    /// the metrics of several clusters, they select this one. May be repeated.
+    #[arg(long, env = "PROMETHEUS_QUERY_MATCHER", value_parser = label_matchers, value_name = "MATCHERS")]
+    pub query_matcher: Vec<String>,
+    /// The only namespaces that queries name, besides those of --trusted-collectors. A variant in another one has no metrics, and
+    /// its status says why. May be repeated. Default: the namespace of --watch-namespace, else all that have variants.
+    #[arg(long, env = "PROMETHEUS_QUERY_NAMESPACE", value_delimiter = ',', value_parser = namespace_or_empty,
+          value_name = "NAMESPACE,…")]
+    pub query_namespace: Vec<String>,
     /// Scrape targets (collectors, or a scheduler outside its models' namespace) whose metrics may be about pods of other
     /// namespaces, each as namespace or namespace/job. Of all other targets only the target's own namespace and pod labels
     /// count, because a pod can write any other label. Default: none.

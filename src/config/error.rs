@@ -35,6 +35,25 @@ pub enum ConfigError {
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
     )]
     NoPrometheusUrl,
+    /// A header is invalid.
+    #[error("--prometheus-header no. {position} is invalid: {cause}; write 'NAME: VALUE' or 'NAME: @FILE'")]
+    InvalidHeader {
+        /// Its position among the headers, from 1. Its text may be a secret.
+        position: usize,
+        /// What is wrong.
+        cause: &'static str,
+    },
+    /// A header that the client sets itself, or that carries credentials.
+    #[error(
+        "--prometheus-header cannot set {0}: set a bearer token with --prometheus-token-path, and leave other headers of \
+         this kind to the program"
+    )]
+    ReservedHeader(String),
+    /// The watched namespace is not queried, so no number could be computed.
+    #[error(
+        "--watch-namespace {0} is not among the namespaces of --query-namespace, so none of its metrics would be read: add it"
+    )]
+    WatchedNamespaceNotQueried(String),
     /// `POD_IP` is invalid.
     #[error("POD_IP {0:?} is not an IP address")]
     PodIp(String),

@@ -19,15 +19,36 @@ pub(super) fn path_or_empty() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
+/// `text`, unless it is empty: manifests set variables to the empty string.
+pub(super) fn non_empty(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+/// `path`, unless it is empty.
+pub(super) fn non_empty_path(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
+}
+
+/// Parses the name of a namespace, which may be empty.
+pub(super) fn namespace_or_empty(text: &str) -> Result<String, String> {
+    if text.is_empty() || is_namespace(text) {
+        return Ok(text.to_owned());
+    }
+    Err("must be the name of a namespace".into())
+}
+
+fn is_namespace(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    !text.is_empty() && text.len() <= 63 && text.bytes().all(is_part)
+}
+
 /// Parses a namespace, or `namespace/job`.
 pub(super) fn collector(text: &str) -> Result<String, String> {
     let (namespace, job) = match text.split_once('/') {
         Some((namespace, job)) => (namespace, Some(job)),
         None => (text, None),
     };
-    let is_name =
-        namespace.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if namespace.is_empty() || namespace.len() > 63 || !is_name || job.is_some_and(str::is_empty) {
+    if !is_namespace(namespace) || job.is_some_and(str::is_empty) {
         return Err("must be a namespace, or namespace/job as the scrape target's labels have them".into());
     }
     Ok(text.to_owned())

@@ -13,11 +13,12 @@ use wva_core::units::Seconds;
 use super::args::{
     ACCELERATOR_COSTS, ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_PORT, DEFAULT_SERVICE, LEASE_NAME,
     QUEUEING_MODEL, RecordArgs, SATURATION, SCALE_TO_ZERO, SERVICE_CLASSES, ServeArgs, ServingArgs,
-    SourceArgs, SourceKind,
 };
 use super::error::ConfigError;
 use super::lease::LeaseTimes;
+use super::parsers::{non_empty, non_empty_path};
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
+use super::source::{Certificate, Source, source};
 
 /// The shortest maximum age of evidence, in Lease durations: with less, a change of the leader alone could make it too old.
 const MIN_STALE_LEASES: u32 = 3;
@@ -103,60 +104,6 @@ pub struct RecordFiles {
     pub file: u64,
 }
 
-/// Files of a serving certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate {
-    /// The chain, PEM.
-    pub chain: PathBuf,
-    /// The key, PEM.
-    pub key: PathBuf,
-}
-
-/// The source of metrics.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// A Prometheus API.
-    Prometheus(Box<Prometheus>),
-    /// The pods themselves.
-    Scrape(Scrape),
-}
-
-/// How to reach a Prometheus API.
-#[derive(Debug, Clone)]
-pub struct Prometheus {
-    /// The base URL.
-    pub url: String,
-    /// The bearer token, if it is on the command line.
-    pub token: Option<String>,
-    /// The file with the bearer token.
-    pub token_file: Option<PathBuf>,
-    /// The CA of the server's certificate.
-    pub ca_file: Option<PathBuf>,
-    /// The client certificate.
-    pub client: Option<Certificate>,
-    /// The name in the server's certificate.
-    pub server_name: Option<String>,
-    /// Accept any certificate.
-    pub insecure_skip_verify: bool,
-    /// Most series of one query. A larger one is split by namespace, and within a namespace by signal.
-    pub max_series: u64,
-    /// Scrape targets that may report metrics of pods in other namespaces, each as `namespace` or `namespace/job`.
-    pub trusted_collectors: Vec<String>,
-}
-
-/// How to scrape pods.
-#[derive(Debug, Clone)]
-pub struct Scrape {
-    /// `http` or `https`.
-    pub scheme: String,
-    /// The path.
-    pub path: String,
-    /// The file with the bearer token.
-    pub token_file: Option<PathBuf>,
-    /// The CA of the pods' certificates.
-    pub ca_file: Option<PathBuf>,
-}
-
 impl TryFrom<ServeArgs> for Config {
     type Error = ConfigError;
 
@@ -170,6 +117,7 @@ impl TryFrom<ServeArgs> for Config {
         let min_max_stale = MIN_STALE_LEASES * lease_times.duration;
         let max_stale = at_least("--max-stale", args.decision.max_stale, min_max_stale, note)?;
         let retention = ScaleToZero::default().retention;
+        let watch_namespace = non_empty(cluster.watch_namespace);
 
         Ok(Self {
             kubeconfig: non_empty_path(cluster.kubeconfig),
@@ -177,7 +125,6 @@ impl TryFrom<ServeArgs> for Config {
             advertised: cluster.advertise_address.unwrap_or(default_address),
             namespace: or_default(cluster.namespace, DEFAULT_NAMESPACE),
             service: or_default(cluster.service_name, DEFAULT_SERVICE),
-            watch_namespace: non_empty(cluster.watch_namespace),
             controller_instance: non_empty(cluster.controller_instance),
             lease: or_default(cluster.lease_name, LEASE_NAME),
             lease_times,
@@ -192,7 +139,8 @@ impl TryFrom<ServeArgs> for Config {
                 "",
             )?,
             connection_age: connection_age(args.serving.max_connection_age)?,
-            source: source(args.source)?,
+            source: source(args.source, watch_namespace.as_deref())?,
+            watch_namespace,
             interval: at_least("--interval", args.decision.interval, MIN_INTERVAL, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
             read_wait: at_least("--read-wait", args.decision.read_wait, MIN_INTERVAL, "")?,
@@ -290,14 +238,6 @@ fn or_default(text: String, default: &str) -> String {
     if text.is_empty() { default.into() } else { text }
 }
 
-fn non_empty(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
-}
-
-fn non_empty_path(path: Option<PathBuf>) -> Option<PathBuf> {
-    path.filter(|path| !path.as_os_str().is_empty())
-}
-
 /// The default address for other instances: the pod's, else the one to listen on; loopback if that is all addresses.
 fn own_ip(pod_ip: Option<&str>, listen: IpAddr) -> Result<IpAddr, ConfigError> {
     match pod_ip.filter(|text| !text.is_empty()) {
@@ -326,43 +266,6 @@ fn certificate(args: &ServingArgs) -> Option<Certificate> {
     let from_dir = args.cert_dir.as_ref().map(|dir| (dir.join("tls.crt"), dir.join("tls.key")));
     let from_files = args.tls_cert_file.clone().zip(args.tls_private_key_file.clone());
     from_files.or(from_dir).map(|(chain, key)| Certificate { chain, key })
-}
-
-fn source(args: SourceArgs) -> Result<Source, ConfigError> {
-    let url = non_empty(args.prometheus_url);
-    let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
-    if scrape {
-        return Ok(Source::Scrape(Scrape {
-            scheme: args.scrape_scheme,
-            path: args.scrape_path,
-            token_file: args.scrape_token_path,
-            ca_file: args.scrape_ca_cert_path,
-        }));
-    }
-    let certificate = non_empty_path(args.prometheus_client_cert_path);
-    let key = non_empty_path(args.prometheus_client_key_path);
-    let (certificate_flag, key_flag) = ("--prometheus-client-cert-path", "--prometheus-client-key-path");
-    let client = match (certificate, key) {
-        (Some(chain), Some(key)) => Some(Certificate { chain, key }),
-        (None, None) => None,
-        (Some(_), None) => {
-            return Err(ConfigError::HalfPair { given: certificate_flag, missing: key_flag });
-        }
-        (None, Some(_)) => {
-            return Err(ConfigError::HalfPair { given: key_flag, missing: certificate_flag });
-        }
-    };
-    Ok(Source::Prometheus(Box::new(Prometheus {
-        url: url.ok_or(ConfigError::NoPrometheusUrl)?,
-        token: non_empty(args.prometheus_bearer_token),
-        token_file: non_empty_path(args.prometheus_token_path),
-        ca_file: non_empty_path(args.prometheus_ca_cert_path),
-        client,
-        server_name: non_empty(args.prometheus_server_name),
-        insecure_skip_verify: args.prometheus_tls_insecure_skip_verify,
-        max_series: args.max_series,
-        trusted_collectors: args.trusted_collectors,
-    })))
 }
 
 /// The default identity: host name and process ID. It must be unique, or two instances would hold the Lease at once.
@@ -400,6 +303,31 @@ mod tests {
     fn prometheus_without_a_url_is_refused_with_the_next_step() {
         let error = config("--source prometheus").unwrap_err();
         assert!(error.contains("PROMETHEUS_BASE_URL"), "{error}");
+    }
+
+    #[test]
+    fn queries_are_narrowed_by_matchers_and_namespaces() {
+        let prometheus = |flags: &str| match config(&format!("--prometheus-url https://p {flags}")) {
+            Ok(Config { source: Source::Prometheus(prometheus), .. }) => Ok(*prometheus),
+            Ok(_) => panic!("not Prometheus"),
+            Err(error) => Err(error),
+        };
+        let narrowed = prometheus(
+            "--query-matcher cluster='eu-1',env!=`dev` --query-matcher= --query-matcher zone=~'a.*' \
+             --query-namespace=a,b --query-namespace c",
+        )
+        .unwrap();
+        assert_eq!(narrowed.query_matchers, [r#"cluster="eu-1",env!="dev""#, r#"zone=~"a.*""#]);
+        assert_eq!(narrowed.query_namespaces.into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
+        let watched = prometheus("--watch-namespace llm").unwrap().query_namespaces;
+        assert_eq!(watched.into_iter().collect::<Vec<_>>(), ["llm"]);
+        for (flags, flag) in [
+            ("--query-matcher cluster=eu-1", "--query-matcher"),
+            ("--query-namespace A_B", "--query-namespace"),
+            ("--watch-namespace llm --query-namespace a", "--watch-namespace llm"),
+        ] {
+            assert!(prometheus(flags).unwrap_err().contains(flag), "{flags}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod engines;
 mod prometheus;
 mod prometheus_faults;
 mod prometheus_real;
+mod prometheus_scope;
 mod prometheus_tls;
 mod scrape;
 mod support;

@@ -1,12 +1,14 @@
 //! Sends one query by POST and parses its answer while it is received, up to a limit. Errors say what went wrong and what to do;
 //! they never contain a token.
 
+use std::cmp::Reverse;
 use std::error::Error as _;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use hyper::body::Bytes;
 use reqwest::Url;
 use reqwest::dns::{self, Addrs, Resolve, Resolving};
@@ -16,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::response::{Envelope, QueriedSeries, ResponseParser};
 use super::settings::{PrometheusSettings, display, parse_url};
 use crate::collect::http_client;
-use crate::collect::token::Bearer;
+use crate::collect::token::{BEARER_PREFIX, HeaderSource, Token};
 use crate::engine::SourceError;
 
 /// Chunks of a body between the network and the parser: eight of up to 16 KiB keep both busy.
@@ -45,6 +47,12 @@ const LIMIT_TEXTS: [&str; 9] = [
     "larger than max",
     "matching timeseries exceeds",
 ];
+
+/// Text of the answer of Mimir and Cortex to a request that names no tenant, in lower case.
+const NO_TENANT_TEXT: &str = "no org id";
+
+/// Parts of the names of headers that carry credentials.
+const CREDENTIAL_WORDS: [&str; 6] = ["auth", "credential", "key", "password", "secret", "token"];
 
 /// Why a query has no usable answer.
 #[derive(Debug)]
@@ -86,7 +94,8 @@ pub(super) struct Warnings {
 /// What the queries of one collection have in common.
 #[derive(Debug)]
 pub(super) struct RequestLimits {
-    authorization: Option<HeaderValue>,
+    /// Of each request.
+    headers: Arc<[(HeaderName, HeaderValue)]>,
     /// When all queries end.
     deadline: Instant,
 }
@@ -101,7 +110,19 @@ impl RequestLimits {
     pub(super) fn within(&self, timeout: Duration) -> Self {
         let deadline =
             Instant::now().checked_add(timeout).map_or(self.deadline, |end| end.min(self.deadline));
-        Self { authorization: self.authorization.clone(), deadline }
+        Self { headers: Arc::clone(&self.headers), deadline }
+    }
+}
+
+impl RequestLimits {
+    /// What the server said, without the values of headers that it repeats. The longest first: one may be part of another.
+    fn without_secrets(&self, text: &str) -> String {
+        let values = self.headers.iter().filter(|(name, _)| *name != header::HOST);
+        let values = values.filter_map(|(_, value)| std::str::from_utf8(value.as_bytes()).ok());
+        let mut values: Vec<&str> =
+            values.map(|value| value.strip_prefix(BEARER_PREFIX).unwrap_or(value)).collect();
+        values.sort_by_key(|value| Reverse(value.len()));
+        values.into_iter().fold(text.to_owned(), |text, value| text.replace(value, "…"))
     }
 }
 
@@ -112,7 +133,8 @@ pub(super) struct QueryClient {
     name: String,
     /// The configured host, if the URL has the name in the certificate instead.
     host: Option<HeaderValue>,
-    bearer: Option<Bearer>,
+    /// The headers that may be sent.
+    headers: Vec<(HeaderName, HeaderSource)>,
     timeout: Duration,
     max_body_bytes: usize,
 }
@@ -122,11 +144,13 @@ impl QueryClient {
         let mut url = parse_url(&settings.url)?;
         let name = display(&url);
         let https = url.scheme() == "https";
-        let has_secret = !matches!(settings.token, crate::collect::Token::None) || url.password().is_some();
+        let has_secret = !matches!(settings.token, Token::None)
+            || url.password().is_some()
+            || settings.headers.iter().any(|(name, value)| is_secret(name, value));
         if !https {
             tracing::warn!(
                 %name,
-                token_withheld = has_secret,
+                secrets_withheld = has_secret,
                 "metrics are read over plain http, so that others on the network can change them; use https"
             );
             // This can only fail for URLs that have neither.
@@ -153,7 +177,7 @@ impl QueryClient {
             client,
             name,
             host,
-            bearer: https.then(|| Bearer::new(settings.token.clone())),
+            headers: headers(settings, https),
             timeout: settings.query_timeout,
             max_body_bytes: settings.max_body_bytes,
         })
@@ -164,17 +188,17 @@ impl QueryClient {
         &self.name
     }
 
-    /// The current credentials (none over plain http) and the deadline of a collection that starts now and takes at most `timeout`.
+    /// The current headers, and the deadline of a collection that starts now and takes at most `timeout`.
     pub(super) async fn limits(&self, timeout: Duration) -> Result<RequestLimits, SourceError> {
         let deadline = Instant::now() + timeout.min(self.timeout * MAX_QUERY_TIMEOUTS);
-        let authorization = match &self.bearer {
-            None => None,
-            Some(bearer) => bearer
-                .header()
-                .await
-                .map_err(|error| http_client::config_error(format!("{}: {error}", self.name)))?,
-        };
-        Ok(RequestLimits { authorization, deadline })
+        let mut headers: Vec<_> = self.host.iter().map(|host| (header::HOST, host.clone())).collect();
+        for (name, source) in &self.headers {
+            let value = source.value().await;
+            let value =
+                value.map_err(|error| http_client::config_error(format!("{}: {error}", self.name)))?;
+            headers.extend(value.map(|value| (name.clone(), value)));
+        }
+        Ok(RequestLimits { headers: headers.into(), deadline })
     }
 
     /// Sends a query and adds each series of the answer to `result` with `add`. Also returns why the answer is incomplete.
@@ -196,7 +220,7 @@ impl QueryClient {
             Err(_) => return Err(QueryError::Failed(self.timed_out(deadline - now))),
         };
         if !response.status().is_success() {
-            return Err(self.read_error(response, deadline).await);
+            return Err(self.read_error(response, deadline, limits).await);
         }
         let (chunks, mut body) = mpsc::channel::<Bytes>(MAX_QUEUED_CHUNKS);
         let parsing = tokio::task::spawn_blocking(move || {
@@ -213,7 +237,7 @@ impl QueryClient {
         let (result, envelope) = parsing
             .await
             .map_err(|error| QueryError::Failed(self.error("decode", &error.to_string(), "report this")))?;
-        let warnings = self.warnings(envelope, truncation)?;
+        let warnings = self.warnings(envelope, truncation, limits)?;
         Ok((result, warnings))
     }
 
@@ -223,11 +247,8 @@ impl QueryClient {
         let mut url = self.client.base_url().clone();
         url.set_path(&format!("{}/api/v1/status/config", url.path().trim_end_matches('/')));
         let mut request = self.client.inner().get(url).timeout(self.timeout);
-        if let Some(value) = limits.authorization {
-            request = request.header(header::AUTHORIZATION, value);
-        }
-        if let Some(host) = &self.host {
-            request = request.header(header::HOST, host.clone());
+        for (name, value) in limits.headers.iter() {
+            request = request.header(name.clone(), value.clone());
         }
         let mut response = request.send().await.map_err(|error| http_client::root_cause(&error))?;
         if !response.status().is_success() {
@@ -246,11 +267,8 @@ impl QueryClient {
     async fn send(&self, promql: &str, limits: &RequestLimits) -> Result<reqwest::Response, SourceError> {
         let millis = i64::try_from(self.timeout.as_millis()).unwrap_or(i64::MAX);
         let mut query = self.client.query(promql).timeout(millis);
-        if let Some(value) = &limits.authorization {
-            query = query.header(header::AUTHORIZATION, value.clone());
-        }
-        if let Some(host) = &self.host {
-            query = query.header(header::HOST, host.clone());
+        for (name, value) in limits.headers.iter() {
+            query = query.header(name.clone(), value.clone());
         }
         query.post_raw().await.map_err(|error| {
             let next = "check the URL, that it is reachable from here, and its CA";
@@ -289,12 +307,17 @@ impl QueryClient {
     }
 
     /// Why an answer is incomplete, if it is; an error if it is one, or unusable.
-    fn warnings(&self, envelope: Envelope, truncation: Option<String>) -> Result<Warnings, QueryError> {
+    fn warnings(
+        &self,
+        envelope: Envelope,
+        truncation: Option<String>,
+        limits: &RequestLimits,
+    ) -> Result<Warnings, QueryError> {
         if envelope.status == "error" {
-            return Err(self.rejected(StatusCode::OK, &envelope));
+            return Err(self.rejected(StatusCode::OK, &envelope, limits));
         }
         let is_truncated = truncation.is_some();
-        let failure = truncation.or(envelope.parse_error);
+        let failure = truncation.or(envelope.parse_error).map(|text| limits.without_secrets(&text));
         if !envelope.has_result {
             let failure = failure.as_deref().unwrap_or("the answer has no result");
             let next = "check that the URL is that of a Prometheus API";
@@ -302,13 +325,21 @@ impl QueryClient {
         }
         let failure =
             failure.map(|failure| format!("{}: {failure}; the part before that is used", self.name));
-        let warnings = envelope.warnings.into_iter().map(|warning| format!("{} warns: {warning}", self.name));
+        let warnings = envelope.warnings.iter().map(|warning| limits.without_secrets(warning));
+        let warnings = warnings.map(|warning| format!("{} warns: {warning}", self.name));
         Ok(Warnings { reasons: failure.into_iter().chain(warnings).collect(), is_truncated })
     }
 
     /// The error in an answer whose HTTP status is one. If its body is not received in time, the error is read from what was.
-    async fn read_error(&self, mut response: reqwest::Response, deadline: Instant) -> QueryError {
+    async fn read_error(
+        &self,
+        mut response: reqwest::Response,
+        deadline: Instant,
+        limits: &RequestLimits,
+    ) -> QueryError {
         let status = response.status();
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let is_text = content_type.is_some_and(|value| value.as_bytes().starts_with(b"text/plain"));
         let mut body = Vec::new();
         while let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await {
             let remaining = MAX_ERROR_BYTES.saturating_sub(body.len());
@@ -319,21 +350,29 @@ impl QueryClient {
         }
         let mut parser = ResponseParser::default();
         parser.push(&body, &mut |_| {});
-        self.rejected(status, &parser.finish())
+        let mut envelope = parser.finish();
+        if is_text && envelope.error.is_empty() {
+            // As Mimir and proxies answer.
+            envelope.error = String::from_utf8_lossy(&body).into_owned();
+        }
+        self.rejected(status, &envelope, limits)
     }
 
-    fn rejected(&self, status: StatusCode, envelope: &Envelope) -> QueryError {
+    fn rejected(&self, status: StatusCode, envelope: &Envelope, limits: &RequestLimits) -> QueryError {
         let mut what = format!("answered {status}");
-        let quote: String = envelope.error.chars().take(MAX_QUOTE_CHARS).collect();
+        // Secrets first: of one that is cut, the beginning would be shown.
+        let text = limits.without_secrets(&envelope.error);
+        let quote: String =
+            text.chars().filter(|letter| !letter.is_control()).take(MAX_QUOTE_CHARS).collect();
         if !quote.is_empty() {
             let _ = write!(what, " ({quote})");
         }
-        if is_limit(&quote) {
+        if is_limit(&envelope.error) {
             let next = "raise its limits on series and samples, or lower --max-series";
             return QueryError::TooLarge(self.error("status", &what, next));
         }
         let kind = if envelope.error_type == "timeout" { "timeout" } else { "status" };
-        QueryError::Failed(self.error(kind, &what, next_step(status)))
+        QueryError::Failed(self.error(kind, &what, next_step(status, &envelope.error)))
     }
 
     fn timed_out(&self, timeout: Duration) -> SourceError {
@@ -347,14 +386,33 @@ impl QueryClient {
     }
 }
 
-fn next_step(status: StatusCode) -> &'static str {
+fn next_step(status: StatusCode, error: &str) -> &'static str {
     match status.as_u16() {
+        _ if error.to_lowercase().contains(NO_TENANT_TEXT) => {
+            "set the tenant with --prometheus-header 'X-Scope-OrgID: TENANT' (a value from a file is sent over https only)"
+        }
         300..=399 => "redirects are not followed: configure the final URL",
-        401 | 403 => "check the bearer token or client certificate, and that its owner may query",
+        400 | 422 => "check that the URL is that of a Prometheus API, and --query-matcher",
+        401 | 403 => {
+            "check the bearer token or client certificate, that its owner may query, and the tenant in --prometheus-header"
+        }
         404 | 405 => "check the path of the URL: it must be the base of a Prometheus API",
         429 | 500..=599 => "check that it is healthy and not overloaded",
         _ => "check that the URL is that of a Prometheus API",
     }
+}
+
+/// A header is a secret if its value comes from a file, or if its name says so.
+fn is_secret(name: &HeaderName, value: &Token) -> bool {
+    matches!(value, Token::File(_)) || CREDENTIAL_WORDS.iter().any(|word| name.as_str().contains(word))
+}
+
+/// The headers of every request. Over plain http, secrets are withheld.
+fn headers(settings: &PrometheusSettings, https: bool) -> Vec<(HeaderName, HeaderSource)> {
+    let bearer = (header::AUTHORIZATION, HeaderSource::bearer(settings.token.clone()));
+    let further = settings.headers.iter().filter(|(name, value)| https || !is_secret(name, value));
+    let further = further.map(|(name, value)| (name.clone(), HeaderSource::named(name, value.clone())));
+    https.then_some(bearer).into_iter().chain(further).collect()
 }
 
 fn is_limit(error: &str) -> bool {

@@ -13,6 +13,7 @@ mod honor_labels;
 mod oversized;
 mod query_plan;
 mod query_result;
+mod query_scope;
 mod response;
 mod scope_index;
 mod settings;

@@ -9,9 +9,15 @@ use super::trusted_collectors::TrustedCollectors;
 use crate::collect::signals;
 
 /// The query that counts the series in the namespaces in scope, and those that `collectors` report about them under
-/// `exported_namespace`.
-pub(super) fn count_query(names: &str, scope: &BTreeSet<String>, collectors: &TrustedCollectors) -> String {
-    let (matchers, scope) = (signals::label_matchers(names), any_of(scope.iter()));
+/// `exported_namespace`. `narrowing` are further matchers, each after a comma.
+pub(super) fn count_query(
+    names: &str,
+    scope: &BTreeSet<String>,
+    collectors: &TrustedCollectors,
+    narrowing: &str,
+) -> String {
+    let matchers = format!("{}{narrowing}", signals::label_matchers(names));
+    let scope = any_of(scope.iter());
     let direct = format!("count by (namespace) ({{__name__=~\"{names}\"{matchers},namespace=~\"{scope}\"}})");
     if collectors.is_empty() {
         return direct;
@@ -71,11 +77,11 @@ pub(super) struct RangeQuery {
 }
 
 impl RangeQuery {
-    /// The range selector.
-    pub(super) fn promql(&self, window: Duration) -> String {
+    /// The range selector. `narrowing` are further matchers, each after a comma.
+    pub(super) fn promql(&self, window: Duration, narrowing: &str) -> String {
         let (names, window) = (&self.names, window.as_millis());
         let (matchers, labels) = (signals::label_matchers(names), any_of(self.labels.iter()));
-        format!("{{__name__=~\"{names}\"{matchers},namespace=~\"{labels}\"}}[{window}ms]")
+        format!("{{__name__=~\"{names}\"{matchers}{narrowing},namespace=~\"{labels}\"}}[{window}ms]")
     }
 }
 
@@ -331,11 +337,18 @@ mod tests {
 
     #[test]
     fn the_count_excludes_other_namespaces_and_untrusted_pages() {
-        let count = |collectors: &TrustedCollectors| count_query("x|y", &scope(&["a", "b"]), collectors);
+        let count = |collectors: &TrustedCollectors| count_query("x|y", &scope(&["a", "b"]), collectors, "");
         let own = "count by (namespace) ({__name__=~\"x|y\",namespace=~\"a|b\"})";
         assert_eq!(count(&TrustedCollectors::default()), own);
         let listed = "count by (namespace, exported_namespace) ({__name__=~\"x|y\",namespace=~\"m\",exported_namespace=~\"a|b\"})";
-        assert_eq!(count(&TrustedCollectors::new(&["m/job".to_owned()])), format!("{own} or {listed}"));
+        let collectors = TrustedCollectors::new(&["m/job".to_owned()]);
+        assert_eq!(count(&collectors), format!("{own} or {listed}"));
+        let narrowed = count_query("x|y", &scope(&["a", "b"]), &collectors, ",cluster=\"eu-1\"");
+        assert_eq!(
+            narrowed.matches("{__name__=~\"x|y\",cluster=\"eu-1\",namespace=~").count(),
+            2,
+            "{narrowed}"
+        );
     }
 
     #[test]
@@ -360,7 +373,7 @@ mod tests {
     fn a_hostile_label_stays_inside_its_quotes() {
         let hostile = scope(&["a.b\"} or {x=~\".*\\"]);
         let query = RangeQuery { names: "a|b".into(), labels: hostile, affected: None };
-        let query = query.promql(Duration::from_secs(120));
+        let query = query.promql(Duration::from_secs(120), "");
         assert!(
             query.ends_with(r#"namespace=~"a\\.b\"\\} or \\{x\\=\\~\"\\.\\*\\\\"}[120000ms]"#),
             "{query}"

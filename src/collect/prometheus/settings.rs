@@ -1,8 +1,10 @@
 //! Settings of the Prometheus source.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
+use http::HeaderName;
 use reqwest::Url;
 
 use crate::collect::http_client::{self, TlsSettings};
@@ -19,6 +21,8 @@ pub struct PrometheusSettings {
     pub url: String,
     /// Bearer token.
     pub token: Token,
+    /// Further headers of every request, such as the tenant's. Values from files are only sent over `https`.
+    pub headers: Vec<(HeaderName, Token)>,
     /// Trusted CAs and client certificate.
     pub tls: TlsSettings,
     /// The name in the server's certificate, if it is not the host of `url`.
@@ -35,6 +39,10 @@ pub struct PrometheusSettings {
     pub max_body_bytes: usize,
     /// The only scrape targets that may report metrics of pods in other namespaces, each as `namespace` or `namespace/job`.
     pub trusted_collectors: Vec<String>,
+    /// Label matchers of every query, in `PromQL`: each is one, such as `cluster="eu-1"`, or a list of them.
+    pub query_matchers: Vec<String>,
+    /// The only namespaces that queries name, besides those of trusted collectors; empty for all in scope.
+    pub query_namespaces: BTreeSet<String>,
     /// Most concurrent queries while they are split.
     pub concurrency: usize,
 }
@@ -59,6 +67,7 @@ impl PrometheusSettings {
         Self {
             url: url.into(),
             token: Token::None,
+            headers: Vec::new(),
             tls: TlsSettings::default(),
             server_name: None,
             query_timeout: Self::QUERY_TIMEOUT,
@@ -66,6 +75,8 @@ impl PrometheusSettings {
             window: Self::WINDOW,
             max_series: Self::MAX_SERIES,
             trusted_collectors: Vec::new(),
+            query_matchers: Vec::new(),
+            query_namespaces: BTreeSet::new(),
             max_body_bytes: Self::MAX_BODY_BYTES,
             concurrency: Self::CONCURRENCY,
         }
@@ -80,6 +91,7 @@ impl fmt::Debug for PrometheusSettings {
         f.debug_struct("PrometheusSettings")
             .field("source", &source)
             .field("token", &self.token)
+            .field("headers", &self.headers)
             .field("tls", &self.tls)
             .field("server_name", &self.server_name)
             .field("query_timeout", &self.query_timeout)
@@ -87,6 +99,8 @@ impl fmt::Debug for PrometheusSettings {
             .field("window", &self.window)
             .field("max_series", &self.max_series)
             .field("trusted_collectors", &self.trusted_collectors)
+            .field("query_matchers", &self.query_matchers)
+            .field("query_namespaces", &self.query_namespaces)
             .field("max_body_bytes", &self.max_body_bytes)
             .field("concurrency", &self.concurrency)
             .finish()

@@ -16,6 +16,7 @@ use super::honor_labels::HonorLabelsCheck;
 use super::oversized::OversizedNamespaces;
 use super::query_plan::{self, PlanInput, RangeQuery, SeriesCount};
 use super::query_result::QueryResult;
+use super::query_scope::QueryScope;
 use super::response::QueriedSeries;
 use super::scope_index::ScopeIndex;
 use super::settings::PrometheusSettings;
@@ -48,6 +49,7 @@ pub struct PrometheusSource {
     client: Arc<QueryClient>,
     max_series: u64,
     collectors: Arc<TrustedCollectors>,
+    query_scope: QueryScope,
     concurrency: usize,
     timeout: Duration,
     /// Never locked across an await.
@@ -120,6 +122,7 @@ impl PrometheusSource {
             client: Arc::new(QueryClient::new(settings)?),
             max_series: settings.max_series,
             collectors: Arc::new(TrustedCollectors::new(&settings.trusted_collectors)),
+            query_scope: QueryScope::new(settings),
             concurrency: settings.concurrency.max(1),
             timeout: settings.deadline,
             state: Mutex::new(State {
@@ -137,7 +140,15 @@ impl PrometheusSource {
         })
     }
 
+    /// Reads what may be queried of `scope`. All else is a gap.
     async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
+        let (scope, gaps) = self.query_scope.narrow(scope);
+        let mut collected = self.read_all(&scope).await?;
+        collected.gaps.extend(gaps);
+        Ok(collected)
+    }
+
+    async fn read_all(&self, scope: &Scope) -> Result<Collected, SourceError> {
         if scope.namespaces.is_empty() {
             return Ok(Collected::default());
         }
@@ -292,7 +303,8 @@ impl PrometheusSource {
             let (namespace, exported_namespace) = (label("namespace"), label("exported_namespace"));
             counts.push(SeriesCount { namespace, exported_namespace, series });
         };
-        let query = query_plan::count_query(&round.signals.join("|"), &scope.namespaces, &self.collectors);
+        let (names, matchers) = (round.signals.join("|"), self.query_scope.matchers());
+        let query = query_plan::count_query(&names, &scope.namespaces, &self.collectors, matchers);
         let span = info_span!("prometheus_count", source = self.client.name());
         self.client.query(&query, &round.limits.first_half(), Vec::new(), add).instrument(span).await
     }
@@ -306,7 +318,8 @@ impl PrometheusSource {
         }
         let send = |query: RangeQuery| async move {
             let is_oversized = !query.labels.is_disjoint(&round.oversized);
-            let promql = query.promql(if is_oversized { round.min_window } else { round.window });
+            let window = if is_oversized { round.min_window } else { round.window };
+            let promql = query.promql(window, self.query_scope.matchers());
             let limits = self.query_limits(round, &query, is_oversized);
             let span = info_span!(
                 "prometheus_query",

@@ -6,7 +6,7 @@ use http::{HeaderValue, header};
 
 use super::settings::ScrapeSettings;
 use crate::collect::http_client;
-use crate::collect::token::{Bearer, Token};
+use crate::collect::token::{HeaderSource, Token};
 use crate::engine::{Endpoint, SourceError};
 
 /// OpenMetrics is preferred, because its end mark reveals truncation. Every exporter supports one of the two.
@@ -26,7 +26,7 @@ pub(super) struct Fetcher {
     client: reqwest::Client,
     scheme: String,
     path: String,
-    bearer: Option<Bearer>,
+    bearer: Option<HeaderSource>,
     max_body_bytes: usize,
 }
 
@@ -59,7 +59,7 @@ impl Fetcher {
             client,
             scheme: settings.scheme.clone(),
             path: format!("/{}", settings.path.trim_start_matches('/')),
-            bearer: https.then(|| Bearer::new(settings.token.clone())),
+            bearer: https.then(|| HeaderSource::bearer(settings.token.clone())),
             max_body_bytes: settings.max_body_bytes,
         })
     }
@@ -69,7 +69,7 @@ impl Fetcher {
         match &self.bearer {
             None => Ok(None),
             Some(bearer) => bearer
-                .header()
+                .value()
                 .await
                 .map_err(|error| http_client::config_error(format!("scraping pods: {error}"))),
         }

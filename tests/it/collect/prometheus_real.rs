@@ -164,6 +164,37 @@ async fn a_real_prometheus_that_rejects_a_query_for_its_size_is_queried_by_names
     assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
 }
 
+/// The same pod in two clusters.
+fn two_clusters(target: &str) -> String {
+    let job = |cluster: &str| {
+        format!(
+            "  - job_name: {cluster}\n    static_configs:\n      - targets: ['{target}']\n        \
+             labels: {{namespace: one, pod: one-0, cluster: {cluster}}}\n"
+        )
+    };
+    let jobs = job("eu-1") + &job("us-1");
+    format!("global: {{scrape_interval: 500ms, scrape_timeout: 500ms}}\nscrape_configs:\n{jobs}")
+}
+
+#[tokio::test]
+async fn a_real_prometheus_returns_only_the_cluster_that_the_matchers_select() {
+    let Some(prometheus) = Prometheus::with("clusters", &[], two_clusters, VLLM).await else { return };
+    let pods = vec![endpoint("one", "one-0", ([127, 0, 0, 1], 1).into())];
+    let scope = Scope { endpoints: pods, ..scope(&["one"]) };
+    let with = |matchers: &[&str]| PrometheusSettings {
+        query_matchers: matchers.iter().map(|matcher| (*matcher).to_owned()).collect(),
+        ..settings(&prometheus.url)
+    };
+    prometheus
+        .collect_series(7, &with(&[r#"cluster="eu-1""#, r#"cluster!~"us\\-.*",job!="""#]), &scope)
+        .await;
+    let elsewhere = PrometheusSource::new(&with(&[r#"cluster="eu-2""#])).unwrap();
+    assert!(elsewhere.collect(&scope).await.unwrap().series.is_empty());
+    let invalid = PrometheusSource::new(&with(&[r#"cluster=~"(""#])).unwrap();
+    let error = invalid.collect(&scope).await.unwrap_err();
+    assert!(error.message.contains("--query-matcher"), "{error}");
+}
+
 /// A page of the tenant `evil` that claims to be that of an idle pod of the tenant `one`.
 const FORGED: &str = r#"vllm:num_requests_waiting{engine="0",model_name="m",namespace="one",pod="one-0"} 0
 vllm:kv_cache_usage_perc{engine="0",model_name="m",namespace="one",pod="one-0"} 0

@@ -68,7 +68,7 @@ impl Drop for Pki {
     }
 }
 
-/// `Host` and `Authorization` of every request.
+/// `Host`, and `Authorization` or else the tenant, of every request.
 type Seen = Arc<Mutex<Vec<(String, Option<String>)>>>;
 
 /// A Prometheus without series, which records the credentials of requests.
@@ -121,7 +121,8 @@ async fn serve(acceptor: TlsAcceptor, socket: tokio::net::TcpStream, log: Seen) 
     let answer = service_fn(move |request: Request<Incoming>| {
         let header = |name| request.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
         if request.uri().path() != "/api/v1/status/config" {
-            log.lock().push((header("host").unwrap_or_default(), header("authorization")));
+            let credentials = header("authorization").or_else(|| header("x-scope-orgid"));
+            log.lock().push((header("host").unwrap_or_default(), credentials));
         }
         let body = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
         std::future::ready(Ok::<_, std::convert::Infallible>(Response::new(Full::new(Bytes::from(body)))))
@@ -190,6 +191,36 @@ async fn a_token_file_is_read_again_after_rotation_and_may_disappear() {
         requests,
         ["first", "first", "second", "second", "second", "second"].map(|t| format!("Bearer {t}"))
     );
+}
+
+#[tokio::test]
+async fn a_tenant_in_a_file_is_sent_over_tls_and_read_again_when_it_changes() {
+    let pki = Pki::new("tenant");
+    let server = Server::start(&pki, "127.0.0.1", false).await;
+    let file = pki.path("tenant");
+    std::fs::write(&file, "team-a\n").unwrap();
+    let headers = vec![(http::HeaderName::from_static("x-scope-orgid"), Token::File(file.clone()))];
+    let settings = PrometheusSettings { headers, ..server.settings(pki.trusting()) };
+    let source = PrometheusSource::new(&settings).unwrap();
+    source.collect(&scope(&["llm"])).await.unwrap();
+    std::fs::write(&file, "team-b\n").unwrap();
+    source.collect(&scope(&["llm"])).await.unwrap();
+    // A value that cannot be read or used does not replace the last one.
+    for broken in [&b""[..], b"two\nlines", b"\xff"] {
+        std::fs::write(&file, broken).unwrap();
+        source.collect(&scope(&["llm"])).await.unwrap();
+    }
+    std::fs::remove_file(&file).unwrap();
+    source.collect(&scope(&["llm"])).await.unwrap();
+    let tenants: Vec<_> = server.credentials().into_iter().flatten().collect();
+    assert_eq!(
+        (&tenants[..4], tenants.len()),
+        (&["team-a", "team-a", "team-b", "team-b"].map(str::to_owned)[..], 12)
+    );
+    assert!(tenants[4..].iter().all(|tenant| tenant == "team-b"), "{tenants:?}");
+    let error = PrometheusSource::new(&settings).unwrap().collect(&scope(&["llm"])).await.unwrap_err();
+    let path = file.display().to_string();
+    assert!(error.message.contains("x-scope-orgid") && error.message.contains(&path), "{error}");
 }
 
 #[tokio::test]
