@@ -221,7 +221,7 @@ pub struct SourceArgs {
     /// Scheme for scraping pods. With https and neither a token nor a CA, any certificate is accepted.
     #[arg(long, default_value = "http", value_parser = ["http", "https"], value_name = "SCHEME")]
     pub scrape_scheme: String,
-    /// Path for scraping pods.
+    /// Path for scraping pods, unless a pod has the annotation prometheus.io/path, or runs trtllm-serve.
     #[arg(long, default_value = "/metrics", value_name = "PATH")]
     pub scrape_path: String,
     /// File with a bearer token for scraping pods. Reloaded when it changes; sent over https only.

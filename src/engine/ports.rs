@@ -64,8 +64,10 @@ pub struct Endpoint {
     pub pod: String,
     /// The pod's address.
     pub ip: IpAddr,
-    /// The port of its metrics.
-    pub port: u16,
+    /// The port of its metrics; `None` if it is unknown, so that only Prometheus can read them.
+    pub port: Option<u16>,
+    /// The path of its metrics; `None` for the one that the source is configured with.
+    pub path: Option<String>,
 }
 
 /// The result of a collection.

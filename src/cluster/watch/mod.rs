@@ -6,6 +6,8 @@ mod cluster_watch;
 pub mod config_maps;
 mod convert;
 mod inventory;
+mod metrics_address;
+mod model_server;
 mod object_store;
 mod partial_objects;
 mod pods;

@@ -234,8 +234,14 @@ fn replica(key: &ObjectKey, pod: &WatchedPod) -> Pod {
 
 /// Where the metrics of a Ready pod are. Other pods refuse connections, or answer before they serve.
 fn endpoint(key: &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
-    let (ip, port) = pod.address.filter(|_| pod.phase == Phase::Ready)?;
-    Some(Endpoint { namespace: key.namespace.to_string(), pod: key.name.to_string(), ip, port })
+    let address = pod.address.as_ref().filter(|_| pod.phase == Phase::Ready)?;
+    Some(Endpoint {
+        namespace: key.namespace.to_string(),
+        pod: key.name.to_string(),
+        ip: address.ip,
+        port: address.port,
+        path: address.path.as_deref().map(str::to_owned),
+    })
 }
 
 #[cfg(test)]

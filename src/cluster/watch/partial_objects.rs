@@ -220,6 +220,9 @@ pub(crate) struct PartialPod {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PodSpec {
     pub(crate) node_name: Option<String>,
+    /// Whether it shares the network of its node.
+    #[serde(default)]
+    pub(crate) host_network: bool,
     #[serde(default)]
     pub(crate) containers: Vec<PartialContainer>,
     #[serde(default)]
@@ -229,6 +232,9 @@ pub(crate) struct PodSpec {
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(default)]
 pub(crate) struct PartialContainer {
+    pub(crate) image: String,
+    pub(crate) command: Vec<String>,
+    pub(crate) args: Vec<String>,
     pub(crate) ports: Vec<PartialPort>,
     pub(crate) resources: Resources,
 }

@@ -1,21 +1,14 @@
 //! What is kept of a pod: its phase, the address of its metrics, its owner, its GPUs. Pure.
 
-use std::net::IpAddr;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
 
 use super::inventory::PodGpus;
+use super::metrics_address::MetricsAddress;
 use super::partial_objects::{PartialPod, PodCondition, controller_uid};
 use crate::cluster::objects::{DELETION_COST_ANNOTATION, StoredCost};
 
-/// Annotation of a pod: the port of its metrics.
-const PORT_ANNOTATION: &str = "prometheus.io/port";
-/// Names of container ports that may serve metrics, in order of preference.
-const PORT_NAMES: [&str; 2] = ["metrics", "http"];
-/// The port vLLM listens on by default.
-const DEFAULT_PORT: u16 = 8000;
 /// The kubelet writes a pod's first status, which says that it is not ready, at most this long after it has accepted the
 /// pod. A model server takes longer than that to become ready and fail again.
 const FIRST_STATUS_WINDOW: SignedDuration = SignedDuration::from_secs(5);
@@ -28,7 +21,7 @@ pub(crate) struct WatchedPod {
     pub(crate) phase: Phase,
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
-    pub(crate) address: Option<(IpAddr, u16)>,
+    pub(crate) address: Option<MetricsAddress>,
     pub(crate) gpus: Option<PodGpus>,
     /// `None` unless deletion costs are written.
     pub(crate) deletion_cost: Option<Box<StoredCost>>,
@@ -45,13 +38,12 @@ impl WatchedPod {
         if replica_set.is_none() && gpus.is_none() {
             return None;
         }
-        let ip = pod.status.pod_ip.as_deref().and_then(|ip| ip.parse().ok());
         Some(Self {
             replica_set,
             phase: phase(pod),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             ready_since: ready_since(pod),
-            address: ip.map(|ip| (ip, metrics_port(pod))),
+            address: MetricsAddress::of(pod),
             gpus,
             deletion_cost: None,
         })
@@ -97,22 +89,6 @@ fn phase(pod: &PartialPod) -> Phase {
     } else {
         Phase::Pending
     }
-}
-
-/// The port of a pod's metrics: from its annotation, else its named container port, else vLLM's default.
-fn metrics_port(pod: &PartialPod) -> u16 {
-    let annotations = pod.metadata.annotations.as_ref();
-    let annotated = annotations
-        .and_then(|annotations| annotations.get(PORT_ANNOTATION))
-        .and_then(|text| text.trim().parse().ok());
-    let named = || {
-        PORT_NAMES.iter().find_map(|name| {
-            let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
-            let port = ports.find(|port| port.name.as_deref() == Some(*name))?;
-            u16::try_from(port.container_port).ok()
-        })
-    };
-    annotated.filter(|port| *port != 0).or_else(named).unwrap_or(DEFAULT_PORT)
 }
 
 #[cfg(test)]
@@ -183,27 +159,5 @@ mod tests {
         };
         assert_eq!(stored("-1000"), ("p-1".into(), Some(-1000)));
         assert_eq!(stored("cheap"), ("p-1".into(), None));
-    }
-
-    #[test]
-    fn the_metrics_port_is_annotated_or_named_or_the_default() {
-        let port_of = |extra: Value| WatchedPod::from_pod(&pod(extra)).unwrap().address.unwrap().1;
-        let ip = json!("10.0.0.1");
-        let ports = |names: &[(&str, u16)]| {
-            let ports: Vec<_> =
-                names.iter().map(|(name, port)| json!({ "name": name, "containerPort": port })).collect();
-            json!([{ "ports": ports }])
-        };
-        let named = ports(&[("http", 1), ("metrics", 2)]);
-        let annotations = json!({ "prometheus.io/port": "9" });
-        let annotated = json!({
-            "status.podIP": ip, "spec.containers": named, "metadata.annotations": annotations
-        });
-        assert_eq!(port_of(annotated), 9);
-        assert_eq!(port_of(json!({ "status.podIP": ip, "spec.containers": named })), 2);
-        let http = ports(&[("other", 7), ("http", 1)]);
-        assert_eq!(port_of(json!({ "status.podIP": ip, "spec.containers": http })), 1);
-        let nonsense = json!({ "prometheus.io/port": "0" });
-        assert_eq!(port_of(json!({ "status.podIP": ip, "metadata.annotations": nonsense })), 8000);
     }
 }

@@ -2,6 +2,7 @@
 
 use wva_core::snapshot::{Container, Engine, EngineParameters, Template};
 
+use super::model_server::{self, ContainerProgram};
 use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateSpec};
 
 /// Resources that are GPUs.
@@ -18,8 +19,13 @@ pub(crate) fn parse_template(spec: &TemplateSpec) -> Template {
     let gpus = spec.containers.iter().map(|container| requested_gpus(&container.resources));
     let gpus = gpus.fold(0, u32::saturating_add);
     let containers: Vec<_> = spec.containers.iter().take(MAX_CONTAINERS).map(container).collect();
-    let engine =
-        (!containers.is_empty()).then(|| EngineParameters::parse(Engine::of(&containers), &containers));
+    let mut servers = containers.iter().filter_map(|container| model_server::recognise(program(container)));
+    // A pod of which nothing is recognised runs a vLLM.
+    let is_other = servers
+        .next()
+        .is_some_and(|first| !first.has_known_arguments && servers.all(|server| !server.has_known_arguments));
+    let has_parameters = !containers.is_empty() && !is_other;
+    let engine = has_parameters.then(|| EngineParameters::parse(Engine::of(&containers), &containers));
     Template { gpus: gpus.clamp(1, MAX_GPUS), engine }
 }
 
@@ -47,6 +53,11 @@ fn container(container: &TemplateContainer) -> Container {
         args: container.args.clone(),
         environment: v1.into_iter().map(|value| (VLLM_USE_V1.to_owned(), value)).collect(),
     }
+}
+
+fn program(container: &Container) -> ContainerProgram<'_> {
+    let Container { image, command, args, .. } = container;
+    ContainerProgram { image, command, args }
 }
 
 #[cfg(test)]
@@ -92,6 +103,23 @@ mod tests {
         let text = serde_json::to_string(&template).unwrap();
         assert!(!text.contains("s3cret") && !text.contains("hf_x"), "{text}");
         assert_eq!(of(json!([])).engine, None);
+    }
+
+    #[test]
+    fn an_engine_of_another_kind_was_once_taken_for_a_vllm_of_256_sequences() {
+        let parameters = |command: &[&str]| of(json!([{ "command": command }])).engine;
+        for program in ["trtllm-serve", "tritonserver", "text-generation-launcher"] {
+            assert_eq!(parameters(&[program, "m"]), None, "{program}");
+        }
+        assert_eq!(parameters(&["python3", "-m", "dynamo.trtllm"]), None);
+        let of_vllm = parameters(&["python3", "-m", "dynamo.vllm", "--max-num-seqs=64"]);
+        assert_eq!(of_vllm.map(|engine| engine.max_sequences), Some(64));
+        assert!(parameters(&["serve"]).is_some(), "as in WVA, an unknown one is a vLLM");
+        let beside = of(json!([
+            { "command": ["tritonserver"] },
+            { "image": "vllm/vllm-openai", "args": ["m", "--max-num-seqs=64"] },
+        ]));
+        assert_eq!(beside.engine.map(|engine| engine.max_sequences), Some(64), "a sidecar does not hide it");
     }
 
     #[test]

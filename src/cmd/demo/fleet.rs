@@ -113,9 +113,9 @@ impl Cluster for DemoFleet {
             let Counts { spec, status, ready } = inner.fleet.counts();
             let ready_pods = inner.fleet.pods().iter().filter(|pod| pod.phase() == Phase::Ready);
             let endpoints = ready_pods.filter_map(|pod| {
-                let port = *inner.ports.get(&*pod.name)?;
+                let port = Some(*inner.ports.get(&*pod.name)?);
                 let namespace = scenario::NAMESPACE.into();
-                Some(Endpoint { namespace, pod: pod.name.to_string(), ip: LOOPBACK, port })
+                Some(Endpoint { namespace, pod: pod.name.to_string(), ip: LOOPBACK, port, path: None })
             });
             let state = VariantState {
                 variant: self.variant.clone(),

@@ -38,7 +38,7 @@ const REFUSED: &str =
 /// Parses an answer that is received in chunks split at `cuts`: the series in scope, the number of all series, and the envelope.
 fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, Envelope) {
     let ip = Ipv4Addr::LOCALHOST.into();
-    let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
+    let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: None, path: None };
     let scope = Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None };
     let index = ScopeIndex::new(&scope, Arc::new(TrustedCollectors::new(&["monitoring".to_owned()])));
     let (mut parser, mut interner) = (ResponseParser::default(), LabelInterner::default());

@@ -245,7 +245,7 @@ mod tests {
 
     fn scope() -> Scope {
         let ip = Ipv4Addr::LOCALHOST.into();
-        let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: 8000 };
+        let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: None, path: None };
         Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None }
     }
 

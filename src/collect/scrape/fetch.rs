@@ -75,9 +75,14 @@ impl Fetcher {
         }
     }
 
-    /// The URL of a pod's metrics.
-    pub(super) fn url(&self, endpoint: &Endpoint) -> String {
-        format!("{}://{}{}", self.scheme, SocketAddr::new(endpoint.ip, endpoint.port), self.path)
+    /// The URL of a pod's metrics; an error if its port is unknown.
+    pub(super) fn url(&self, endpoint: &Endpoint) -> Result<String, String> {
+        let path = endpoint.path.as_deref().unwrap_or(&self.path);
+        let address = endpoint.port.map(|port| SocketAddr::new(endpoint.ip, port));
+        let address = address.ok_or(
+            "it shares the network of its node, and no container declares the port of its metrics; add that to its ports",
+        )?;
+        Ok(format!("{}://{address}{path}", self.scheme))
     }
 
     /// Fetches the page of a pod, or says why it cannot.
@@ -86,7 +91,7 @@ impl Fetcher {
         endpoint: &Endpoint,
         authorization: Option<&HeaderValue>,
     ) -> Result<FetchedPage, String> {
-        let mut request = self.client.get(self.url(endpoint)).header(header::ACCEPT, ACCEPT);
+        let mut request = self.client.get(self.url(endpoint)?).header(header::ACCEPT, ACCEPT);
         if let Some(value) = authorization {
             request = request.header(header::AUTHORIZATION, value.clone());
         }

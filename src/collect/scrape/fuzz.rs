@@ -27,8 +27,8 @@ const OPEN: &[u8] = b"# TYPE vllm:prompt_tokens counter\nvllm:prompt_tokens_tota
 
 #[test]
 fn fuzz_no_page_breaks_the_parser_or_gives_an_invalid_sample() {
-    let endpoint =
-        Endpoint { namespace: "llm".into(), pod: "p".into(), ip: Ipv4Addr::LOCALHOST.into(), port: 8000 };
+    let ip = Ipv4Addr::LOCALHOST.into();
+    let endpoint = Endpoint { namespace: "llm".into(), pod: "p".into(), ip, port: Some(8000), path: None };
     let input = (damaged(&[VLLM, SGLANG, TENSORRT_LLM, TGI, OPEN]), any::<bool>());
     fuzz("exposition-text", input, |(bytes, is_open)| {
         let format = if is_open { TextFormat::OpenMetrics } else { TextFormat::Prometheus };

@@ -108,7 +108,7 @@ impl PodHistory {
             pod: endpoint.pod.as_str().into(),
             engine: engine.as_deref().map(Into::into),
             is_rank: series.is_rank,
-            port: Some(endpoint.port),
+            port: endpoint.port,
             model: model.as_deref().map(Into::into),
             part: series.part.clone(),
             destination: None,

@@ -180,12 +180,11 @@ impl ScrapeSource {
             let failed = scrapes.iter().filter_map(|(pod, scrape)| Some((pod, scrape.failure.as_ref()?)));
             let (count, first) = (failed.clone().count(), failed.min_by_key(|(endpoint, _)| **endpoint));
             if let Some((endpoint, cause)) = first.filter(|_| count == scrapes.len()) {
-                let url = self.fetcher.url(endpoint);
-                gaps.push(gap(format!(
-                    "none of {count} pods answered; pod {} at {url}: {cause}; check the scrape port, scheme and path, \
-                     and that network policies allow the connection",
-                    endpoint.pod
-                )));
+                let next =
+                    "check the scrape port, scheme and path, and that network policies allow the connection";
+                let at_url = self.fetcher.url(endpoint).map(|url| format!(" at {url}: {cause}; {next}"));
+                let (pod, why) = (&endpoint.pod, at_url.unwrap_or_else(|unknown| format!(": {unknown}")));
+                gaps.push(gap(format!("none of {count} pods answered; pod {pod}{why}")));
             }
         }
         gaps

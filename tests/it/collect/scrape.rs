@@ -235,6 +235,18 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
     assert_eq!(engines, expected);
 }
 
+#[tokio::test]
+async fn a_pod_with_a_path_of_its_own_is_read_there() {
+    let server = MockServer::start().await;
+    let at = |path_: &str| Mock::given(method("GET")).and(path(path_.to_owned()));
+    at("/metrics").respond_with(classic(1.0)).mount(&server).await;
+    at("/prometheus/metrics").respond_with(classic(2.0)).mount(&server).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let mut scope = serving(&[("p", *server.address())]);
+    scope.endpoints[0].path = Some("/prometheus/metrics".into());
+    assert_eq!(values(&collect(&source, &scope).await, Signal::Waiting), [("p".to_owned(), vec![2.0])]);
+}
+
 /// The newest value of each engine, of one signal.
 pub(super) fn newest(collected: &Collected, signal: Signal) -> Vec<f64> {
     let found = collected.series.iter().filter(|series| series.signal == signal);

@@ -30,7 +30,8 @@ pub(super) fn scope(namespaces: &[&str]) -> Scope {
 }
 
 pub(super) fn endpoint(namespace: &str, pod: &str, address: SocketAddr) -> Endpoint {
-    Endpoint { namespace: namespace.into(), pod: pod.into(), ip: address.ip(), port: address.port() }
+    let (ip, port) = (address.ip(), Some(address.port()));
+    Endpoint { namespace: namespace.into(), pod: pod.into(), ip, port, path: None }
 }
 
 pub(super) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

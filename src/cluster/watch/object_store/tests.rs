@@ -11,6 +11,7 @@ use wva_core::units::Replicas;
 
 use super::*;
 use crate::cluster::watch::claims::tests::object;
+use crate::cluster::watch::metrics_address::MetricsAddress;
 use crate::engine::{Collected, Series, assemble};
 
 fn key(name: &str) -> ObjectKey {
@@ -30,7 +31,7 @@ fn target(uid: &str) -> ScaleTarget {
 }
 
 fn pod(owner: &str, phase: Phase) -> WatchedPod {
-    let address = Some(("10.0.0.1".parse().unwrap(), 8000));
+    let address = Some(MetricsAddress { ip: "10.0.0.1".parse().unwrap(), port: Some(8000), path: None });
     let replica_set = Some(owner.into());
     let created = Timestamp::UNIX_EPOCH;
     WatchedPod { replica_set, phase, created, ready_since: None, address, gpus: None, deletion_cost: None }
