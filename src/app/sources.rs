@@ -35,7 +35,11 @@ pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::R
 fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
     let (client_cert_path, client_key_path) = from.client.map(|pair| (pair.chain, pair.key)).unzip();
     PrometheusSettings {
-        token: from.token.map(Token::Inline).or(from.token_file.map(Token::File)).unwrap_or_default(),
+        token: from
+            .token
+            .map(|token| Token::Inline(token.into_text()))
+            .or(from.token_file.map(Token::File))
+            .unwrap_or_default(),
         tls: TlsSettings {
             ca_path: from.ca_file,
             client_cert_path,
@@ -48,13 +52,13 @@ fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
         trusted_collectors: from.trusted_collectors,
         query_matchers: from.query_matchers,
         query_namespaces: from.query_namespaces,
-        ..PrometheusSettings::new(from.url)
+        ..PrometheusSettings::new(from.url.into_text())
     }
 }
 
 fn header(from: config::PrometheusHeader) -> (http::HeaderName, Token) {
     let value = match from.value {
-        config::HeaderText::Text(text) => Token::Inline(text),
+        config::HeaderText::Text(text) => Token::Inline(text.into_text()),
         config::HeaderText::File(path) => Token::File(path),
     };
     (from.name, value)

@@ -12,6 +12,7 @@ use super::parsers::{
     collector, lease_retry_period, lease_time, lenient_bool, log_level, namespace_or_empty, parse_bytes,
     path_or_empty, port_of_address, verbosity,
 };
+use super::secret::Secret;
 
 /// What upstream's manifests mean by leaving `POD_NAMESPACE` out.
 pub(super) const DEFAULT_NAMESPACE: &str = "workload-variant-autoscaler-system";
@@ -166,17 +167,18 @@ pub struct SourceArgs {
     #[arg(long, value_enum, default_value_t = SourceKind::Auto)]
     pub source: SourceKind,
     /// Base URL of Prometheus, Thanos, Mimir or VictoriaMetrics.
-    #[arg(long, env = "PROMETHEUS_BASE_URL", value_name = "URL")]
-    pub prometheus_url: Option<String>,
+    #[arg(long, env = "PROMETHEUS_BASE_URL", hide_env_values = true, value_name = "URL")]
+    pub prometheus_url: Option<Secret>,
     /// Bearer token for Prometheus. Prefer --prometheus-token-path.
     #[arg(long, env = "PROMETHEUS_BEARER_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    pub prometheus_bearer_token: Option<String>,
+    pub prometheus_bearer_token: Option<Secret>,
     /// File with a bearer token for Prometheus. Reloaded when it changes.
     #[arg(long, env = "PROMETHEUS_TOKEN_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_token_path: Option<PathBuf>,
     /// Header of every request to Prometheus, such as 'X-Scope-OrgID: team', which names the tenant of Mimir, or 'THANOS-TENANT:
     /// team'. With 'NAME: @FILE', the value is read from a file: it counts as a secret, is sent over https only, and is reloaded
-    /// when it changes. May be repeated; in the variable, one a line.
+    /// when it changes. So does a value whose name contains auth, credential, key, password, secret or token. May be repeated; in
+    /// the variable, one a line.
     #[arg(
         long,
         env = "PROMETHEUS_HEADER",
@@ -184,7 +186,7 @@ pub struct SourceArgs {
         value_delimiter = '\n',
         value_name = "NAME: VALUE"
     )]
-    pub prometheus_header: Vec<String>,
+    pub prometheus_header: Vec<Secret>,
     /// CA certificates to verify Prometheus with, PEM. Default: those of the system.
     #[arg(long, env = "PROMETHEUS_CA_CERT_PATH", value_parser = path_or_empty(), value_name = "FILE")]
     pub prometheus_ca_cert_path: Option<PathBuf>,

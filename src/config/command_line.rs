@@ -226,7 +226,7 @@ mod tests {
         line.add(&settings(CONFIG_YAML)).unwrap();
         let (config, unused) = resolved(&line);
         let Source::Prometheus(prometheus) = config.source else { panic!("{:?}", config.source) };
-        assert_eq!(prometheus.url, "https://thanos-querier:9091");
+        assert_eq!(prometheus.url.as_str(), "https://thanos-querier:9091");
         assert!(prometheus.insecure_skip_verify && prometheus.ca_file.is_some());
         assert!(config.policy.global.default.scale_to_zero.unwrap().enabled);
         let expected = [

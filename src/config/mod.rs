@@ -12,6 +12,7 @@ pub mod policy_config;
 mod policy_file;
 pub(crate) mod ranged;
 mod resolve;
+mod secret;
 mod settings;
 mod source;
 
@@ -22,5 +23,6 @@ pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};
 pub use policy_file::{PolicyError, PolicyFile};
 pub use resolve::{Config, RecordFiles, RecordSettings};
+pub use secret::Secret;
 pub use settings::{Settings, SettingsError};
 pub use source::{Certificate, HeaderText, Prometheus, PrometheusHeader, Scrape, Source};

@@ -306,6 +306,15 @@ mod tests {
     }
 
     #[test]
+    fn a_token_on_the_command_line_was_once_shown_by_debug_output() {
+        let flags = "--prometheus-url https://u:s3cret@p --prometheus-bearer-token s3cret --prometheus-header X-Key:s3cret";
+        let words = std::iter::once("wva").chain(flags.split_whitespace());
+        let args = Cli::try_parse_from(words).unwrap().args;
+        let shown = format!("{args:?} {:?}", Config::try_from(args.clone()).unwrap());
+        assert!(shown.contains("x-key") && !shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
     fn queries_are_narrowed_by_matchers_and_namespaces() {
         let prometheus = |flags: &str| match config(&format!("--prometheus-url https://p {flags}")) {
             Ok(Config { source: Source::Prometheus(prometheus), .. }) => Ok(*prometheus),

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::document;
 use super::ranged::shorten;
+use super::secret::Secret;
 
 /// Characters of a key in a message.
 const MAX_KEY_CHARS: usize = 60;
@@ -16,7 +17,8 @@ const MAX_KEY_CHARS: usize = 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     origin: String,
-    values: BTreeMap<String, String>,
+    /// Some of them are secrets, such as a bearer token.
+    values: BTreeMap<String, Secret>,
 }
 
 /// Why settings cannot be used: where they are, the key, and the cause.
@@ -61,9 +63,9 @@ impl Settings {
                     return Err(fail(format!("{key} must be a text, a number, true or false")));
                 }
             };
-            values.insert(key, text);
+            values.insert(key, Secret::from(text));
         }
-        values.retain(|_, text| !text.is_empty());
+        values.retain(|_, text| !text.as_str().is_empty());
         Ok(Self { origin, values })
     }
 
@@ -104,6 +106,13 @@ mod tests {
         let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
         assert_eq!(parse(text), Ok(expected.into()));
         assert_eq!(parse("# nothing\n"), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_token_in_the_file_was_once_shown_by_debug_output() {
+        let text = "PROMETHEUS_BEARER_TOKEN: s3cret\nPROMETHEUS_BASE_URL: https://user:s3cret@p\n";
+        let shown = format!("{:?}", Settings::parse("f".into(), text).unwrap());
+        assert!(shown.contains("PROMETHEUS_BEARER_TOKEN") && !shown.contains("s3cret"), "{shown}");
     }
 
     #[test]

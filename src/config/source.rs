@@ -1,7 +1,6 @@
 //! Validates the flags of the metric source.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue};
@@ -9,6 +8,7 @@ use http::{HeaderName, HeaderValue};
 use super::args::{SourceArgs, SourceKind};
 use super::error::ConfigError;
 use super::parsers::{non_empty, non_empty_path};
+use super::secret::Secret;
 
 /// Headers that the client sets itself, or that carry credentials, for which there are other flags.
 const RESERVED_HEADERS: [&str; 10] = [
@@ -37,9 +37,9 @@ pub enum Source {
 #[derive(Debug, Clone)]
 pub struct Prometheus {
     /// The base URL.
-    pub url: String,
+    pub url: Secret,
     /// The bearer token, if it is on the command line.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
     /// The file with the bearer token.
     pub token_file: Option<PathBuf>,
     /// Further headers of every request.
@@ -72,21 +72,12 @@ pub struct PrometheusHeader {
 }
 
 /// Where the value of a header comes from.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderText {
     /// The value itself.
-    Text(String),
+    Text(Secret),
     /// A file with the value.
     File(PathBuf),
-}
-
-impl fmt::Debug for HeaderText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(_) => f.write_str("Text(…)"),
-            Self::File(path) => f.debug_tuple("File").field(path).finish(),
-        }
-    }
 }
 
 /// How to scrape pods.
@@ -113,7 +104,7 @@ pub struct Certificate {
 
 /// The source that these flags choose. Queries default to the watched namespace.
 pub(super) fn source(args: SourceArgs, watch_namespace: Option<&str>) -> Result<Source, ConfigError> {
-    let url = non_empty(args.prometheus_url);
+    let url = Secret::non_empty(args.prometheus_url);
     let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
     if scrape {
         return Ok(Source::Scrape(Scrape {
@@ -127,7 +118,7 @@ pub(super) fn source(args: SourceArgs, watch_namespace: Option<&str>) -> Result<
     let key = non_empty_path(args.prometheus_client_key_path);
     Ok(Source::Prometheus(Box::new(Prometheus {
         url: url.ok_or(ConfigError::NoPrometheusUrl)?,
-        token: non_empty(args.prometheus_bearer_token),
+        token: Secret::non_empty(args.prometheus_bearer_token),
         token_file: non_empty_path(args.prometheus_token_path),
         headers: headers(&args.prometheus_header)?,
         ca_file: non_empty_path(args.prometheus_ca_cert_path),
@@ -170,9 +161,11 @@ fn query_namespaces(
 }
 
 /// The headers. Errors say which one is wrong, by its position, and never contain a value.
-fn headers(given: &[String]) -> Result<Vec<PrometheusHeader>, ConfigError> {
+fn headers(given: &[Secret]) -> Result<Vec<PrometheusHeader>, ConfigError> {
     let mut headers: Vec<PrometheusHeader> = Vec::new();
-    for (index, text) in given.iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
+    for (index, text) in
+        given.iter().map(Secret::as_str).enumerate().filter(|(_, text)| !text.trim().is_empty())
+    {
         let invalid = |cause| ConfigError::InvalidHeader { position: index + 1, cause };
         let (name, value) = text.split_once(':').ok_or_else(|| invalid("it has no colon"))?;
         let name: HeaderName = name
@@ -188,11 +181,11 @@ fn headers(given: &[String]) -> Result<Vec<PrometheusHeader>, ConfigError> {
         let value = match value.trim() {
             "" | "@" => return Err(invalid("it has no value")),
             value => match value.strip_prefix('@') {
-                Some(path) => HeaderText::File(path.into()),
+                Some(path) => HeaderText::File(path.trim_start().into()),
                 None if HeaderValue::from_str(value).is_err() => {
                     return Err(invalid("its value has characters that a header cannot have"));
                 }
-                None => HeaderText::Text(value.to_owned()),
+                None => HeaderText::Text(value.to_owned().into()),
             },
         };
         headers.push(PrometheusHeader { name, value });
@@ -205,16 +198,16 @@ mod tests {
     use super::*;
 
     fn header_error(given: &[&str]) -> String {
-        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        let given: Vec<Secret> = given.iter().map(|text| (*text).to_owned().into()).collect();
         headers(&given).unwrap_err().to_string()
     }
 
     #[test]
     fn a_header_has_its_value_as_text_or_in_a_file() {
-        let given = ["X-Scope-OrgID: team|other", "", "THANOS-TENANT:@/run/tenant"].map(str::to_owned);
-        let headers = headers(&given).unwrap();
+        let given = ["X-Scope-OrgID: team|other", "", "THANOS-TENANT:@ /run/tenant"];
+        let headers = headers(&given.map(|text| text.to_owned().into())).unwrap();
         let found: Vec<_> = headers.iter().map(|header| (header.name.as_str(), &header.value)).collect();
-        let text = HeaderText::Text("team|other".into());
+        let text = HeaderText::Text("team|other".to_owned().into());
         let file = HeaderText::File("/run/tenant".into());
         assert_eq!(found, [("x-scope-orgid", &text), ("thanos-tenant", &file)]);
         assert!(!format!("{headers:?}").contains("team"), "a value is never shown");
