@@ -16,9 +16,11 @@ use crate::engine::{Origin, Published};
 /// The text format of Prometheus. Not OpenMetrics, which KEDA's parser does not know.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Help and type of the only metric.
-const HEAD: &str = "# HELP wva_desired_replicas Desired number of replicas for each variant\n\
-                    # TYPE wva_desired_replicas gauge\n";
+/// The only metric.
+const NAME: &str = "wva_desired_replicas";
+
+/// What `wva_desired_replicas` is, wherever it is exported.
+pub(crate) const DESIRED_HELP: &str = "Desired number of replicas for each variant";
 
 /// Room for one line, which has about 170 bytes.
 const LINE_BYTES: usize = 192;
@@ -34,8 +36,8 @@ pub(crate) fn render(state: &ReadState, published: &Published) -> Result<Respons
         return Err(Status::new(Reason::ServiceUnavailable, message));
     }
     let (now, max_stale) = (state.reader.now(), state.reader.max_stale());
-    let mut text = String::with_capacity(HEAD.len() + LINE_BYTES * published.decisions.len());
-    text.push_str(HEAD);
+    let mut text = format!("# HELP {NAME} {DESIRED_HELP}\n# TYPE {NAME} gauge\n");
+    text.reserve(LINE_BYTES * published.decisions.len());
     for (id, decision) in &published.decisions {
         let Ok(target) = decision.fresh_target(now, max_stale) else { continue };
         let labels = Labels::new(id, decision.accelerator.as_deref(), state.controller_instance.as_deref());
@@ -45,7 +47,7 @@ pub(crate) fn render(state: &ReadState, published: &Published) -> Result<Respons
 }
 
 fn write_line(text: &mut String, labels: Labels<'_>, desired: u32) -> fmt::Result {
-    text.push_str("wva_desired_replicas{");
+    write!(text, "{NAME}{{")?;
     for (index, (name, value)) in labels.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         write!(text, "{comma}{name}=\"")?;

@@ -17,11 +17,11 @@ use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::{Decision, VariantId};
 
 use crate::engine::{Leadership, Published};
+use crate::serve::decisions::DESIRED_HELP;
 use crate::serve::ports::PublishedReader;
 
 /// The first words of the names that WVA gives its metrics, and gave them before 0.5: dashboards and adapter rules have either.
 const PREFIXES: [&str; 2] = ["wva", "inferno"];
-const DESIRED_HELP: &str = "Desired number of replicas for each variant";
 const CURRENT_HELP: &str = "Current number of replicas for each variant";
 const RATIO_HELP: &str =
     "Ratio of the desired number of replicas and the current number of replicas for each variant";
