@@ -191,6 +191,7 @@ impl App {
             controller_instance: self.config.controller_instance.clone(),
             node_selector: self.config.node_selector.clone(),
             deletion_cost: self.config.pod_deletion_cost,
+            max_stale: Duration::from_secs_f64(self.config.policy.max_stale.get()),
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);

@@ -32,8 +32,8 @@ pub(crate) const MAX_MODEL_ID_CHARS: usize = 256;
 pub(crate) const MAX_TARGET_NAME_CHARS: usize = 253;
 /// Longest `variantCost`: more digits than a float can tell apart.
 pub(crate) const MAX_COST_CHARS: usize = 32;
-/// Longest `kind` and `apiVersion`; only one value of each is supported.
-const MAX_KIND_CHARS: usize = 63;
+/// Longest `kind` and `apiVersion`: labels of 63 characters, and a group of 253.
+pub(crate) const MAX_KIND_CHARS: usize = 63;
 const MAX_API_VERSION_CHARS: usize = 317;
 /// Names of objects: RFC 1123 subdomains. An empty name is reported by a condition.
 const OBJECT_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::model::{InvalidVariant, Variant};
@@ -35,6 +36,9 @@ pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
     "cloud.google.com/gke-accelerator",
 ];
 
+/// The API group of LeaderWorkerSets.
+pub(crate) const LEADER_WORKER_SET_GROUP: &str = "leaderworkerset.x-k8s.io";
+
 /// Annotation of a pod that a ReplicaSet reads when it shrinks: the lowest cost goes first. A pod without it has cost 0.
 pub(crate) const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -43,6 +47,8 @@ pub(crate) const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-
 pub struct VariantObject {
     /// Its uid: a status is never written to a later object of the same name.
     pub uid: String,
+    /// When it was created: of several variants with one scale target, the oldest decides.
+    pub created: Timestamp,
     /// Its generation.
     pub generation: i64,
     /// The variant, or why its spec is invalid.

@@ -170,7 +170,7 @@ fn read_by(analyzer: Analyzer, variants: usize, may_be_zero: bool) -> BTreeSet<S
     let variant = Variant {
         id: VariantId::new("", ""),
         model: "".into(),
-        target: TargetRef { kind: "".into(), name: "".into() },
+        target: TargetRef::deployment(""),
         cost: Cost::default(),
         bounds: Bounds { min: if may_be_zero { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
         accelerator: None,

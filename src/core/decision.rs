@@ -253,4 +253,6 @@ pub enum Cause {
     InvalidVariant,
     /// The scale target does not exist.
     TargetNotFound,
+    /// It is not known whether the scale target exists.
+    TargetUnknown,
 }

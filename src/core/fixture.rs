@@ -9,11 +9,18 @@ pub(crate) fn variant_state(pods: Vec<Pod>) -> VariantState {
     let variant = Variant {
         id: VariantId::new("default", "llama"),
         model: "m".into(),
-        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+        target: TargetRef::deployment("llama"),
         cost: Cost::ZERO,
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
     };
-    VariantState { variant, scale: None, pods, last_status: None, template: Template::default() }
+    VariantState {
+        variant,
+        scale: None,
+        target_problem: None,
+        pods,
+        last_status: None,
+        template: Template::default(),
+    }
 }

@@ -92,7 +92,9 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     // Pods may serve although their scale target is gone.
     let known = group.variants.iter().filter(|state| state.scale.is_some() || !state.pods.is_empty());
     let known: Vec<_> = known.collect();
-    if !matches!(group.source, SourceHealth::Complete) {
+    // Pods of a scale target that is not known may serve too, and are not listed.
+    let are_targets_known = group.variants.iter().all(|state| state.target_problem.is_none());
+    if !are_targets_known || !matches!(group.source, SourceHealth::Complete) {
         return Activity::Unknown;
     }
     // Each role must be measured: one that serves says nothing about another whose pods do not serve yet.

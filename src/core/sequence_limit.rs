@@ -151,7 +151,7 @@ fn checksum(state: &VariantState) -> u32 {
     });
     let device = state.variant.accelerator.as_deref().unwrap_or_default();
     let bytes = numbers.into_iter().flatten().flatten();
-    let bytes = bytes.chain(gpus.to_le_bytes()).chain(device.bytes());
+    let bytes = bytes.chain(gpus.unwrap_or_default().to_le_bytes()).chain(device.bytes());
     bytes.fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 

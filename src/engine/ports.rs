@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::RequiredSignals;
 use wva_core::VariantId;
-use wva_core::model::InvalidVariant;
+use wva_core::model::{InvalidVariant, TargetRef};
 use wva_core::snapshot::{Sample, Signal, VariantState};
 
 use super::join_failure::JoinFailure;
@@ -145,11 +145,11 @@ pub trait Cluster: Send + Sync {
     fn view(&self) -> Arc<ClusterView>;
 }
 
-/// A variant that names a Deployment as its scale target.
+/// A variant that names an object as its scale target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The name of the Deployment; it is in the variant's namespace.
-    pub deployment: SmolStr,
+    /// The scale target; it is in the variant's namespace.
+    pub target: TargetRef,
     /// The variant.
     pub variant: VariantId,
 }
@@ -161,8 +161,7 @@ pub struct ClusterView {
     pub synced: bool,
     /// The variants this installation is responsible for, sorted by their ids.
     pub variants: Vec<VariantState>,
-    /// Which variants claim which Deployment, sorted by [`Claim::target`]. Two claims on one Deployment make both
-    /// variants invalid.
+    /// Which variants claim which scale target, sorted by [`Claim::key`]. Of several claims on one target, the first decides.
     pub claims: Vec<Claim>,
     /// The pods of these variants.
     pub endpoints: Vec<Endpoint>,
@@ -188,13 +187,13 @@ pub struct UnlabelledNode {
 }
 
 impl ClusterView {
-    /// The claims on one Deployment: none, one, or a dispute.
+    /// The claims on one scale target. The first one decides.
     #[must_use]
-    pub fn claims_on(&self, namespace: &str, deployment: &str) -> &[Claim] {
-        let target = (namespace, deployment);
-        let from = self.claims.partition_point(|claim| claim.target() < target);
+    pub fn claims_on(&self, namespace: &str, target: &TargetRef) -> &[Claim] {
+        let key = (namespace, target);
+        let from = self.claims.partition_point(|claim| claim.key() < key);
         let claims = self.claims.get(from..).unwrap_or_default();
-        let count = claims.partition_point(|claim| claim.target() == target);
+        let count = claims.partition_point(|claim| claim.key() == key);
         claims.get(..count).unwrap_or_default()
     }
 
@@ -207,10 +206,10 @@ impl ClusterView {
 }
 
 impl Claim {
-    /// Namespace and name of the Deployment.
+    /// Namespace and reference of the scale target.
     #[must_use]
-    pub fn target(&self) -> (&str, &str) {
-        (&self.variant.namespace, &self.deployment)
+    pub fn key(&self) -> (&str, &TargetRef) {
+        (&self.variant.namespace, &self.target)
     }
 }
 
@@ -219,19 +218,22 @@ mod tests {
     use super::*;
 
     fn claim(namespace: &str, deployment: &str, name: &str) -> Claim {
-        Claim { deployment: deployment.into(), variant: VariantId::new(namespace, name) }
+        Claim { target: TargetRef::deployment(deployment), variant: VariantId::new(namespace, name) }
     }
 
     #[test]
-    fn claims_are_those_of_one_deployment_in_one_namespace() {
+    fn claims_are_those_of_one_object_in_one_namespace() {
         let claims =
             vec![claim("a", "x", "v"), claim("b", "x", "v"), claim("b", "x", "w"), claim("b", "y", "u")];
         let view = ClusterView { claims: claims.clone(), ..ClusterView::default() };
-        assert_eq!(view.claims_on("a", "x"), &claims[..1]);
-        assert_eq!(view.claims_on("b", "x"), &claims[1..3]);
-        assert_eq!(view.claims_on("b", "y"), &claims[3..]);
-        for (namespace, deployment) in [("a", "y"), ("b", ""), ("b", "z"), ("", "x"), ("c", "x")] {
-            assert!(view.claims_on(namespace, deployment).is_empty(), "{namespace}/{deployment}");
+        let claims_on = |namespace, name| view.claims_on(namespace, &TargetRef::deployment(name));
+        assert_eq!(claims_on("a", "x"), &claims[..1]);
+        assert_eq!(claims_on("b", "x"), &claims[1..3]);
+        assert_eq!(claims_on("b", "y"), &claims[3..]);
+        for (namespace, name) in [("a", "y"), ("b", ""), ("b", "z"), ("", "x"), ("c", "x")] {
+            assert!(claims_on(namespace, name).is_empty(), "{namespace}/{name}");
         }
+        let of_same_name = TargetRef { kind: "StatefulSet".into(), ..TargetRef::deployment("x") };
+        assert!(view.claims_on("b", &of_same_name).is_empty());
     }
 }

@@ -89,7 +89,7 @@ impl Cluster for OneVariant {
         let variant = Variant {
             id: VariantId::new("llm", "llama"),
             model: "llama".into(),
-            target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+            target: TargetRef::deployment("llama"),
             cost: Cost::new(10.0).unwrap(),
             bounds: Bounds::default(),
             accelerator: None,
@@ -108,6 +108,7 @@ impl Cluster for OneVariant {
         let state = VariantState {
             variant,
             scale,
+            target_problem: None,
             pods: vec![replica],
             last_status: None,
             template: Template::default(),

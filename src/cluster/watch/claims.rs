@@ -1,56 +1,50 @@
-//! Which variants are valid together. A workload that several variants name as their scale target belongs to none of them:
-//! each would be scaled by another's number. And the variants of one model are bounded in number, because they are decided
+//! Which variants are valid together. Of several variants with one scale target, the oldest decides: otherwise the workload
+//! would be scaled by the numbers of several. And the variants of one model are bounded in number, because they are decided
 //! together and the work grows with the square of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wva_core::model::{InvalidVariant, Variant, VariantId};
+use wva_core::model::{InvalidVariant, TargetRef, Variant, VariantId};
 
 use crate::cluster::objects::VariantObject;
-use crate::cluster::text::{first_names, quoted};
+use crate::cluster::text::quoted;
 use crate::engine::Claim;
-
-/// Variants that a message names; the rest are counted. Without a bound, 10,000 objects that name one workload make 10,000
-/// messages with 10,000 names each.
-const MAX_NAMED: usize = 8;
 
 /// Most variants of one model in one namespace: several times what accelerators, roles and prices make of one. Further ones
 /// are invalid, so that one tenant's objects do not delay the decisions of others.
 const MAX_VARIANTS_PER_MODEL: usize = 100;
 
-/// Every valid object's claim on its scale target, disputed or not.
+/// Every valid object's claim on its scale target. Of those on one target, the first decides: that of the oldest object, or
+/// of the first by name where several are equally old.
 pub(crate) fn claims(objects: &BTreeMap<VariantId, Arc<VariantObject>>) -> Vec<Claim> {
-    let variants = objects.values().filter_map(|object| object.variant.as_ref().ok());
-    let mut claims: Vec<_> = variants
-        .map(|variant| Claim { deployment: variant.target.name.clone(), variant: variant.id.clone() })
-        .collect();
-    claims.sort_by(|left, right| left.target().cmp(&right.target()));
-    claims
+    let valid = objects.values().filter_map(|object| Some((object.variant.as_ref().ok()?, object.created)));
+    let mut valid: Vec<_> = valid.collect();
+    valid.sort_by(|(left, left_created), (right, right_created)| {
+        let by_age = || left_created.cmp(right_created).then_with(|| left.id.name.cmp(&right.id.name));
+        target_key(left).cmp(&target_key(right)).then_with(by_age)
+    });
+    let claim = |variant: &Variant| Claim { target: variant.target.clone(), variant: variant.id.clone() };
+    valid.into_iter().map(|(variant, _)| claim(variant)).collect()
 }
 
-/// The valid variants, sorted by their ids, and the invalid ones.
-pub(crate) fn split_by_validity(
-    objects: &BTreeMap<VariantId, Arc<VariantObject>>,
-) -> (Vec<(&Variant, &VariantObject)>, Vec<InvalidVariant>) {
-    let mut claims: BTreeMap<(&str, &str), Vec<(&Variant, &VariantObject)>> = BTreeMap::new();
-    let mut invalid = Vec::new();
-    for object in objects.values() {
-        match &object.variant {
-            Ok(variant) => {
-                let target = (variant.id.namespace.as_str(), variant.target.name.as_str());
-                claims.entry(target).or_default().push((variant, object));
-            }
-            Err(problem) => invalid.push(problem.clone()),
-        }
-    }
+fn target_key(variant: &Variant) -> (&str, &TargetRef) {
+    (&variant.id.namespace, &variant.target)
+}
+
+/// The valid variants, sorted by their ids, and the invalid ones. `claims` are those of `objects`.
+pub(crate) fn split_by_validity<'a>(
+    objects: &'a BTreeMap<VariantId, Arc<VariantObject>>,
+    claims: &[Claim],
+) -> (Vec<(&'a Variant, &'a VariantObject)>, Vec<InvalidVariant>) {
+    let problems = objects.values().filter_map(|object| object.variant.as_ref().err());
+    let mut invalid: Vec<_> = problems.cloned().collect();
     let mut valid = Vec::with_capacity(claims.len());
-    for claimants in claims.into_values() {
-        if let [only] = claimants[..] {
-            valid.push(only);
-        } else {
-            invalid.extend(shared_target(&claimants));
-        }
+    for claimants in claims.chunk_by(|left, right| left.key() == right.key()) {
+        let Some((first, rest)) = claimants.split_first() else { continue };
+        let object = objects.get(&first.variant);
+        valid.extend(object.and_then(|object| Some((object.variant.as_ref().ok()?, &**object))));
+        invalid.extend(rest.iter().map(|claim| shared_target(claim, &first.variant)));
     }
     valid.sort_by_key(|(variant, _)| &variant.id);
     invalid.extend(remove_excess(&mut valid));
@@ -80,20 +74,21 @@ fn remove_excess(valid: &mut Vec<(&Variant, &VariantObject)>) -> Vec<InvalidVari
     invalid
 }
 
-fn shared_target(claimants: &[(&Variant, &VariantObject)]) -> Vec<InvalidVariant> {
-    let ids = claimants.iter().map(|(variant, _)| variant.id.to_string());
-    let names = first_names(ids, MAX_NAMED, " and ");
-    let invalid = |(variant, _): &(&Variant, &VariantObject)| {
-        let target = &variant.target;
-        let problem = format!("spec.scaleTargetRef {target} is the target of {names}: keep one of them");
-        InvalidVariant { id: variant.id.clone(), problem }
-    };
-    claimants.iter().map(invalid).collect()
+/// Names only the variant that decides: with all of them, 10,000 objects that name one workload would make 10,000 messages
+/// with 10,000 names each.
+fn shared_target(claim: &Claim, first: &VariantId) -> InvalidVariant {
+    let problem = format!(
+        "spec.scaleTargetRef {} is the target of {first} too, which was created first and decides: delete one of the two, or \
+         name another target",
+        claim.target
+    );
+    InvalidVariant { id: claim.variant.clone(), problem }
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use wva_core::model::{Bounds, Role, TargetRef};
+    use jiff::Timestamp;
+    use wva_core::model::{Bounds, Role};
     use wva_core::units::Cost;
 
     use super::*;
@@ -103,13 +98,19 @@ pub(super) mod tests {
         let variant = Variant {
             id: VariantId::new(namespace, name),
             model: "m".into(),
-            target: TargetRef { kind: "Deployment".into(), name: target.into() },
+            target: TargetRef::deployment(target),
             cost: Cost::ZERO,
             bounds: Bounds::default(),
             accelerator: Some("labelled".into()),
             role: Role::Both,
         };
-        VariantObject { uid: name.into(), generation: 1, variant: Ok(variant), status: None }
+        VariantObject {
+            uid: name.into(),
+            created: Timestamp::UNIX_EPOCH,
+            generation: 1,
+            variant: Ok(variant),
+            status: None,
+        }
     }
 
     fn entry(namespace: &str, index: u32, target: &str) -> (VariantId, Arc<VariantObject>) {
@@ -117,13 +118,36 @@ pub(super) mod tests {
         (VariantId::new(namespace, name.as_str()), Arc::new(object(namespace, &name, target)))
     }
 
+    /// [`split_by_validity`] with the claims of `objects`.
+    fn split(
+        objects: &BTreeMap<VariantId, Arc<VariantObject>>,
+    ) -> (Vec<(&Variant, &VariantObject)>, Vec<InvalidVariant>) {
+        split_by_validity(objects, &claims(objects))
+    }
+
     #[test]
-    fn ten_thousand_variants_on_one_workload_have_short_messages() {
+    fn ten_thousand_variants_on_one_workload_have_short_messages_that_name_the_first() {
         let objects: BTreeMap<_, _> = (0..10_000).map(|index| entry("llm", index, "chat")).collect();
-        let (valid, invalid) = split_by_validity(&objects);
-        assert_eq!((valid.len(), invalid.len()), (0, 10_000));
+        let (valid, invalid) = split(&objects);
+        assert_eq!((valid.len(), invalid.len()), (1, 9_999));
+        assert_eq!(valid[0].0.id, VariantId::new("llm", "v00000"), "equally old, so by name");
         assert!(invalid.iter().all(|invalid| invalid.problem.len() < 256), "{}", invalid[0].problem);
-        assert!(invalid[0].problem.contains("and 9992 more"), "{}", invalid[0].problem);
+        assert!(invalid[0].problem.contains("the target of llm/v00000 too"), "{}", invalid[0].problem);
+    }
+
+    #[test]
+    fn the_oldest_variant_of_a_workload_decides_and_one_of_another_kind_is_no_rival() {
+        let mut objects: BTreeMap<_, _> = (0..4).map(|index| entry("llm", index, "chat")).collect();
+        for (object, second) in objects.values_mut().zip([30, 10, 20, 5]) {
+            Arc::make_mut(object).created = Timestamp::from_second(second).unwrap();
+        }
+        let set = Arc::make_mut(objects.get_mut(&VariantId::new("llm", "v00003")).unwrap());
+        set.variant.as_mut().unwrap().target.kind = "StatefulSet".into();
+        let (valid, invalid) = split(&objects);
+        let names: Vec<_> = valid.iter().map(|(variant, _)| variant.id.name.as_str()).collect();
+        assert_eq!((names, invalid.len()), (vec!["v00001", "v00003"], 2));
+        let of_deployment: Vec<_> = claims(&objects).into_iter().map(|claim| claim.variant.name).collect();
+        assert_eq!(of_deployment, ["v00001", "v00002", "v00000", "v00003"], "by target, then by age");
     }
 
     #[test]
@@ -132,12 +156,12 @@ pub(super) mod tests {
         let mut objects: BTreeMap<_, _> = (0..5_000).map(crowded).collect();
         objects.extend([entry("llm", 7, "chat")]);
         let names = |objects: &BTreeMap<_, _>| -> Vec<String> {
-            split_by_validity(objects).0.iter().map(|(variant, _)| variant.id.to_string()).collect()
+            split(objects).0.iter().map(|(variant, _)| variant.id.to_string()).collect()
         };
         let valid = names(&objects);
         assert_eq!(valid.len(), 101);
         assert_eq!(valid[98..], ["crowded/v00098", "crowded/v00099", "llm/v00007"]);
-        let invalid = split_by_validity(&objects).1;
+        let invalid = split(&objects).1;
         assert_eq!((invalid.len(), invalid[0].id.name.as_str()), (4_900, "v00100"));
         assert_eq!(
             invalid[0].problem,
@@ -146,8 +170,10 @@ pub(super) mod tests {
         );
         // A later object changes none of the first ones.
         objects.extend([crowded(6_000)]);
-        assert_eq!((names(&objects), split_by_validity(&objects).1.len()), (valid, 4_901));
-        // Variants with a shared target do not count.
+        assert_eq!((names(&objects), split(&objects).1.len()), (valid, 4_901));
+        // A variant whose target another one decides about does not count.
+        Arc::make_mut(objects.get_mut(&VariantId::new("crowded", "v00000")).unwrap()).created =
+            Timestamp::from_second(1).unwrap();
         objects.extend([entry("crowded", 6_001, "d0")]);
         assert_eq!(names(&objects)[99], "crowded/v00100");
     }

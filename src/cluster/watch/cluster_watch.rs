@@ -1,42 +1,44 @@
 //! The watches: API server → [`ClusterStore`] → the newest [`ClusterState`]. An object that cannot be parsed, or a resource
 //! that is not installed yet, stops none of them.
 
-use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
-use kube::core::{NamespaceResourceScope, Resource, error_boundary::InvalidObject};
-use kube::runtime::watcher::{self, Event, watcher};
-use serde::de::DeserializeOwned;
+use kube::core::{ApiResource, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
+use kube::runtime::watcher::watcher;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
-use super::convert::{ScaleTarget, invalid_variant, own_status, variant_id};
+use super::convert::{invalid_variant, own_status, variant_id};
 use super::inventory::NodeGpus;
-use super::object_store::{ClusterState, ClusterStore, ObjectStore, ReplicaSetOwner, StoreEvent};
+use super::kind_store::{ObjectStore, StoreEvent};
+use super::object_store::{ClusterState, ClusterStore};
 use super::partial_objects::{
-    ParseGuard, PartialDeployment, PartialNamespace, PartialNode, PartialPod, PartialReplicaSet,
-    controller_uid,
+    ParseGuard, PartialNamespace, PartialNode, PartialPod, PartialReplicaSet, controller,
 };
+use super::pod_join::ReplicaSetOwner;
 use super::pods::WatchedPod;
-use super::watch_health::{watch_config, watch_events};
+use super::store_events::{Change, changes_by, guarded_events, store_events};
+use super::target_api::{scale_target, target_api};
+use super::target_watch::TargetWatches;
+use super::watch_health::watch_config;
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use crate::cluster::objects::{ObjectKey, VariantObject};
-use crate::cluster::text::plain;
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
 use crate::engine::{Cluster, ClusterView};
 
-/// How long the first state waits for lists that the service account may lack the right to: namespaces, and nodes where
-/// they are a limit. After that no namespace counts as excluded, and there is no inventory.
+/// How long the first state waits for what the service account may lack the right to, or what may be absent: namespaces, nodes
+/// where they are a limit, and scale targets other than Deployments. After that no namespace counts as excluded, there is no
+/// inventory, and variants whose target is not known have no number.
 const OPTIONAL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest parse error in the log: it may repeat what the object's author wrote.
-const MAX_ERROR_BYTES: usize = 512;
 /// Annotation of a namespace whose variants are ignored, with the value `true`.
 const EXCLUDE_ANNOTATION: &str = "wva.llmd.ai/exclude";
 /// Pods that have ended serve nothing: the API server leaves them out.
@@ -44,8 +46,11 @@ const LIVE_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// What to check when a built-in resource cannot be listed.
 const RBAC_HINT: &str = "check that the service account may list and watch them";
 
+/// How often it is checked whether a scale target has not been confirmed for too long.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
+
 /// What to watch.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct WatchSettings {
     /// Only this namespace; all of them when `None`.
     pub namespace: Option<String>,
@@ -55,6 +60,20 @@ pub struct WatchSettings {
     pub node_selector: Option<String>,
     /// Keep what it takes to write the deletion cost of pods.
     pub deletion_cost: bool,
+    /// How long a scale target that may be absent stays known while the API server does not confirm it.
+    pub max_stale: Duration,
+}
+
+impl Default for WatchSettings {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            controller_instance: None,
+            node_selector: None,
+            deletion_cost: false,
+            max_stale: Duration::from_secs_f64(wva_core::Policy::default().max_stale.get()),
+        }
+    }
 }
 
 /// The newest state of the cluster: any number of readers.
@@ -110,13 +129,17 @@ impl ClusterWatch {
     /// Watches until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut changes = self.changes();
+        let mut targets = TargetWatches::new(self.client.clone(), self.settings.namespace.clone());
         let mut nodes = stream::pending().boxed();
         self.needs_nodes.mark_changed();
         // With one namespace configured, an annotation does not exclude it.
         let mut store =
             ClusterStore { ignores_exclusions: self.settings.namespace.is_some(), ..ClusterStore::default() };
+        store.awaits_targets = true;
         let namespaces_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
         let mut nodes_deadline = namespaces_deadline;
+        let mut targets_deadline: Option<Instant> = None;
+        let mut expiry = interval(EXPIRY_INTERVAL);
         let mut rebuild_at: Option<Instant> = None;
         loop {
             tokio::select! {
@@ -126,8 +149,23 @@ impl ClusterWatch {
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 () = sleep_until_due(rebuild_at) => {
-                    self.newest.send_replace(Arc::new(store.state()));
-                    rebuild_at = None;
+                    let state = store.state();
+                    let is_changed = targets.follow(&state.view.variants, &mut store);
+                    if store.variants.has_listed() {
+                        targets_deadline.get_or_insert_with(|| Instant::now() + OPTIONAL_LIST_TIMEOUT);
+                    }
+                    store.awaits_targets &= !state.view.synced;
+                    self.newest.send_replace(Arc::new(state));
+                    rebuild_at = is_changed.then(|| Instant::now() + DEBOUNCE_WINDOW);
+                }
+                () = sleep_until_due(targets_deadline), if store.awaits_targets => {
+                    store.awaits_targets = false;
+                    rebuild_at.get_or_insert_with(Instant::now);
+                }
+                now = expiry.tick() => {
+                    if store.expire(now, self.settings.max_stale) {
+                        rebuild_at.get_or_insert(now);
+                    }
                 }
                 needed = next_value(&mut self.needs_nodes) => {
                     nodes = if needed { self.nodes() } else { stream::pending().boxed() };
@@ -142,7 +180,7 @@ impl ClusterWatch {
                     store.awaits_nodes = false;
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
-                Some(change) = changes.next() => {
+                Some(change) = next_change(&mut changes, &mut targets) => {
                     if change(&mut store) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
                     }
@@ -163,7 +201,9 @@ impl ClusterWatch {
         let crd_hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
         let variants =
             guarded_events("VariantAutoscalings", crd_hint, watcher(self.api(), variants), variant_object);
-        let deployments = watcher(self.api(), watch_config());
+        let deployments = ApiResource::erase::<Deployment>(&());
+        let deployments = target_api(&self.client, self.settings.namespace.as_deref(), &deployments);
+        let deployments = watcher(deployments, watch_config());
         let deployments = guarded_events("Deployments", RBAC_HINT, deployments, scale_target);
         let with_deletion_cost = self.settings.deletion_cost;
         let pods = watcher(self.api(), watch_config().fields(LIVE_PODS));
@@ -209,69 +249,24 @@ impl ClusterWatch {
     }
 }
 
+/// The next change of the watches that are always needed, or of those that variants need.
+async fn next_change(
+    changes: &mut SelectAll<BoxStream<'static, Change>>,
+    targets: &mut TargetWatches,
+) -> Option<Change> {
+    tokio::select! {
+        Some(change) = changes.next() => Some(change),
+        Some(change) = targets.next() => Some(change),
+        else => None,
+    }
+}
+
 /// The next value; never resolves once the sender is gone.
 async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
     match receiver.changed().await {
         Ok(()) => *receiver.borrow_and_update(),
         Err(_) => std::future::pending().await,
     }
-}
-
-/// A change of the store; true when something visible changed.
-type Change = Box<dyn FnOnce(&mut ClusterStore) -> bool + Send>;
-
-/// The changes that `apply` makes of `events`.
-fn changes_by<V: Send + 'static>(
-    events: impl Stream<Item = StoreEvent<V>> + Send + 'static,
-    apply: fn(&mut ClusterStore, StoreEvent<V>) -> bool,
-) -> BoxStream<'static, Change> {
-    events.map(move |event| Box::new(move |store: &mut ClusterStore| apply(store, event)) as Change).boxed()
-}
-
-/// The events of a watch whose objects may fail to parse: `convert` gets these too.
-fn guarded_events<K, V>(
-    resource: &'static str,
-    hint: &'static str,
-    events: impl Stream<Item = watcher::Result<Event<ParseGuard<K>>>> + Send + 'static,
-    mut convert: impl FnMut(Result<K, InvalidObject>) -> Option<V> + Send + 'static,
-) -> impl Stream<Item = StoreEvent<V>> + Send
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
-    V: Send + 'static,
-{
-    let mut logged = false;
-    store_events(resource, hint, events, move |ParseGuard(object)| {
-        let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, Resource::meta);
-        let key = ObjectKey::of(metadata);
-        if let Err(invalid) = &object
-            && !std::mem::replace(&mut logged, true)
-        {
-            let ObjectKey { namespace, name } = &key;
-            let error = plain(&invalid.error, MAX_ERROR_BYTES);
-            tracing::warn!(%namespace, %name, error, "cannot parse an object of {resource}; further ones are not logged");
-        }
-        (key, convert(object))
-    })
-}
-
-/// The events of a watch, with what is kept of each object.
-pub(crate) fn store_events<K, V>(
-    resource: &'static str,
-    hint: &'static str,
-    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    mut convert: impl FnMut(K) -> (ObjectKey, Option<V>) + Send + 'static,
-) -> impl Stream<Item = StoreEvent<V>> + Send
-where
-    K: Send + 'static,
-    V: Send + 'static,
-{
-    watch_events(events, resource, hint).map(move |event| match event {
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-        Event::InitApply(object) => Event::InitApply(convert(object)),
-        Event::Apply(object) => Event::Apply(convert(object)),
-        Event::Delete(object) => Event::Delete(convert(object)),
-    })
 }
 
 fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
@@ -289,6 +284,7 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
     };
     Some(Arc::new(VariantObject {
         uid: metadata.uid.unwrap_or_default(),
+        created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),
         variant,
         status,
@@ -314,12 +310,6 @@ fn is_excluded(metadata: &ObjectMeta) -> bool {
     annotation.is_some_and(|value| value == "true")
 }
 
-/// A Deployment that is being deleted is no longer a scale target.
-fn scale_target(object: Result<PartialDeployment, InvalidObject>) -> Option<ScaleTarget> {
-    let deployment = object.ok().filter(|deployment| deployment.metadata.deletion_timestamp.is_none());
-    deployment.as_ref().map(ScaleTarget::from)
-}
-
 fn watched_pod(object: Result<PartialPod, InvalidObject>, with_deletion_cost: bool) -> Option<WatchedPod> {
     let pod = object.ok()?;
     let watched = WatchedPod::from_pod(&pod)?;
@@ -328,5 +318,6 @@ fn watched_pod(object: Result<PartialPod, InvalidObject>, with_deletion_cost: bo
 
 fn replica_set_owner(set: &PartialReplicaSet) -> Option<ReplicaSetOwner> {
     let uid = set.metadata.uid.as_deref()?.into();
-    Some(ReplicaSetOwner { uid, deployment: controller_uid(&set.metadata, "Deployment")? })
+    let deployment = controller(&set.metadata).filter(|owner| owner.kind == "Deployment")?;
+    Some(ReplicaSetOwner { uid, deployment: deployment.uid.as_str().into() })
 }

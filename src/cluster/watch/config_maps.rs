@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::cluster_watch::store_events;
-use super::object_store::{ObjectStore, StoreEvent};
+use super::kind_store::{ObjectStore, StoreEvent};
+use super::store_events::store_events;
 use super::watch_health::watch_config;
 use crate::cluster::objects::ObjectKey;
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};

@@ -5,23 +5,20 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantId};
-use wva_core::snapshot::{Scale, Template};
 use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short_name;
-use super::partial_objects::{PartialDeployment, PodTemplate};
-use super::template::parse_template;
 use crate::cluster::crd::{
-    ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS, MAX_TARGET_NAME_CHARS,
-    ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
+    ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_KIND_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS,
+    MAX_TARGET_NAME_CHARS, ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
 };
-use crate::cluster::objects::ACCELERATOR_KEYS;
+use crate::cluster::objects::LEADER_WORKER_SET_GROUP;
 use crate::cluster::text::{is_plain, plain, quoted};
 
-/// Label of a pod template: which part of a request its pods serve.
-const ROLE_LABEL: &str = "llm-d.ai/role";
 /// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;
+/// The kind that is meant where none is written.
+const DEPLOYMENT: &str = "Deployment";
 /// Longest name of an accelerator: that of a label's value, which it nearly always is.
 const MAX_ACCELERATOR_CHARS: usize = 63;
 
@@ -73,24 +70,64 @@ fn model(id: &str) -> Result<SmolStr, String> {
 
 fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     // Earlier controllers never checked the kind, so objects without one exist.
-    let kind = if reference.kind.is_empty() { "Deployment" } else { reference.kind.as_str() };
-    if kind != "Deployment" {
+    let kind = if reference.kind.is_empty() { DEPLOYMENT } else { reference.kind.as_str() };
+    let is_kind = kind.len() <= MAX_KIND_CHARS
+        && kind.starts_with(|first: char| first.is_ascii_uppercase())
+        && kind.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_kind {
         return Err(format!(
-            "spec.scaleTargetRef.kind {} is not supported: must be Deployment",
+            "spec.scaleTargetRef.kind {} is not the name of a kind: write one such as Deployment",
             quoted(kind)
         ));
     }
+    let version = reference.api_version.as_deref().unwrap_or_default();
+    let group = if kind == DEPLOYMENT { deployment_group(version) } else { target_group(version, kind)? };
     if reference.name.is_empty() {
-        return Err("spec.scaleTargetRef.name is empty: set it to the Deployment's name".into());
+        return Err(format!("spec.scaleTargetRef.name is empty: set it to the {kind}'s name"));
     }
     if !is_object_name(&reference.name) {
         return Err(format!(
-            "spec.scaleTargetRef.name {} is not a valid Deployment name: must be at most {MAX_TARGET_NAME_CHARS} \
+            "spec.scaleTargetRef.name {} is not a valid name of a {kind}: must be at most {MAX_TARGET_NAME_CHARS} \
              lowercase letters, digits, '-' and '.', with a letter or digit at both ends",
             quoted(&reference.name)
         ));
     }
-    Ok(TargetRef { kind: kind.into(), name: reference.name.as_str().into() })
+    Ok(TargetRef { group: group.into(), kind: kind.into(), name: reference.name.as_str().into() })
+}
+
+/// The group of a Deployment. Earlier versions scaled those of apps whatever was written, so that stored objects have no version,
+/// or one that never was theirs. Only a group with a dot may have a Deployment of its own.
+fn deployment_group(version: &str) -> &str {
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    if group.contains('.') && is_object_name(group) { group } else { TargetRef::APPS }
+}
+
+/// The group of an API version; an empty one is apps/v1. Whether a group that is not known here has the kind, only the API
+/// server knows.
+fn target_group<'a>(version: &'a str, kind: &str) -> Result<&'a str, String> {
+    let (group, number) = match version.split_once('/') {
+        Some(parts) => parts,
+        None if version.is_empty() => (TargetRef::APPS, "v1"),
+        None => ("", version),
+    };
+    if !(group.is_empty() || is_object_name(group)) || !is_object_name(number) {
+        return Err(format!(
+            "spec.scaleTargetRef.apiVersion {} is not an API version: write GROUP/VERSION, such as apps/v1",
+            quoted(version)
+        ));
+    }
+    let given = if version.is_empty() { "empty, which is apps/v1".to_owned() } else { quoted(version) };
+    match kind {
+        "LeaderWorkerSet" if group != LEADER_WORKER_SET_GROUP => Err(format!(
+            "spec.scaleTargetRef.apiVersion is {given}, and a LeaderWorkerSet is of {LEADER_WORKER_SET_GROUP}/v1: write that"
+        )),
+        "StatefulSet" | "ReplicaSet" => Ok(group),
+        _ if group == TargetRef::APPS => Err(format!(
+            "spec.scaleTargetRef.apiVersion is {given}, and apps has no {kind} with replicas: write the API version of the \
+             kind, or kind Deployment or StatefulSet"
+        )),
+        _ => Ok(group),
+    }
 }
 
 /// True for an RFC 1123 subdomain.
@@ -153,7 +190,7 @@ pub(crate) fn own_status(mut status: VariantAutoscalingStatus) -> VariantAutosca
     status
 }
 
-fn replicas(number: i32) -> Option<Replicas> {
+pub(crate) fn replicas(number: i32) -> Option<Replicas> {
     u32::try_from(number).ok().map(Replicas::new)
 }
 
@@ -162,66 +199,10 @@ fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
 }
 
 /// The short name of an accelerator; `None` for what cannot be the value of a label.
-fn accelerator_name(name: &str) -> Option<String> {
+pub(crate) fn accelerator_name(name: &str) -> Option<String> {
     let is_valid =
         !name.is_empty() && name.chars().count() <= MAX_ACCELERATOR_CHARS && name.chars().all(is_plain);
     is_valid.then(|| short_name(name))
-}
-
-/// What is kept of a Deployment that may be the scale target of a variant.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ScaleTarget {
-    pub(crate) uid: Box<str>,
-    pub(crate) scale: Scale,
-    pub(crate) accelerator: Option<String>,
-    pub(crate) role: Role,
-    pub(crate) template: Template,
-}
-
-impl From<&PartialDeployment> for ScaleTarget {
-    fn from(deployment: &PartialDeployment) -> Self {
-        // A Deployment may request billions of replicas. The API server stores no negative count.
-        let bounded = |number: Option<i32>| {
-            number.map(|number| number.min(MAX_REPLICAS)).and_then(replicas).unwrap_or_default()
-        };
-        let spec = deployment.spec.replicas.map_or(Replicas::ONE, |number| bounded(Some(number)));
-        let existing = bounded(deployment.status.replicas);
-        let template = &deployment.spec.template;
-        Self {
-            uid: deployment.metadata.uid.as_deref().unwrap_or_default().into(),
-            scale: Scale {
-                spec,
-                current: if existing == Replicas::ZERO { spec } else { existing },
-                ready: bounded(deployment.status.ready_replicas),
-            },
-            accelerator: requested_accelerator(template),
-            role: role(template),
-            template: parse_template(&template.spec),
-        }
-    }
-}
-
-/// The accelerator that a pod template requests: by node selector, then required, then preferred node affinity.
-fn requested_accelerator(template: &PodTemplate) -> Option<String> {
-    let selector = template.spec.node_selector.as_ref();
-    let selected = selector.and_then(|labels| ACCELERATOR_KEYS.iter().find_map(|key| labels.get(*key)));
-    let by_affinity = || {
-        let terms = template.spec.affinity.iter().flat_map(|affinity| affinity.terms());
-        let mut expressions = terms.flat_map(|term| term.match_expressions.iter().flatten());
-        expressions.find_map(|expression| {
-            let is_name = expression.operator == "In" && ACCELERATOR_KEYS.contains(&expression.key.as_str());
-            expression.values.as_ref().filter(|_| is_name).and_then(|values| values.first())
-        })
-    };
-    selected.or_else(by_affinity).and_then(|name| accelerator_name(name))
-}
-
-fn role(template: &PodTemplate) -> Role {
-    match template.metadata.labels.as_ref().and_then(|labels| labels.get(ROLE_LABEL)).map(String::as_str) {
-        Some("prefill") => Role::Prefill,
-        Some("decode") => Role::Decode,
-        _ => Role::Both,
-    }
 }
 
 #[cfg(test)]
@@ -252,11 +233,6 @@ mod tests {
         Variant::try_from(&object(spec(extra))).unwrap_err().problem
     }
 
-    fn deployment(template: Value) -> ScaleTarget {
-        let value = json!({ "metadata": { "name": "d", "uid": "d-1" }, "spec": { "template": template } });
-        ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(value).unwrap())
-    }
-
     #[test]
     fn absent_fields_get_the_documented_defaults() {
         let variant = Variant::try_from(&object(spec(json!({})))).unwrap();
@@ -272,8 +248,54 @@ mod tests {
         assert!(problem(json!({ "minReplicas": -1 })).contains("spec.minReplicas -1"));
         assert!(problem(json!({ "maxReplicas": 0 })).contains("spec.maxReplicas 0"));
         assert!(problem(json!({ "modelID": "" })).contains("spec.modelID"));
-        let stateful_set = json!({ "scaleTargetRef": { "kind": "StatefulSet", "name": "x" } });
-        assert!(problem(stateful_set).contains("spec.scaleTargetRef.kind \"StatefulSet\""));
+    }
+
+    #[test]
+    fn a_deployment_that_was_scaled_whatever_its_api_version_said_still_is() {
+        for version in ["v1", "extensions/v1beta1", "Apps/v1", "a/b/c", "apps", "/", "apps/v1\n"] {
+            let reference = json!({ "apiVersion": version, "kind": "Deployment", "name": "x" });
+            let variant = Variant::try_from(&object(spec(json!({ "scaleTargetRef": reference }))));
+            assert_eq!(variant.unwrap().target, TargetRef::deployment("x"), "{version}");
+        }
+        let reference = json!({ "apiVersion": "example.com/v1", "kind": "Deployment", "name": "x" });
+        let honoured = Variant::try_from(&object(spec(json!({ "scaleTargetRef": reference })))).unwrap();
+        assert_eq!(honoured.target.group, "example.com", "a kind of that name in another group");
+    }
+
+    #[test]
+    fn the_group_of_the_scale_target_must_fit_its_kind() {
+        let reference = |version: &str, kind: &str| {
+            let reference = json!({ "apiVersion": version, "kind": kind, "name": "x" });
+            Variant::try_from(&object(spec(json!({ "scaleTargetRef": reference }))))
+        };
+        for (version, kind, group) in [
+            ("", "", "apps"),
+            ("", "StatefulSet", "apps"),
+            ("apps/v1beta2", "Deployment", "apps"),
+            ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "leaderworkerset.x-k8s.io"),
+            ("argoproj.io/v1alpha1", "Rollout", "argoproj.io"),
+            ("apps.kruise.io/v1beta1", "StatefulSet", "apps.kruise.io"),
+            ("v1", "ReplicationController", ""),
+        ] {
+            let target = reference(version, kind).unwrap().target;
+            assert_eq!(target.group, group, "{version} {kind}");
+            assert_eq!(target.kind, if kind.is_empty() { "Deployment" } else { kind });
+        }
+        for (version, kind, says) in [
+            (
+                "",
+                "LeaderWorkerSet",
+                "is empty, which is apps/v1, and a LeaderWorkerSet is of leaderworkerset.x-k8s.io/v1: write that",
+            ),
+            ("", "Rollout", "has no Rollout with replicas: write the API version of the kind"),
+            ("apps/v1", "DaemonSet", "has no DaemonSet with replicas"),
+            ("a/b/c", "Rollout", "\"a/b/c\" is not an API version"),
+            ("Apps/v1", "StatefulSet", "\"Apps/v1\" is not an API version"),
+            ("v1", "pods/exec", "kind \"pods/exec\" is not the name of a kind"),
+        ] {
+            let problem = reference(version, kind).unwrap_err().problem;
+            assert!(problem.contains(says), "{problem}");
+        }
     }
 
     #[test]
@@ -281,44 +303,6 @@ mod tests {
         let variant =
             Variant::try_from(&object(spec(json!({ "minReplicas": 0, "maxReplicas": 4 })))).unwrap();
         assert_eq!(variant.bounds, Bounds { min: Replicas::ZERO, max: Some(Replicas::new(4)) });
-    }
-
-    #[test]
-    fn the_accelerator_is_that_of_node_selector_or_affinity() {
-        let selector =
-            json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": "NVIDIA-A100-PCIE-80GB" } } });
-        assert_eq!(deployment(selector).accelerator.as_deref(), Some("A100"));
-        let expression =
-            json!({ "key": "cloud.google.com/gke-accelerator", "operator": "In", "values": ["l4"] });
-        let terms = json!({ "nodeSelectorTerms": [{ "matchExpressions": [expression] }] });
-        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": terms } });
-        let required = json!({ "spec": { "affinity": affinity } });
-        assert_eq!(deployment(required).accelerator.as_deref(), Some("l4"));
-        assert_eq!(deployment(json!({})).accelerator, None);
-    }
-
-    #[test]
-    fn the_role_is_that_of_the_pod_template() {
-        let labelled =
-            |role: &str| deployment(json!({ "metadata": { "labels": { ROLE_LABEL: role } } })).role;
-        assert_eq!(labelled("prefill"), Role::Prefill);
-        assert_eq!(labelled("decode"), Role::Decode);
-        assert_eq!(labelled("anything"), Role::Both);
-    }
-
-    #[test]
-    fn current_is_the_existing_count_or_the_spec_while_there_is_none() {
-        let scale = |spec: Value, status: Value| {
-            let value = json!({ "metadata": {}, "spec": spec, "status": status });
-            ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(value).unwrap()).scale
-        };
-        let counts = |scale: Scale| (scale.spec.get(), scale.current.get(), scale.ready.get());
-        assert_eq!(counts(scale(json!({}), json!({}))), (1, 1, 0));
-        assert_eq!(counts(scale(json!({ "replicas": 0 }), json!({}))), (0, 0, 0));
-        assert_eq!(
-            counts(scale(json!({ "replicas": 3 }), json!({ "replicas": 2, "readyReplicas": 1 }))),
-            (3, 2, 1)
-        );
     }
 
     #[test]
@@ -334,9 +318,6 @@ mod tests {
         }
         let largest = json!({ "minReplicas": 100_000, "maxReplicas": 100_000 });
         assert!(Variant::try_from(&object(spec(largest))).is_ok());
-        let scaled = json!({ "metadata": {}, "spec": { "replicas": i32::MAX } });
-        let scale = ScaleTarget::from(&serde_json::from_value::<PartialDeployment>(scaled).unwrap()).scale;
-        assert_eq!((scale.spec.get(), scale.current.get()), (100_000, 100_000));
     }
 
     #[test]
@@ -361,14 +342,6 @@ mod tests {
         }
         assert!(Variant::try_from(&object(spec(target("chat.v2-a")))).is_ok());
         assert!(Variant::try_from(&object(spec(json!({ "modelID": "ö".repeat(256) })))).is_ok());
-    }
-
-    #[test]
-    fn an_accelerator_that_cannot_be_a_label_value_is_ignored() {
-        for name in ["H100\nFORGED", &"H".repeat(64), ""] {
-            let selector = json!({ "spec": { "nodeSelector": { "nvidia.com/gpu.product": name } } });
-            assert_eq!(deployment(selector).accelerator, None, "{name:?}");
-        }
     }
 
     #[test]

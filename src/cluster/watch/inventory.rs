@@ -61,16 +61,41 @@ impl PodGpus {
     }
 }
 
-/// The GPUs of `nodes` that `pods` use, by the accelerator's name.
-pub(crate) fn gpus_in_use<'a>(
-    nodes: impl Iterator<Item = (&'a str, &'a NodeGpus)>,
-    pods: &[&PodGpus],
-) -> BTreeMap<SmolStr, u32> {
-    let nodes: HashMap<&str, &NodeGpus> = nodes.collect();
-    sum_by_accelerator(pods.iter().filter_map(|pod| {
-        let node = nodes.get(pod.node.as_str())?;
-        Some((node.accelerator.as_ref()?, pod.count))
-    }))
+/// The GPUs of nodes, by the node's name.
+pub(crate) struct NodeIndex<'a>(HashMap<&'a str, &'a NodeGpus>);
+
+impl<'a> NodeIndex<'a> {
+    pub(crate) fn new(nodes: impl Iterator<Item = (&'a str, &'a NodeGpus)>) -> Self {
+        Self(nodes.collect())
+    }
+
+    /// The GPUs of the nodes that `pods` use, by the accelerator's name.
+    pub(crate) fn in_use<'p>(&self, pods: impl Iterator<Item = &'p PodGpus>) -> BTreeMap<SmolStr, u32> {
+        sum_by_accelerator(pods.filter_map(|pod| {
+            let node = self.0.get(pod.node.as_str())?;
+            Some((node.accelerator.as_ref()?, pod.count))
+        }))
+    }
+}
+
+/// Adds to `elsewhere` what the pods of one variant use, `in_use`, beyond the `counted` GPUs of `accelerator` that count as the
+/// variant's: its scale target says how many replicas it has and how many GPUs each has, and its pods may be more, or larger.
+pub(crate) fn add_excess(
+    elsewhere: &mut BTreeMap<SmolStr, u32>,
+    in_use: BTreeMap<SmolStr, u32>,
+    accelerator: Option<&str>,
+    counted: u32,
+) {
+    let mut counted = counted;
+    for (name, used) in in_use {
+        let is_counted = accelerator.is_some_and(|own| own.eq_ignore_ascii_case(&name));
+        let own = if is_counted { used.min(counted) } else { 0 };
+        counted -= own;
+        if used > own {
+            let sum = elsewhere.entry(name).or_default();
+            *sum = sum.saturating_add(used - own);
+        }
+    }
 }
 
 /// The GPUs of all nodes, by the accelerator's name.
@@ -179,8 +204,31 @@ mod tests {
         let gpus = NodeGpus { accelerator: Some("H100".into()), count: 8, joined: Timestamp::UNIX_EPOCH };
         let used = |node: &str, count| PodGpus { node: node.into(), count };
         let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
-        let nodes = [("a", &gpus), ("b", &gpus)];
-        let in_use = gpus_in_use(nodes.into_iter(), &pods.iter().collect::<Vec<_>>());
-        assert_eq!(in_use, BTreeMap::from([("H100".into(), 3)]));
+        let nodes = NodeIndex::new([("a", &gpus), ("b", &gpus)].into_iter());
+        assert_eq!(nodes.in_use(pods.iter()), BTreeMap::from([("H100".into(), 3)]));
+    }
+
+    #[test]
+    fn what_pods_use_beyond_what_counts_as_the_variants_is_in_use_elsewhere() {
+        let gpus = |counts: &[(&str, u32)]| -> BTreeMap<SmolStr, u32> {
+            counts.iter().map(|(name, count)| ((*name).into(), *count)).collect()
+        };
+        for (in_use, accelerator, counted, excess) in [
+            (&[("H100", 8)][..], Some("h100"), 8, &[][..]),
+            (&[("H100", 8)], Some("h100"), 2, &[("H100", 6)]),
+            (&[("H100", 8)], Some("A100"), 100, &[("H100", 8)]),
+            (&[("H100", 8)], None, 100, &[("H100", 8)]),
+            (&[("A100", 1), ("H100", 8)], Some("H100"), 8, &[("A100", 1)]),
+            // One accelerator, which two nodes spell differently.
+            (&[("H100", 8), ("h100", 8)], Some("H100"), 10, &[("h100", 6)]),
+            (&[], Some("H100"), 8, &[]),
+        ] {
+            let mut elsewhere = BTreeMap::new();
+            add_excess(&mut elsewhere, gpus(in_use), accelerator, counted);
+            assert_eq!(elsewhere, gpus(excess), "{in_use:?} {accelerator:?} {counted}");
+        }
+        let mut elsewhere = gpus(&[("H100", u32::MAX)]);
+        add_excess(&mut elsewhere, gpus(&[("H100", 8)]), None, 0);
+        assert_eq!(elsewhere, gpus(&[("H100", u32::MAX)]));
     }
 }

@@ -1,98 +1,43 @@
-//! Watched objects → what an evaluation sees. Pure: one store a kind, and the joins over them.
+//! Watched objects → what an evaluation sees. Pure: the stores of all kinds, and the joins over them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use kube::runtime::watcher::Event;
 use smol_str::SmolStr;
+use tokio::time::Instant;
 use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Pod, VariantState};
+use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantState};
+use wva_core::units::Replicas;
 
 use super::claims::{claims, split_by_validity};
-use super::convert::{ScaleTarget, stored_replicas};
-use super::inventory::{NodeGpus, PodGpus, gpus_in_use, inventory, oldest_unlabelled};
-use super::pods::WatchedPod;
+use super::convert::stored_replicas;
+use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
+use super::kind_store::ObjectStore;
+use super::known_targets::{KnownTarget, OptionalTargets, TargetAnswer, TargetKey};
+use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
+use super::pods::{JoinedPod, WatchedPod, groups};
+use super::scale_target::{ScaleTarget, TargetKind};
+use super::template::replica_gpus;
 use crate::cluster::objects::{ObjectKey, PodWithCost, VariantObject};
 use crate::engine::{ClusterView, Endpoint};
 
-/// An event of a watch, with the key and what is kept of the object; `None` for an object that is not kept.
-pub(crate) type StoreEvent<V> = Event<(ObjectKey, Option<V>)>;
-
-/// The watched objects of one kind.
-#[derive(Debug)]
-pub(crate) struct ObjectStore<V> {
-    live: BTreeMap<ObjectKey, V>,
-    staged: BTreeMap<ObjectKey, V>,
-    listed: bool,
-}
-
-impl<V> Default for ObjectStore<V> {
-    fn default() -> Self {
-        Self { live: BTreeMap::new(), staged: BTreeMap::new(), listed: false }
-    }
-}
-
-impl<V: PartialEq> ObjectStore<V> {
-    /// Applies an event; true when something visible changed.
-    pub(crate) fn apply(&mut self, event: StoreEvent<V>) -> bool {
-        match event {
-            Event::Init => {
-                self.staged.clear();
-                false
-            }
-            Event::InitApply((key, value)) => {
-                self.staged.extend(value.map(|value| (key, value)));
-                false
-            }
-            Event::InitDone => {
-                let new = std::mem::take(&mut self.staged);
-                let changed = !self.listed || new != self.live;
-                self.live = new;
-                self.listed = true;
-                changed
-            }
-            Event::Apply((key, Some(value))) => {
-                let changed = self.live.get(&key) != Some(&value);
-                self.live.insert(key, value);
-                changed
-            }
-            Event::Apply((key, None)) | Event::Delete((key, _)) => self.live.remove(&key).is_some(),
-        }
-    }
-
-    /// True when the watch has listed once.
-    pub(crate) fn has_listed(&self) -> bool {
-        self.listed
-    }
-
-    /// Every object.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &V)> {
-        self.live.iter()
-    }
-
-    fn get(&self, namespace: &str, name: &str) -> Option<&V> {
-        self.live.get(&ObjectKey::new(namespace, name))
-    }
-}
-
-/// A ReplicaSet that a Deployment manages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReplicaSetOwner {
-    /// Uid of the ReplicaSet.
-    pub(crate) uid: Box<str>,
-    /// Uid of its Deployment.
-    pub(crate) deployment: Box<str>,
-}
-
-/// Pods by the uid of their scale target.
-type PodsByTarget<'a> = HashMap<&'a str, Vec<(&'a ObjectKey, &'a WatchedPod)>>;
+/// The pods of scale targets.
+type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
 
 /// Everything that is watched.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStore {
     pub(crate) variants: ObjectStore<Arc<VariantObject>>,
     pub(crate) deployments: ObjectStore<ScaleTarget>,
+    pub(crate) stateful_sets: OptionalTargets,
+    pub(crate) leader_worker_sets: OptionalTargets,
+    /// The targets of other kinds that variants name.
+    pub(crate) scalables: BTreeMap<TargetKey, KnownTarget>,
+    /// Nothing is decided before the targets that variants name are known or cannot be: their numbers would be withdrawn.
+    pub(crate) awaits_targets: bool,
     pub(crate) replica_sets: ObjectStore<ReplicaSetOwner>,
     pub(crate) pods: ObjectStore<WatchedPod>,
     /// Empty unless a limit is what the nodes have.
@@ -126,65 +71,115 @@ impl ClusterStore {
             .filter(|(key, _)| !excluded.contains(&*key.namespace))
             .map(|(key, object)| (VariantId::new(&*key.namespace, &*key.name), object.clone()))
             .collect();
-        let (variants, invalid) = split_by_validity(&objects);
+        let claims = claims(&objects);
+        let (variants, invalid) = split_by_validity(&objects, &claims);
         let (pods, other_pods) = self.pods_by_target(&variants);
         let mut with_cost = BTreeMap::new();
-        let mut view = ClusterView {
-            synced: self.has_synced(),
-            claims: claims(&objects),
-            invalid,
-            excluded,
-            ..ClusterView::default()
-        };
-        if self.nodes.listed {
-            view.inventory = Some(inventory(self.nodes.live.values()));
-            let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
-            view.elsewhere = gpus_in_use(nodes(), &other_pods);
+        let synced = self.has_synced() && !variants.iter().any(|(variant, _)| self.awaits(variant));
+        let mut view = ClusterView { synced, claims, invalid, excluded, ..ClusterView::default() };
+        let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
+        let node_index = self.nodes.has_listed().then(|| NodeIndex::new(nodes()));
+        if let Some(index) = &node_index {
+            view.inventory = Some(inventory(self.nodes.iter().map(|(_, gpus)| gpus)));
+            view.elsewhere = index.in_use(other_pods.into_iter());
             view.unlabelled = oldest_unlabelled(nodes());
         }
         for (variant, object) in variants {
-            let target = self.deployments.get(&variant.id.namespace, &variant.target.name);
-            let pods = target.and_then(|target| pods.get(&*target.uid)).map_or(&[][..], Vec::as_slice);
-            view.endpoints.extend(pods.iter().filter_map(|(key, pod)| endpoint(key, pod)));
-            let costs = deletion_costs(pods);
+            let target = self.target(variant);
+            let found = target.as_ref().ok().copied().flatten();
+            let uid = found.map(|target| (variant.id.namespace.as_str(), &*target.uid));
+            let pods = uid.and_then(|uid| pods.get(&uid)).map_or(&[][..], Vec::as_slice);
+            let costs = if variant.target.is_deployment() { deletion_costs(pods) } else { Vec::new() };
             if !costs.is_empty() {
                 with_cost.insert(variant.id.clone(), costs);
             }
-            view.variants.push(variant_state(variant, object, target, pods));
+            let replicas = replicas(found, pods);
+            view.endpoints.extend(replicas.iter().filter_map(|(key, pod)| endpoint(key, pod)));
+            let state = variant_state(variant, object, target, pods, &replicas);
+            if let Some(index) = &node_index {
+                let in_use = index.in_use(pods.iter().filter_map(|joined| joined.pod.gpus.as_ref()));
+                count_excess(&mut view, in_use, &state);
+            }
+            view.variants.push(state);
         }
         ClusterState { view: Arc::new(view), objects, pods: with_cost }
     }
 
-    /// True when every watch has listed once.
-    fn has_synced(&self) -> bool {
-        let required =
-            self.variants.listed && self.deployments.listed && self.replica_sets.listed && self.pods.listed;
-        let nodes = !self.awaits_nodes || self.nodes.listed;
-        required && nodes && (self.excluded.listed || self.ignores_exclusions)
+    /// Applies the answer to a read of a scale target; true when something visible changed.
+    pub(crate) fn apply_read(&mut self, key: TargetKey, answer: TargetAnswer, now: Instant) -> bool {
+        self.scalables.entry(key).or_default().update(answer, now)
     }
 
-    /// The pods of the variants by the uid of their scale target, through the ReplicaSets between them; and the GPUs of all
-    /// other pods.
+    /// Forgets the scale targets that nothing has confirmed for longer than `max_stale`; true when something visible changed.
+    pub(crate) fn expire(&mut self, now: Instant, max_stale: Duration) -> bool {
+        let mut is_changed = self.stateful_sets.expire(now, max_stale);
+        is_changed |= self.leader_worker_sets.expire(now, max_stale);
+        for known in self.scalables.values_mut() {
+            is_changed |= known.expire(now, max_stale);
+        }
+        is_changed
+    }
+
+    /// The scale target of a variant: `None` if it does not exist, or why that is not known.
+    fn target(&self, variant: &Variant) -> Result<Option<&ScaleTarget>, SmolStr> {
+        let Variant { id: VariantId { namespace, .. }, target, .. } = variant;
+        match TargetKind::of(target) {
+            TargetKind::Deployment => Ok(self.deployments.get(namespace, &target.name)),
+            TargetKind::StatefulSet => self.stateful_sets.find(namespace, target),
+            TargetKind::LeaderWorkerSet => {
+                let found = self.leader_worker_sets.find(namespace, target)?;
+                // Without these its pods would seem to be missing.
+                self.stateful_sets.all("StatefulSet")?;
+                Ok(found)
+            }
+            TargetKind::Scalable => self.scalables.get(&key(variant)).unwrap_or(&KnownTarget::Unread).find(),
+        }
+    }
+
+    /// Nothing is decided before the target of `variant` has been read.
+    fn awaits(&self, variant: &Variant) -> bool {
+        self.awaits_targets
+            && match TargetKind::of(&variant.target) {
+                TargetKind::Deployment => false,
+                TargetKind::StatefulSet => self.stateful_sets.is_unread(),
+                TargetKind::LeaderWorkerSet => {
+                    self.leader_worker_sets.is_unread() || self.stateful_sets.is_unread()
+                }
+                TargetKind::Scalable => {
+                    self.scalables.get(&key(variant)).is_none_or(|known| *known == KnownTarget::Unread)
+                }
+            }
+    }
+
+    /// True when every kind that cannot be absent has been listed once.
+    fn has_synced(&self) -> bool {
+        let required = self.variants.has_listed()
+            && self.deployments.has_listed()
+            && self.replica_sets.has_listed()
+            && self.pods.has_listed();
+        let nodes = !self.awaits_nodes || self.nodes.has_listed();
+        required && nodes && (self.excluded.has_listed() || self.ignores_exclusions)
+    }
+
+    /// The pods of the variants by their scale target, and the GPUs of all other pods.
     fn pods_by_target<'a>(
         &'a self,
-        variants: &[(&Variant, &VariantObject)],
+        variants: &[(&'a Variant, &VariantObject)],
     ) -> (PodsByTarget<'a>, Vec<&'a PodGpus>) {
-        let targets = variants
-            .iter()
-            .filter_map(|(variant, _)| self.deployments.get(&variant.id.namespace, &variant.target.name));
-        let mut pods: PodsByTarget<'_> = targets.map(|target| (&*target.uid, Vec::new())).collect();
-        let deployments: HashMap<&str, &str> = self
-            .replica_sets
-            .live
-            .values()
-            .filter(|set| pods.contains_key(&*set.deployment))
-            .map(|set| (&*set.uid, &*set.deployment))
-            .collect();
-        let mut others = Vec::new();
-        for (key, pod) in &self.pods.live {
-            let target = pod.replica_set.as_deref().and_then(|uid| deployments.get(uid));
-            match target.and_then(|target| pods.get_mut(target)) {
-                Some(pods) => pods.push((key, pod)),
+        let mut join = PodJoin::default();
+        for (variant, _) in variants {
+            if let Ok(Some(target)) = self.target(variant) {
+                join.add_target(&variant.id.namespace, target);
+            }
+        }
+        join.add_replica_sets(&self.replica_sets);
+        if let Ok(sets) = self.stateful_sets.all("StatefulSet") {
+            join.add_groups(sets, &self.pods);
+        }
+        let (mut pods, mut others) = (PodsByTarget::new(), Vec::new());
+        for (key, pod) in self.pods.iter() {
+            match join.join(key, pod) {
+                Some((target, joined)) => pods.entry(target).or_default().push(joined),
                 None => others.extend(&pod.gpus),
             }
         }
@@ -192,10 +187,45 @@ impl ClusterStore {
     }
 }
 
+/// The key of a target that is read by its name.
+fn key(variant: &Variant) -> TargetKey {
+    TargetKey { namespace: variant.id.namespace.clone(), target: variant.target.clone() }
+}
+
+/// Counts what the pods of a variant use, `in_use`, beyond what a limit counts as the variant's.
+fn count_excess(view: &mut ClusterView, in_use: BTreeMap<SmolStr, u32>, state: &VariantState) {
+    let replicas = match TargetKind::of(&state.variant.target) {
+        // Their controllers delete pods beyond `spec`, and their status follows their pods: it may lag behind a start or a surge.
+        TargetKind::Deployment | TargetKind::StatefulSet => {
+            state.scale.map(|scale| scale.spec.max(scale.current))
+        }
+        // Whoever owns the object may write its counts.
+        TargetKind::LeaderWorkerSet | TargetKind::Scalable => state.scale.map(Scale::base),
+    };
+    let replicas = replicas.map_or(0, Replicas::get);
+    let counted = replicas.saturating_mul(state.template.gpus.unwrap_or_default());
+    // In a cluster with one accelerator, a replica on an unknown one is on that.
+    let mut names = view.inventory.iter().flat_map(BTreeMap::keys);
+    let only = names.next().filter(|_| names.next().is_none()).cloned();
+    let accelerator = state.variant.accelerator.clone().or(only);
+    add_excess(&mut view.elsewhere, in_use, accelerator.as_deref(), counted);
+}
+
+/// The replicas of a target: its pods, or its groups of pods.
+fn replicas<'a>(
+    target: Option<&ScaleTarget>,
+    pods: &[JoinedPod<'a>],
+) -> Vec<(&'a ObjectKey, Cow<'a, WatchedPod>)> {
+    match target.and_then(|target| target.group_size) {
+        Some(size) => groups(pods, size),
+        None => pods.iter().map(|joined| (joined.key, Cow::Borrowed(joined.pod))).collect(),
+    }
+}
+
 /// The pods whose deletion cost can be written; one that is terminating needs none.
-fn deletion_costs(pods: &[(&ObjectKey, &WatchedPod)]) -> Vec<PodWithCost> {
-    let staying = pods.iter().filter(|(_, pod)| pod.phase != Phase::Terminating);
-    let with_cost = staying.filter_map(|(key, pod)| {
+fn deletion_costs(pods: &[JoinedPod<'_>]) -> Vec<PodWithCost> {
+    let staying = pods.iter().filter(|joined| joined.pod.phase != Phase::Terminating);
+    let with_cost = staying.filter_map(|JoinedPod { key, pod, .. }| {
         Some(PodWithCost { name: (&*key.name).into(), stored: pod.deletion_cost.as_deref()?.clone() })
     });
     with_cost.collect()
@@ -204,10 +234,15 @@ fn deletion_costs(pods: &[(&ObjectKey, &WatchedPod)]) -> Vec<PodWithCost> {
 fn variant_state(
     variant: &Variant,
     object: &VariantObject,
-    target: Option<&ScaleTarget>,
-    pods: &[(&ObjectKey, &WatchedPod)],
+    target: Result<Option<&ScaleTarget>, SmolStr>,
+    pods: &[JoinedPod<'_>],
+    replicas: &[(&ObjectKey, Cow<'_, WatchedPod>)],
 ) -> VariantState {
     let mut variant = variant.clone();
+    let (target, target_problem) = match target {
+        Ok(target) => (target, None),
+        Err(problem) => (None, Some(problem)),
+    };
     if let Some(target) = target {
         variant.role = target.role;
         variant.accelerator = target.accelerator.as_deref().map(SmolStr::from).or(variant.accelerator);
@@ -215,11 +250,32 @@ fn variant_state(
     let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
     VariantState {
         variant,
-        scale: target.map(|target| target.scale),
-        pods: pods.iter().map(|(key, pod)| replica(key, pod)).collect(),
+        scale: target.map(|target| counts(target, replicas)),
+        target_problem,
+        pods: replicas.iter().map(|(key, pod)| replica(key, pod)).collect(),
         last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
-        template: target.map(|target| target.template.clone()).unwrap_or_default(),
+        template: target.map(|target| template(target, pods)).unwrap_or_default(),
     }
+}
+
+/// What is known of a replica. Where no template says how many GPUs it has, it has as many as the largest of its pods.
+fn template(target: &ScaleTarget, pods: &[JoinedPod<'_>]) -> Template {
+    let is_on_node = |phase| matches!(phase, Phase::Starting | Phase::Ready | Phase::Asleep);
+    let of_pod = |pod: &WatchedPod| {
+        let gpus = pod.gpus.as_ref().map(|gpus| gpus.count);
+        gpus.or_else(|| is_on_node(pod.phase).then_some(0))
+    };
+    let largest = || pods.iter().filter_map(|joined| of_pod(joined.pod)).max().map(replica_gpus);
+    Template { gpus: target.template.gpus.or_else(largest), ..target.template.clone() }
+}
+
+/// The counts of a target. A scale subresource does not say how many replicas are ready.
+fn counts(target: &ScaleTarget, replicas: &[(&ObjectKey, Cow<'_, WatchedPod>)]) -> Scale {
+    if target.selected.is_none() {
+        return target.scale;
+    }
+    let ready = replicas.iter().filter(|(_, pod)| pod.phase == Phase::Ready).count();
+    Scale { ready: Replicas::new(u32::try_from(ready).unwrap_or(u32::MAX)), ..target.scale }
 }
 
 fn replica(key: &ObjectKey, pod: &WatchedPod) -> Pod {

@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, NodeAffinity, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
-use kube::core::PartialObjectMeta;
 use kube::core::error_boundary::InvalidObject;
+use kube::core::{ApiResource, DynamicResourceScope, PartialObjectMeta};
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -91,28 +91,70 @@ fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
     })
 }
 
-/// A Deployment: its counts, and what its pod template requests.
-#[derive(Resource, Deserialize, Debug, Clone)]
-#[resource(inherit = "Deployment")]
-pub(crate) struct PartialDeployment {
+/// A scale target of any kind: its counts, and what its pod template requests. A field that the kind does not have is absent.
+#[derive(Deserialize, Debug, Clone)]
+pub(crate) struct PartialTarget {
     #[serde(deserialize_with = "partial_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
-    pub(crate) spec: DeploymentSpec,
+    pub(crate) spec: TargetSpec,
     #[serde(default)]
-    pub(crate) status: DeploymentStatus,
+    pub(crate) status: TargetStatus,
+}
+
+impl Resource for PartialTarget {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(resource: &ApiResource) -> Cow<'_, str> {
+        resource.kind.as_str().into()
+    }
+
+    fn group(resource: &ApiResource) -> Cow<'_, str> {
+        resource.group.as_str().into()
+    }
+
+    fn version(resource: &ApiResource) -> Cow<'_, str> {
+        resource.version.as_str().into()
+    }
+
+    fn plural(resource: &ApiResource) -> Cow<'_, str> {
+        resource.plural.as_str().into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
-pub(crate) struct DeploymentSpec {
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct TargetSpec {
     pub(crate) replicas: Option<i32>,
-    #[serde(default)]
-    pub(crate) template: PodTemplate,
+    /// Some kinds have none.
+    pub(crate) template: Option<PodTemplate>,
+    /// Of a LeaderWorkerSet, in place of `template`.
+    pub(crate) leader_worker_template: Option<LeaderWorkerTemplate>,
+}
+
+/// A group of pods that are one replica: a leader and `size` - 1 workers.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct LeaderWorkerTemplate {
+    /// 1 when absent.
+    pub(crate) size: Option<i32>,
+    /// That of the workers when absent.
+    pub(crate) leader_template: Option<PodTemplate>,
+    pub(crate) worker_template: PodTemplate,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct DeploymentStatus {
+pub(crate) struct TargetStatus {
     pub(crate) replicas: Option<i32>,
     pub(crate) ready_replicas: Option<i32>,
 }
@@ -294,11 +336,10 @@ pub(crate) struct NodeStatus {
     pub(crate) conditions: Vec<PodCondition>,
 }
 
-/// The uid of the controller of an object, if that is of `kind`.
-pub(crate) fn controller_uid(metadata: &ObjectMeta, kind: &str) -> Option<Box<str>> {
+/// The controller of an object.
+pub(crate) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    let manages = |owner: &&OwnerReference| owner.controller == Some(true) && owner.kind == kind;
-    owners.iter().find(manages).map(|owner| owner.uid.as_str().into())
+    owners.iter().find(|owner| owner.controller == Some(true))
 }
 
 #[cfg(test)]

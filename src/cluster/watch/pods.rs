@@ -1,4 +1,8 @@
-//! What is kept of a pod: its phase, the address of its metrics, its owner, its GPUs. Pure.
+//! What is kept of a pod: its phase, the address of its metrics, what it belongs to, its GPUs. And groups of pods that are one
+//! replica. Pure.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -6,18 +10,22 @@ use wva_core::snapshot::Phase;
 
 use super::inventory::PodGpus;
 use super::metrics_address::MetricsAddress;
-use super::partial_objects::{PartialPod, PodCondition, controller_uid};
-use crate::cluster::objects::{DELETION_COST_ANNOTATION, StoredCost};
+use super::partial_objects::{PartialPod, PodCondition, controller};
+use crate::cluster::objects::{DELETION_COST_ANNOTATION, ObjectKey, StoredCost};
 
 /// The kubelet writes a pod's first status, which says that it is not ready, at most this long after it has accepted the
 /// pod. A model server takes longer than that to become ready and fail again.
 const FIRST_STATUS_WINDOW: SignedDuration = SignedDuration::from_secs(5);
 
-/// A pod that a ReplicaSet manages, or that uses GPUs.
+/// Controllers of pods that are no replicas of anything.
+const UNSCALED: [&str; 3] = ["DaemonSet", "Job", "Node"];
+
+/// A pod of a controller that may be scaled, or one that uses GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WatchedPod {
-    /// Uid of its ReplicaSet.
-    pub(crate) replica_set: Option<Box<str>>,
+    pub(crate) uid: Box<str>,
+    /// Uid of its controller: a ReplicaSet, a StatefulSet or something else that may be scaled.
+    pub(crate) owner: Option<Box<str>>,
     pub(crate) phase: Phase,
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
@@ -27,19 +35,78 @@ pub(crate) struct WatchedPod {
     pub(crate) deletion_cost: Option<Box<StoredCost>>,
 }
 
+/// A pod of a scale target.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JoinedPod<'a> {
+    pub(crate) key: &'a ObjectKey,
+    pub(crate) pod: &'a WatchedPod,
+    /// Uid of the leader of its group, whose metrics are those of the group: its own if it is the leader. `None` where a replica
+    /// is a single pod.
+    pub(crate) leader: Option<&'a str>,
+}
+
+impl JoinedPod<'_> {
+    fn is_leader(&self) -> bool {
+        self.leader == Some(&*self.pod.uid)
+    }
+}
+
+/// The groups among `pods` as replicas, each under the key of its leader. A group is as far as the pod that is furthest from
+/// ready, and one of fewer than `size` pods is starting; one whose leader does not exist yet is none.
+pub(crate) fn groups<'a>(pods: &[JoinedPod<'a>], size: u32) -> Vec<(&'a ObjectKey, Cow<'a, WatchedPod>)> {
+    let mut members: BTreeMap<&str, Vec<JoinedPod<'a>>> = BTreeMap::new();
+    for pod in pods {
+        if let Some(leader) = pod.leader {
+            members.entry(leader).or_default().push(*pod);
+        }
+    }
+    let mut groups: Vec<_> = members.into_values().filter_map(|members| group(&members, size)).collect();
+    groups.sort_by_key(|(key, _)| *key);
+    groups
+}
+
+fn group<'a>(members: &[JoinedPod<'a>], size: u32) -> Option<(&'a ObjectKey, Cow<'a, WatchedPod>)> {
+    let JoinedPod { key, pod: leader, .. } = members.iter().find(|member| member.is_leader())?;
+    let is_complete = u32::try_from(members.len()).is_ok_and(|count| count >= size);
+    let missing = (!is_complete).then_some(Phase::Starting);
+    let phases = members.iter().map(|member| match member.pod.phase {
+        // It is replaced, or the leader goes too.
+        Phase::Terminating if !member.is_leader() => Phase::Starting,
+        phase => phase,
+    });
+    let phase = phases.chain(missing).max_by_key(|phase| distance_from_ready(*phase));
+    let was_ready = is_complete && members.iter().all(|member| member.pod.ready_since.is_some());
+    let last_ready = members.iter().filter_map(|member| member.pod.ready_since).max();
+    let phase = phase.unwrap_or(leader.phase);
+    let ready_since = last_ready.filter(|_| was_ready);
+    Some((key, Cow::Owned(WatchedPod { phase, ready_since, ..WatchedPod::clone(leader) })))
+}
+
+/// The order in which a pod becomes ready, the last phase first. A pod that terminates does not come back.
+const fn distance_from_ready(phase: Phase) -> u8 {
+    match phase {
+        Phase::Ready | Phase::Asleep => 0,
+        Phase::Starting => 1,
+        Phase::Pending => 2,
+        Phase::Unschedulable => 3,
+        Phase::Terminating => 4,
+    }
+}
+
 impl WatchedPod {
-    /// `None` for a pod that has ended, or that neither a ReplicaSet manages nor uses GPUs.
+    /// `None` for a pod that has ended, or that neither a scalable controller manages nor uses GPUs.
     pub(crate) fn from_pod(pod: &PartialPod) -> Option<Self> {
         if matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed")) {
             return None;
         }
-        let replica_set = controller_uid(&pod.metadata, "ReplicaSet");
+        let owner = controller(&pod.metadata).filter(|owner| !UNSCALED.contains(&owner.kind.as_str()));
         let gpus = PodGpus::from_pod(pod);
-        if replica_set.is_none() && gpus.is_none() {
+        if owner.is_none() && gpus.is_none() {
             return None;
         }
         Some(Self {
-            replica_set,
+            uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            owner: owner.map(|owner| owner.uid.as_str().into()),
             phase: phase(pod),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             ready_since: ready_since(pod),
@@ -145,6 +212,77 @@ mod tests {
             json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
         assert_eq!(phase_of(deleted), Some(Phase::Terminating));
         assert_eq!(phase_of(json!({ "status.phase": "Failed" })), None);
+    }
+
+    #[test]
+    fn pods_that_are_no_replicas_are_kept_only_for_their_gpus() {
+        let of = |kind: &str, gpus: u32| {
+            let owners =
+                json!([{ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "o-1", "controller": true }]);
+            let limits = json!({ "limits": { "nvidia.com/gpu": gpus } });
+            let containers = json!([{ "resources": limits }]);
+            let watched = WatchedPod::from_pod(&pod(json!({
+                "metadata.ownerReferences": owners, "spec.nodeName": "n", "spec.containers": containers
+            })));
+            watched.map(|pod| pod.owner.as_deref().map(str::to_owned))
+        };
+        for kind in ["ReplicaSet", "StatefulSet", "CloneSet"] {
+            assert_eq!(of(kind, 0), Some(Some("o-1".into())), "{kind}");
+        }
+        for kind in UNSCALED {
+            assert_eq!((of(kind, 0), of(kind, 1)), (None, Some(None)), "{kind}");
+        }
+    }
+
+    /// A pod of the LeaderWorkerSet `chat`.
+    fn member(
+        group: &str,
+        worker: &str,
+        phase: Phase,
+        ready_since: Option<i64>,
+    ) -> (ObjectKey, WatchedPod, String) {
+        let leader = format!("chat-{group}");
+        let name = if worker == "0" { leader.clone() } else { format!("{leader}-{worker}") };
+        let watched = WatchedPod::from_pod(&pod(json!({ "metadata.uid": name }))).unwrap();
+        let ready_since = ready_since.map(|second| Timestamp::from_second(second).unwrap());
+        (ObjectKey::new("llm", &name), WatchedPod { phase, ready_since, ..watched }, leader)
+    }
+
+    #[test]
+    fn a_group_is_one_replica_named_after_its_leader_and_ready_when_all_of_its_pods_are() {
+        use Phase::{Pending, Ready, Starting, Terminating, Unschedulable};
+        let pods = [
+            member("0", "0", Ready, Some(10)),
+            member("0", "1", Ready, Some(20)),
+            member("1", "0", Ready, Some(10)),
+            member("1", "1", Starting, None),
+            member("2", "0", Starting, None),
+            member("2", "1", Unschedulable, None),
+            member("3", "0", Ready, Some(10)),
+            member("4", "1", Ready, Some(10)),
+            member("5", "0", Terminating, Some(10)),
+            member("5", "1", Pending, None),
+            member("6", "0", Ready, Some(10)),
+            member("6", "1", Terminating, Some(20)),
+        ];
+        let joined = pods.iter().map(|(key, pod, leader)| JoinedPod { key, pod, leader: Some(leader) });
+        let found = groups(&joined.collect::<Vec<_>>(), 2);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(key, pod)| (&*key.name, pod.phase, pod.ready_since.map(Timestamp::as_second)))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("chat-0", Ready, Some(20)),
+                ("chat-1", Starting, None),
+                ("chat-2", Unschedulable, None),
+                ("chat-3", Starting, None),
+                ("chat-5", Terminating, None),
+                ("chat-6", Starting, Some(20)),
+            ],
+            "group 3 has too few pods, and group 4 no leader"
+        );
     }
 
     #[test]

@@ -7,18 +7,19 @@ use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateS
 
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
-/// Most GPUs of one node or container: more is a mistake, and would outweigh every other count.
+/// Most GPUs of one node, container or replica: more is a mistake, and would outweigh every other count.
 const MAX_GPUS: u32 = 1024;
 /// Most containers that are read: an engine has a handful of sidecars.
 const MAX_CONTAINERS: usize = 8;
 /// The variable that selects vLLM's engine version.
 const VLLM_USE_V1: &str = "VLLM_USE_V1";
 
-/// The template, as far as decisions need it.
-pub(crate) fn parse_template(spec: &TemplateSpec) -> Template {
-    let gpus = spec.containers.iter().map(|container| requested_gpus(&container.resources));
-    let gpus = gpus.fold(0, u32::saturating_add);
-    let containers: Vec<_> = spec.containers.iter().take(MAX_CONTAINERS).map(container).collect();
+/// A replica of `pods` pods, one of `first` and the others of `rest`, as far as decisions need it. The engine's parameters
+/// are those of `first`.
+pub(crate) fn parse_template(first: &TemplateSpec, rest: &TemplateSpec, pods: u32) -> Template {
+    let more = template_gpus(rest).saturating_mul(pods.saturating_sub(1));
+    let gpus = template_gpus(first).saturating_add(more);
+    let containers: Vec<_> = first.containers.iter().take(MAX_CONTAINERS).map(container).collect();
     let mut servers = containers.iter().filter_map(|container| model_server::recognise(program(container)));
     // A pod of which nothing is recognised runs a vLLM.
     let is_other = servers
@@ -26,7 +27,17 @@ pub(crate) fn parse_template(spec: &TemplateSpec) -> Template {
         .is_some_and(|first| !first.has_known_arguments && servers.all(|server| !server.has_known_arguments));
     let has_parameters = !containers.is_empty() && !is_other;
     let engine = has_parameters.then(|| EngineParameters::parse(Engine::of(&containers), &containers));
-    Template { gpus: gpus.clamp(1, MAX_GPUS), engine }
+    Template { gpus: Some(replica_gpus(gpus)), engine }
+}
+
+/// The GPUs of a replica for which `requested` are requested.
+pub(crate) fn replica_gpus(requested: u32) -> u32 {
+    requested.clamp(1, MAX_GPUS)
+}
+
+fn template_gpus(spec: &TemplateSpec) -> u32 {
+    let gpus = spec.containers.iter().map(|container| requested_gpus(&container.resources));
+    gpus.fold(0, u32::saturating_add)
 }
 
 /// GPUs that a container requests. As in Kubernetes, the limit counts where there is no request.
@@ -67,7 +78,8 @@ mod tests {
     use super::*;
 
     fn of(containers: Value) -> Template {
-        parse_template(&serde_json::from_value(json!({ "containers": containers })).unwrap())
+        let spec = serde_json::from_value(json!({ "containers": containers })).unwrap();
+        parse_template(&spec, &spec, 1)
     }
 
     fn with(resources: Value) -> Value {
@@ -76,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_gpus_of_a_replica_are_those_of_all_its_containers_and_at_least_one() {
-        let gpus = |containers| of(containers).gpus;
+        let gpus = |containers| of(containers).gpus.unwrap();
         assert_eq!(gpus(json!([])), 1);
         assert_eq!(gpus(json!([with(json!({ "requests": { "cpu": "8", "memory": "64Gi" } }))])), 1);
         let nvidia =

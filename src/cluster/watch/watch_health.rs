@@ -65,15 +65,21 @@ pub(crate) fn watch_events<K: Send + 'static>(
     resource: &'static str,
     hint: &'static str,
 ) -> impl Stream<Item = Event<K>> + Send {
+    watch_results(events, resource, hint).filter_map(|event| future::ready(event.ok()))
+}
+
+/// The events and failures of a watch, with back-off. A failure is logged once until the watch works again.
+pub(crate) fn watch_results<K: Send + 'static>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    resource: &'static str,
+    hint: &'static str,
+) -> impl Stream<Item = watcher::Result<Event<K>>> + Send {
     let mut health = WatchHealth::new(resource, hint);
-    events.backoff(backoff()).filter_map(move |event| {
-        match &event {
-            // A list begins, and may still fail.
-            Ok(Event::Init) => {}
-            Ok(_) => health.report_recovery(),
-            Err(error) => health.report_failure(error),
-        }
-        future::ready(event.ok())
+    events.backoff(backoff()).inspect(move |event| match event {
+        // A list begins, and may still fail.
+        Ok(Event::Init) => {}
+        Ok(_) => health.report_recovery(),
+        Err(error) => health.report_failure(error),
     })
 }
 

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use wva_core::Decision;
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
+use wva_core::model::TargetRef;
 use wva_core::report::LimitGap;
 
 use super::signal_gap::{SeriesOf, describe_gap};
@@ -36,8 +37,8 @@ pub(crate) enum Difference {
 /// What a status is rendered from.
 pub(crate) struct StatusInput<'a> {
     pub(crate) decision: &'a Decision,
-    /// The Deployment's name; `None` when the spec is invalid.
-    pub(crate) target: Option<&'a str>,
+    /// The scale target; `None` when the spec is invalid.
+    pub(crate) target: Option<&'a TargetRef>,
     /// Of the object.
     pub(crate) generation: i64,
     pub(crate) at: Timestamp,
@@ -71,7 +72,7 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
         Verdict::Unknown(_) => (old.desired_optimized_alloc.clone(), old.actuation.clone()),
     };
     let mut states = vec![
-        (TARGET_RESOLVED, target_resolved(decision, input.target.unwrap_or_default())),
+        (TARGET_RESOLVED, target_resolved(decision, input.target)),
         (METRICS_AVAILABLE, metrics_available(&decision.verdict)),
         (SIGNALS_COMPLETE, signals_complete(decision, input.series)),
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
@@ -92,19 +93,19 @@ fn alloc(decision: &Decision, target: &Target, at: Timestamp) -> OptimizedAlloc 
     }
 }
 
-fn target_resolved(decision: &Decision, target: &str) -> ConditionState {
+fn target_resolved(decision: &Decision, target: Option<&TargetRef>) -> ConditionState {
+    let target = target.map(ToString::to_string).unwrap_or_default();
     match &decision.verdict {
         Verdict::Unknown(unknown) if unknown.cause == Cause::InvalidVariant => {
             ConditionState::new("Unknown", "InvalidConfiguration", unknown.explanation.to_string())
         }
-        _ if decision.current.is_some() => {
-            ConditionState::new("True", "TargetFound", format!("Scale target Deployment {target} found"))
+        Verdict::Unknown(unknown) if unknown.cause == Cause::TargetUnknown => {
+            ConditionState::new("Unknown", "TargetUnknown", unknown.explanation.to_string())
         }
-        _ => ConditionState::new(
-            "False",
-            "TargetNotFound",
-            format!("Scale target Deployment {target} not found"),
-        ),
+        _ if decision.current.is_some() => {
+            ConditionState::new("True", "TargetFound", format!("Scale target {target} found"))
+        }
+        _ => ConditionState::new("False", "TargetNotFound", format!("Scale target {target} not found")),
     }
 }
 
@@ -136,7 +137,7 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
                 Cause::NothingKnown => "MetricsMissing",
                 Cause::TooOld => "MetricsStale",
                 Cause::InvalidVariant => "InvalidConfiguration",
-                Cause::TargetNotFound => "MetricsUnavailable",
+                Cause::TargetNotFound | Cause::TargetUnknown => "MetricsUnavailable",
             };
             ConditionState::new("False", reason, unknown.explanation.to_string())
         }
@@ -173,7 +174,7 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
         Verdict::Unknown(Unknown { cause, explanation, .. }) => {
             let reason = match cause {
                 Cause::InvalidVariant => "InvalidConfiguration",
-                Cause::TargetNotFound => "SkippedProcessing",
+                Cause::TargetNotFound | Cause::TargetUnknown => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
             };
             ConditionState::new("False", reason, explanation.to_string())
@@ -272,7 +273,7 @@ mod tests {
     fn input(decision: &Decision, seconds: i64) -> StatusInput<'_> {
         StatusInput {
             decision,
-            target: Some("chat"),
+            target: None,
             generation: 3,
             at: time(seconds),
             series: |_| Vec::new(),
@@ -392,9 +393,26 @@ mod tests {
     }
 
     #[test]
+    fn a_scale_target_is_named_with_its_kind() {
+        let chat = TargetRef { kind: "StatefulSet".into(), ..TargetRef::deployment("chat") };
+        let (calm, missing) = (target(2, Reason::Steady, "calm"), unknown(Cause::TargetNotFound));
+        for (decision, message) in [
+            (&calm, "Scale target StatefulSet chat found"),
+            (&missing, "Scale target StatefulSet chat not found"),
+        ] {
+            let input = StatusInput { target: Some(&chat), ..input(decision, 100) };
+            let status = render(&input, &VariantAutoscalingStatus::default());
+            assert_eq!(find(&status, TARGET_RESOLVED).message, message);
+        }
+    }
+
+    #[test]
     fn a_missing_target_and_an_invalid_object_have_different_conditions() {
         let missing = first(&unknown(Cause::TargetNotFound));
         assert_eq!(state(&missing, TARGET_RESOLVED), ("False", "TargetNotFound"));
+        let unseen = first(&unknown(Cause::TargetUnknown));
+        assert_eq!(state(&unseen, TARGET_RESOLVED), ("Unknown", "TargetUnknown"));
+        assert_eq!(find(&unseen, TARGET_RESOLVED).message, "no evidence", "why it is not known");
         let invalid = first(&unknown(Cause::InvalidVariant));
         assert_eq!(find(&invalid, TARGET_RESOLVED).status, "Unknown");
         assert_eq!(find(&invalid, METRICS_AVAILABLE).reason, "InvalidConfiguration");

@@ -227,7 +227,7 @@ fn updates(
         let group = GroupId::new(id.namespace.clone(), decision.model.clone());
         let input = StatusInput {
             decision,
-            target: object.variant.as_ref().ok().map(|variant| variant.target.name.as_str()),
+            target: object.variant.as_ref().ok().map(|variant| &variant.target),
             generation: object.generation,
             at: published.at,
             series,
@@ -348,7 +348,7 @@ mod tests {
         };
         let input = StatusInput {
             decision: &decision,
-            target: Some("chat"),
+            target: None,
             generation: 1,
             at,
             series: |_| Vec::new(),

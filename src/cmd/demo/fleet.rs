@@ -120,15 +120,16 @@ impl Cluster for DemoFleet {
             let state = VariantState {
                 variant: self.variant.clone(),
                 scale: Some(Scale { spec, current: status, ready }),
+                target_problem: None,
                 pods: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
                 last_status: None,
                 template: Template::default(),
             };
-            let deployment = self.variant.target.name.clone();
+            let target = self.variant.target.clone();
             Arc::new(ClusterView {
                 synced: true,
                 variants: vec![state],
-                claims: vec![Claim { deployment, variant: self.variant.id.clone() }],
+                claims: vec![Claim { target, variant: self.variant.id.clone() }],
                 endpoints: endpoints.collect(),
                 ..ClusterView::default()
             })

@@ -60,7 +60,7 @@ pub(super) fn variant() -> Variant {
     Variant {
         id: VariantId::new(NAMESPACE, VARIANT),
         model: MODEL.into(),
-        target: TargetRef { kind: "Deployment".into(), name: VARIANT.into() },
+        target: TargetRef::deployment(VARIANT),
         cost: cost(),
         bounds: Bounds { min: MIN_REPLICAS, max: Some(MAX_REPLICAS) },
         accelerator: Some("H100".into()),

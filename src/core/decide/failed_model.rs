@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::publish::{ModelOutcome, decision, target_not_found};
+use super::publish::{ModelOutcome, decision, without_target};
 use crate::decision::{Cause, Reason, Target, Unknown, Verdict};
 use crate::isolate::Failed;
 use crate::memory::{GroupMemory, VariantMemory};
@@ -38,7 +38,7 @@ fn verdict(
     failed: &Failed,
     max_stale: Seconds,
 ) -> Verdict {
-    let Some(scale) = state.scale else { return target_not_found(state, failed.at.min(now)) };
+    let Some(scale) = state.scale else { return without_target(state, failed.at.min(now)) };
     let explanation = |number: Option<Replicas>| -> Explanation {
         let basis = Basis::DecisionFailed { cause: failed.cause.clone(), retry_at: failed.retry_at };
         let reasoning = Reasoning::clone(&Explanation::without_number(basis));

@@ -102,6 +102,9 @@ fn decide_normalized(
     for (id, group) in &snapshot.groups {
         read_ahead.next_model();
         let before = memories.advance_to(id);
+        if !limits.is_empty() {
+            held.extend(optimize::request_of_unknown_targets(id, group, before, policy));
+        }
         let mut hold = || {
             if !limits.is_empty() {
                 held.push(optimize::request_at_rest(id, group, before, policy));

@@ -57,6 +57,25 @@ pub(super) fn request_at_rest(
     Request { id: id.clone(), priority: policy.of(id).priority, candidates, findings: Vec::new() }
 }
 
+/// The request of the variants of `group` whose scale target is not known: nobody decides about them, and their pods may run, so
+/// they use what was published last. `None` if there are none.
+pub(super) fn request_of_unknown_targets(
+    id: &GroupId,
+    group: &ModelGroup,
+    before: Option<&GroupMemory>,
+    policy: &Policy,
+) -> Option<Request> {
+    let unknown =
+        group.variants.iter().filter(|state| state.scale.is_none() && state.target_problem.is_some());
+    let candidates = unknown.filter_map(|state| {
+        let published = before.and_then(|before| before.variants.get(&state.variant.id.name)?.target);
+        Some(candidate(state, published.or(state.last_status)?))
+    });
+    let candidates: Vec<_> = candidates.collect();
+    let priority = policy.of(id).priority;
+    (!candidates.is_empty()).then(|| Request { id: id.clone(), priority, candidates, findings: Vec::new() })
+}
+
 /// Proposes the numbers of `plan` for the variants that are measured.
 pub(super) fn apply_plan(model: &mut ModelDecision<'_>, plan: &Plan) {
     let Some(input) = model.optimizer_input.take() else { return };

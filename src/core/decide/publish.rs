@@ -114,7 +114,8 @@ fn withheld(mut explanation: Explanation, why: Withheld) -> Explanation {
     explanation
 }
 
-/// A variant whose scale target does not exist gets no number. Its memory stays, in case the target is created again.
+/// A variant whose scale target does not exist, or may not, gets no number. Its memory stays, in case the target is seen
+/// again.
 fn publish_without_target(
     context: ModelContext<'_>,
     state: &VariantState,
@@ -122,17 +123,22 @@ fn publish_without_target(
     outcome: &mut ModelOutcome,
 ) {
     let since = *memory.blind_since.get_or_insert(context.now);
-    let verdict = target_not_found(state, since);
+    let verdict = without_target(state, since);
     outcome.decisions.push((state.variant.id.clone(), decision(state, verdict)));
     outcome.memory.variants.insert(state.variant.id.name.clone(), memory);
     let target = state.variant.target.to_string().into();
-    let step = Step::of_variant(&state.variant.id.name, Detail::TargetNotFound(target));
-    outcome.report.steps.push(step);
+    let is_known = state.target_problem.is_none();
+    let detail = if is_known { Detail::TargetNotFound(target) } else { Detail::TargetUnknown(target) };
+    outcome.report.steps.push(Step::of_variant(&state.variant.id.name, detail));
 }
 
-pub(super) fn target_not_found(state: &VariantState, since: jiff::Timestamp) -> Verdict {
+/// The verdict about a variant whose scale target does not exist, or is not known to.
+pub(super) fn without_target(state: &VariantState, since: jiff::Timestamp) -> Verdict {
     let target = state.variant.target.to_string().into();
     let namespace = state.variant.id.namespace.clone();
-    let explanation = Explanation::without_number(Basis::TargetNotFound { target, namespace });
-    Verdict::Unknown(Unknown { cause: Cause::TargetNotFound, explanation, since })
+    let (cause, basis) = match &state.target_problem {
+        Some(problem) => (Cause::TargetUnknown, Basis::TargetUnknown { target, cause: problem.clone() }),
+        None => (Cause::TargetNotFound, Basis::TargetNotFound { target, namespace }),
+    };
+    Verdict::Unknown(Unknown { cause, explanation: Explanation::without_number(basis), since })
 }

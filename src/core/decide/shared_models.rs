@@ -40,7 +40,7 @@ impl<'s, 'a> SharedModels<'s, 'a> {
     }
 
     /// Optimizes, stabilises and limits all models together: optimizers share by need and priority, then additions are held back that a limit
-    /// does not allow. `held` are the requests of models that are not decided about now. Returns the cause of each model's panic, if it had
+    /// does not allow. `held` are the requests of models and variants that are not decided about now. Returns the cause of each model's panic, if it had
     /// one.
     pub(super) fn decide(mut self, held: Vec<Request>) -> Vec<Option<SmolStr>> {
         if let Some(plans) = self.optimize(&held) {

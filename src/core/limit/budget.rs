@@ -47,8 +47,8 @@ pub(crate) struct Footprint<'a> {
     pub namespace: &'a str,
     /// The accelerator's name, if it is known.
     pub accelerator: Option<&'a str>,
-    /// GPUs, at least 1.
-    pub gpus: u32,
+    /// GPUs, of which 0 counts as 1; `None` if their number is not known.
+    pub gpus: Option<u32>,
     /// Power, if it is known.
     pub watts: Option<Watts>,
     /// Cost units an hour.
@@ -66,6 +66,8 @@ pub(super) struct Claim {
 
 /// The key of a replica whose use is unknown. It has a budget of 0, so that nothing is added.
 const UNKNOWN: &str = "unknown";
+/// The same where it is the number of its GPUs that is not known. It is in the message about the limit.
+const UNKNOWN_GPUS: &str = "replicas whose number of GPUs is not known (their workload has no pod template, and no pod on a node yet)";
 /// The key of a budget that is not divided.
 const CLUSTER: &str = "cluster";
 
@@ -78,35 +80,39 @@ impl Limit {
 
     /// What `replica` uses of this limit; `None` if it is not limited by it.
     pub(super) fn claim(&self, replica: &Footprint<'_>) -> Option<Claim> {
-        let gpus = f64::from(replica.gpus.max(1));
-        let unknown = |per_replica| Some(Claim { key: UNKNOWN.into(), budget: 0.0, per_replica });
+        let gpus = replica.gpus.map(|gpus| f64::from(gpus.max(1)));
+        let of_nothing =
+            |key: &str| Some(Claim { key: key.into(), budget: 0.0, per_replica: gpus.unwrap_or(1.0) });
         let undivided = |budget, per_replica| Some(Claim { key: CLUSTER.into(), budget, per_replica });
         match &self.budget {
             Budget::Inventory(inventory) => {
                 let Some(key) = replica.accelerator.or_else(|| only_accelerator(inventory)) else {
-                    return unknown(gpus);
+                    return of_nothing(UNKNOWN);
                 };
                 let listed = inventory.get(key);
                 if self.open && listed.is_none() {
                     return None;
                 }
+                let Some(per_replica) = gpus else { return of_nothing(UNKNOWN_GPUS) };
                 let budget = listed.map_or(0.0, |count| f64::from(*count));
-                Some(Claim { key: key.into(), budget, per_replica: gpus })
+                Some(Claim { key: key.into(), budget, per_replica })
             }
             Budget::Quota(quota) if quota.excludes(replica.namespace) => None,
             Budget::Quota(quota) => {
-                let Some(name) = replica.accelerator else { return unknown(gpus) };
+                let Some(name) = replica.accelerator else { return of_nothing(UNKNOWN) };
                 let budget = to_f64(quota.budget(replica.namespace, name)?);
-                Some(Claim { key: quota.key(replica.namespace, name), budget, per_replica: gpus })
+                let Some(per_replica) = gpus else { return of_nothing(UNKNOWN_GPUS) };
+                Some(Claim { key: quota.key(replica.namespace, name), budget, per_replica })
             }
             Budget::Power { budget, per_gpu } => {
                 let of_gpus = || {
                     let watts = replica.accelerator.and_then(|name| per_gpu.get(name))?;
-                    Some(watts.get() * gpus)
+                    Some(watts.get() * gpus?)
                 };
                 let per_replica = replica.watts.map(Watts::get).or_else(of_gpus);
                 // The budget of an unknown use is 0, so any use above 0 exceeds it.
-                per_replica.map_or_else(|| unknown(1.0), |watts| undivided(budget.get(), watts))
+                let unknown = || of_nothing(if gpus.is_none() { UNKNOWN_GPUS } else { UNKNOWN });
+                per_replica.map_or_else(unknown, |watts| undivided(budget.get(), watts))
             }
             Budget::Spend(budget) => undivided(budget.get(), replica.cost.get()),
         }

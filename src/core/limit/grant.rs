@@ -31,8 +31,8 @@ pub(crate) struct GrantRequest {
     pub cost: Cost,
     /// The accelerator's name, if it is known.
     pub accelerator: Option<SmolStr>,
-    /// GPUs of a replica; 0 counts as 1.
-    pub gpus: u32,
+    /// GPUs of a replica, of which 0 counts as 1; `None` if their number is not known.
+    pub gpus: Option<u32>,
     /// Power of a replica, if it is known.
     pub watts: Option<Watts>,
 }
@@ -61,7 +61,7 @@ impl GrantRequest {
         Footprint {
             namespace: &self.id.namespace,
             accelerator: self.accelerator.as_deref(),
-            gpus: self.gpus.max(1),
+            gpus: self.gpus,
             watts: self.watts,
             cost: self.cost,
         }
@@ -72,6 +72,11 @@ impl GrantRequest {
         let max = self.bounds.max.map(|max| max.max(self.bounds.min));
         let proposed = max.map_or(self.proposed, |max| max.min(self.proposed));
         Grant { id: self.id.clone(), proposed, granted: proposed, gpus: 0, is_limited: false, binding: None }
+    }
+
+    /// GPUs of `replicas`, 1 for each where their number is not known.
+    fn gpus_of(&self, replicas: i64) -> i64 {
+        replicas.saturating_mul(i64::from(self.gpus.unwrap_or(1).max(1)))
     }
 
     /// Replicas to be added to reach `target`; negative for a removal.
@@ -100,7 +105,7 @@ pub(crate) fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
         let missing = request.missing_to(request.bounds.min).max(0);
         let (room, binding) = ledger.room(&request.footprint());
         // Only what was free counts as GPUs; the rest of a minimum waits for its resources.
-        grant.gpus = missing.min(room).saturating_mul(i64::from(request.gpus.max(1)));
+        grant.gpus = request.gpus_of(missing.min(room));
         grant.binding = binding.filter(|_| room < missing);
         added[*index] = missing;
         ledger.take(&request.footprint(), missing);
@@ -112,7 +117,7 @@ pub(crate) fn grant(requests: &[GrantRequest], limits: &[Limit]) -> Vec<Grant> {
         let (room, binding) = ledger.room(&request.footprint());
         let fit = missing.min(room);
         ledger.take(&request.footprint(), fit);
-        grant.gpus = grant.gpus.saturating_add(fit.saturating_mul(i64::from(request.gpus.max(1))));
+        grant.gpus = grant.gpus.saturating_add(request.gpus_of(fit));
         // The limit that its minimum exceeds explains more.
         grant.binding = grant.binding.take().or(binding.filter(|_| room < missing));
         grant.is_limited = grant.binding.is_some();

@@ -40,7 +40,7 @@ fn watts(value: f64) -> Watts {
 /// A replica of two A100, with a cost of 5, whose power nobody told.
 fn replica(namespace: &str) -> Footprint<'_> {
     let cost = Cost::new(5.0).unwrap();
-    Footprint { namespace, accelerator: Some("A100"), gpus: 2, watts: None, cost }
+    Footprint { namespace, accelerator: Some("A100"), gpus: Some(2), watts: None, cost }
 }
 
 fn free(limits: &[Limit], running: i64, upstream: bool) -> FreeGpus {
@@ -141,7 +141,7 @@ fn an_accelerator_nobody_knows_is_the_only_type_there_is_or_none() {
 
 #[test]
 fn a_replica_without_gpus_takes_one() {
-    let none = Footprint { gpus: 0, ..replica("team") };
+    let none = Footprint { gpus: Some(0), ..replica("team") };
     assert_eq!(room(&inventory(&[("A100", 8)]), 0, &none), 8);
 }
 
@@ -220,7 +220,7 @@ fn request(name: &str, proposed: u32) -> GrantRequest {
         spare: SPARE,
         cost: Cost::new(5.0).unwrap(),
         accelerator: Some("A100".into()),
-        gpus: 2,
+        gpus: Some(2),
         watts: None,
     }
 }
@@ -308,7 +308,7 @@ fn upstreams_pools_are_the_inventory_and_a_quota_of_the_cluster() {
 fn gpus_that_fill_no_replica_are_lost_upstream() {
     let mut pools: Pools = by_type(&[("A100", 5)]);
     let granted = grant_by_spare(
-        &[request("v", 9), GrantRequest { spare: 0.9, gpus: 1, ..request("w", 1) }],
+        &[request("v", 9), GrantRequest { spare: 0.9, gpus: Some(1), ..request("w", 1) }],
         &mut pools,
     );
     assert_eq!(numbers(&granted), [(2, 4, true), (0, 0, true)]);

@@ -75,12 +75,41 @@ slashed!(VariantId, name);
 slashed!(GroupId, model);
 
 /// The object that is scaled, in the variant's namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TargetRef {
+    /// The API group of its kind; empty for the core group. Its version does not matter: all versions are the same object.
+    #[serde(default = "apps", skip_serializing_if = "is_apps")]
+    pub group: SmolStr,
     /// Its kind, e.g. `Deployment`.
     pub kind: SmolStr,
     /// Its name.
     pub name: SmolStr,
+}
+
+impl TargetRef {
+    /// The API group of Deployments and StatefulSets.
+    pub const APPS: &'static str = "apps";
+
+    /// The Deployment `name`.
+    #[must_use]
+    pub fn deployment(name: impl Into<SmolStr>) -> Self {
+        Self { group: apps(), kind: SmolStr::new_static("Deployment"), name: name.into() }
+    }
+
+    /// True for a Deployment.
+    #[must_use]
+    pub fn is_deployment(&self) -> bool {
+        is_apps(&self.group) && self.kind == "Deployment"
+    }
+}
+
+/// The group where none is recorded: that of the only kind there was.
+const fn apps() -> SmolStr {
+    SmolStr::new_static(TargetRef::APPS)
+}
+
+fn is_apps(group: &SmolStr) -> bool {
+    group == TargetRef::APPS
 }
 
 impl fmt::Display for TargetRef {

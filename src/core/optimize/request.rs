@@ -24,8 +24,8 @@ pub(crate) struct Candidate {
     pub role: Role,
     pub cost: Cost,
     pub accelerator: Option<SmolStr>,
-    /// GPUs of a replica; 0 counts as 1.
-    pub gpus: u32,
+    /// GPUs of a replica, of which 0 counts as 1; `None` if their number is not known.
+    pub gpus: Option<u32>,
     /// Power of a replica, if it is known.
     pub watts: Option<Watts>,
     pub current: Replicas,
@@ -37,15 +37,15 @@ impl Candidate {
         Footprint {
             namespace,
             accelerator: self.accelerator.as_deref(),
-            gpus: self.gpus.max(1),
+            gpus: self.gpus,
             watts: self.watts,
             cost: self.cost,
         }
     }
 
-    /// GPUs of one replica, at least 1.
+    /// GPUs of one replica, at least 1. Where their number is not known, no limit on them lets a replica be added.
     pub(crate) fn gpus(&self) -> i64 {
-        i64::from(self.gpus.max(1))
+        i64::from(self.gpus.unwrap_or(1).max(1))
     }
 
     /// How many more than `target` its maximum allows, and a count can hold.

@@ -256,6 +256,11 @@ pub(crate) enum Basis {
         target: SmolStr,
         namespace: SmolStr,
     },
+    /// The cause also says what to do.
+    TargetUnknown {
+        target: SmolStr,
+        cause: SmolStr,
+    },
     InvalidVariant {
         problem: SmolStr,
     },

@@ -182,6 +182,7 @@ pub(crate) enum Detail {
     Replacement(#[serde(serialize_with = "data_only")] Explanation),
     LimitNotEnforced(LimitGap),
     TargetNotFound(SmolStr),
+    TargetUnknown(SmolStr),
     /// Orders whose evidence is contradicted were withdrawn.
     OrdersWithdrawn(OrdersWithdrawn),
     DecisionFailed(Failed),
@@ -295,7 +296,10 @@ impl Step {
     #[must_use]
     pub const fn stage(&self) -> Stage {
         match &self.detail {
-            Detail::Coverage(_) | Detail::TargetNotFound(_) | Detail::OrdersWithdrawn(_) => Stage::Quality,
+            Detail::Coverage(_)
+            | Detail::TargetNotFound(_)
+            | Detail::TargetUnknown(_)
+            | Detail::OrdersWithdrawn(_) => Stage::Quality,
             Detail::Analysis(_) => Stage::Analyze,
             Detail::Optimization(_) => Stage::Optimize,
             Detail::Target(_) => Stage::Target,

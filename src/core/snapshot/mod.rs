@@ -86,8 +86,11 @@ pub enum SourceHealth {
 pub struct VariantState {
     /// The variant.
     pub variant: Variant,
-    /// Counts of the scale target; `None` if it does not exist.
+    /// Counts of the scale target; `None` if it does not exist, or if that is not known.
     pub scale: Option<Scale>,
+    /// Why it is not known whether the scale target exists; `None` if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_problem: Option<SmolStr>,
     /// One entry for each existing pod.
     #[serde(rename = "replicas")]
     pub pods: Vec<Pod>,
@@ -103,8 +106,8 @@ pub struct VariantState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Template {
-    /// GPUs, at least 1.
-    pub gpus: u32,
+    /// GPUs, at least 1; `None` if their number is not known. A snapshot without this field means 1.
+    pub gpus: Option<u32>,
     /// Parameters of the model server, if its arguments could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<EngineParameters>,
@@ -120,7 +123,7 @@ impl Template {
 
 impl Default for Template {
     fn default() -> Self {
-        Self { gpus: 1, engine: None }
+        Self { gpus: Some(1), engine: None }
     }
 }
 

@@ -21,5 +21,6 @@ mod saturated;
 mod scenarios;
 mod steady;
 mod timeline;
+mod unknown_targets;
 mod unschedulable;
 mod vectors;

@@ -34,7 +34,7 @@ fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
     let gpus = |kind: &str, of: &'static str, budget: f64, only: Option<String>| -> BudgetOf {
         let of_replica = move |state: &VariantState| {
             let on = state.variant.accelerator.as_deref().or(only.as_deref())?;
-            Some(if on == of { f64::from(state.template.gpus) } else { 0.0 })
+            Some(if on == of { f64::from(state.template.gpus.unwrap()) } else { 0.0 })
         };
         (format!("{kind} of {of}"), budget, Box::new(of_replica))
     };
@@ -59,7 +59,7 @@ fn budgets(limits: &LimitPolicy, snapshot: &Snapshot) -> Vec<BudgetOf> {
     if let Some(power) = limits.power.clone() {
         let of_replica = move |state: &VariantState| {
             let watts = state.variant.accelerator.as_ref().and_then(|name| power.per_gpu.get(name))?;
-            Some(watts * f64::from(state.template.gpus))
+            Some(watts * f64::from(state.template.gpus.unwrap()))
         };
         all.push(("power".into(), power.watts, Box::new(of_replica)));
     }

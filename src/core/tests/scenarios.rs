@@ -82,7 +82,8 @@ fn causes() -> impl Iterator<Item = Cause> {
         Cause::NothingKnown => Some(Cause::TooOld),
         Cause::TooOld => Some(Cause::InvalidVariant),
         Cause::InvalidVariant => Some(Cause::TargetNotFound),
-        Cause::TargetNotFound => None,
+        Cause::TargetNotFound => Some(Cause::TargetUnknown),
+        Cause::TargetUnknown => None,
     })
 }
 

@@ -80,10 +80,10 @@ pub(crate) fn grant_by_spare(requests: &[GrantRequest], pools: &mut Pools) -> Ve
         if missing <= 0 {
             continue;
         }
-        let per_replica = i64::from(request.gpus.max(1));
+        let per_replica = i64::from(request.gpus.unwrap_or(1).max(1));
         let name = request.accelerator.as_deref().or_else(|| only_accelerator(pools)).map(SmolStr::from);
         let mut taken = 0;
-        if let Some(free) = name.and_then(|name| pools.get_mut(&name)) {
+        if let Some(free) = name.filter(|_| request.gpus.is_some()).and_then(|name| pools.get_mut(&name)) {
             taken = missing.saturating_mul(per_replica).min(*free).max(0);
             *free -= taken;
         }

@@ -34,7 +34,7 @@ fn view() -> ClusterView {
     let variant = Variant {
         id: VariantId::new("llm", "llama"),
         model: "meta/llama".into(),
-        target: TargetRef { kind: "Deployment".into(), name: "llama".into() },
+        target: TargetRef::deployment("llama"),
         cost: Cost::new(10.0).unwrap(),
         bounds: Bounds::default(),
         accelerator: None,
@@ -50,6 +50,7 @@ fn view() -> ClusterView {
     let state = VariantState {
         variant,
         scale: Some(Scale { spec: Replicas::ONE, current: Replicas::ONE, ready: Replicas::ONE }),
+        target_problem: None,
         pods: vec![replica],
         last_status: None,
         template: Template::default(),

@@ -2,11 +2,12 @@
 //! from `external_metrics`. Pure; computes no number.
 
 use jiff::Timestamp;
+use wva_core::model::TargetRef;
 use wva_core::units::Seconds;
 
 use super::label_selector::LabelSelectorMessage;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
-use crate::engine::{ClusterView, Published};
+use crate::engine::{Claim, ClusterView, Published};
 use crate::serve::encoding::protobuf::Time;
 use crate::serve::encoding::{Reason, Status};
 use crate::serve::external_metrics::query::{Field, FieldRequirement};
@@ -72,6 +73,7 @@ pub(super) fn answer<'a>(
         namespace: &path.namespace,
         metric: &path.metric,
         selector: VariantSelector { labels: &query.selectors, fields },
+        target_kind: query.resource.target_kind(),
         context,
     };
     let values = external::items(published, &variants).map_err(|status| about_object(status, query))?;
@@ -79,7 +81,7 @@ pub(super) fn answer<'a>(
         values.into_iter().filter_map(|value| described_object(value, query, &context.view)).collect();
     if items.is_empty() {
         let message =
-            format!("{}: the variants that match have just lost their Deployments", not_found(query));
+            format!("{}: the variants that match have just lost their scale targets", not_found(query));
         return Err(Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, path.metric.as_str(), ""));
     }
     Ok(MetricValueList { version: query.version, items, now: context.now })
@@ -88,7 +90,7 @@ pub(super) fn answer<'a>(
 /// The requirements that select the variants of the requested objects.
 ///
 /// # Errors
-/// When the metric is unknown, or a Deployment is the scale target of no variant or of several.
+/// When the metric is unknown, or a Deployment is the scale target of no variant.
 pub(super) fn field_requirements(
     query: &ObjectQuery<'_>,
     context: &ReadContext<'_>,
@@ -117,27 +119,25 @@ fn variant_requirement(
     query: &ObjectQuery<'_>,
     view: &ClusterView,
 ) -> FieldRequirement {
-    let variants = |deployment: &str| {
-        let claims = view.claims_on(&query.path.namespace, deployment).iter();
-        claims.map(|claim| claim.variant.name.to_string()).collect()
-    };
+    let claims = |name: &str| view.claims_on(&query.path.namespace, &TargetRef::deployment(name));
+    let name = |claim: &Claim| claim.variant.name.to_string();
     let operator = match (query.resource, requirement.field, &requirement.operator) {
         (Resource::Deployment, Field::Name, Operator::Equals(deployment)) => {
-            Operator::In(variants(deployment))
+            Operator::In(claims(deployment).first().map(name).into_iter().collect())
         }
         (Resource::Deployment, Field::Name, Operator::NotEquals(deployment)) => {
-            Operator::NotIn(variants(deployment))
+            Operator::NotIn(claims(deployment).iter().map(name).collect())
         }
         _ => return requirement.clone(),
     };
     FieldRequirement { field: Field::Name, operator }
 }
 
-/// The variant whose scale target is the Deployment.
+/// The variant that decides about the Deployment.
 fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) -> Result<&'a str, Status> {
     let ObjectPath { namespace, resource, name, metric, .. } = path;
-    let (reason, message) = match context.view.claims_on(namespace, name) {
-        [claim] => return Ok(&claim.variant.name),
+    let (reason, message) = match context.view.claims_on(namespace, &TargetRef::deployment(name.as_str())) {
+        [claim, ..] => return Ok(&claim.variant.name),
         [] if context.view.synced => (
             Reason::NotFound,
             format!(
@@ -155,17 +155,6 @@ fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) ->
                 WaitingFor::Watches
             ),
         ),
-        claims => {
-            let variants: Vec<_> = claims.iter().map(|claim| claim.variant.to_string()).collect();
-            let variants = variants.join(" and ");
-            (
-                Reason::Invalid,
-                format!(
-                    "{metric} of Deployment {namespace}/{name} is not known: it is the spec.scaleTargetRef of {variants}, and \
-                     each would be scaled by the other's number; keep one of them"
-                ),
-            )
-        }
     };
     Err(Status::new(reason, message).about(CUSTOM_GROUP, metric.as_str(), name.as_str()))
 }

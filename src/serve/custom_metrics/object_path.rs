@@ -2,6 +2,7 @@
 
 use http::request::Parts;
 use serde::Deserialize;
+use wva_core::model::TargetRef;
 
 use crate::serve::auth::{Attributes, attributes_verb};
 use crate::serve::encoding::Status;
@@ -96,6 +97,14 @@ impl Resource {
         };
         let kinds = [(VARIANTS, Self::VariantAutoscaling), (DEPLOYMENTS, Self::Deployment)];
         kinds.into_iter().find(|(known, _)| is_named(known)).map(|(_, kind)| kind)
+    }
+
+    /// Group and kind, if it is the scale target of a variant.
+    pub(crate) const fn target_kind(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::VariantAutoscaling => None,
+            Self::Deployment => Some((TargetRef::APPS, "Deployment")),
+        }
     }
 
     pub(crate) const fn kind(self) -> &'static str {

@@ -20,7 +20,19 @@ pub(crate) struct MetricQuery<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) metric: &'a str,
     pub(crate) selector: VariantSelector<'a>,
+    /// Only variants whose scale target is of this group and kind; `None`: of any.
+    pub(crate) target_kind: Option<(&'static str, &'static str)>,
     pub(crate) context: &'a ReadContext<'a>,
+}
+
+impl MetricQuery<'_> {
+    /// The query asks for the scale target of this variant, as far as that is known here.
+    pub(super) fn is_about(&self, id: &VariantId) -> bool {
+        self.target_kind.is_none_or(|(group, kind)| {
+            let target = self.context.view.variant(id).map(|state| &state.variant.target);
+            target.is_none_or(|target| target.group == group && target.kind == kind)
+        })
+    }
 }
 
 /// The circumstances of a read.

@@ -26,7 +26,7 @@ pub(crate) fn unknown_metric(group: &'static str, metric: &str) -> Status {
 
 /// The error before the first result, about the variants that the selector names, if it names any.
 pub(super) fn no_result(query: &MetricQuery<'_>) -> Status {
-    let MetricQuery { group, namespace, metric, selector, context } = query;
+    let MetricQuery { group, namespace, metric, selector, context, .. } = query;
     let names = selector.names();
     let of = match names.as_slice() {
         [] if selector.is_empty() => format!("in namespace {namespace}"),
@@ -75,7 +75,10 @@ fn undecided_variant(published: &Published, query: &MetricQuery<'_>) -> Option<V
     let mut variants = view.variants.iter().map(|state| &state.variant);
     let undecided = variants.find(|variant| {
         let labels = Labels::new(&variant.id, variant.accelerator.as_deref(), context.controller_instance);
-        variant.id.namespace == namespace && !is_decided(&variant.id) && selector.matches(&variant.id, labels)
+        variant.id.namespace == namespace
+            && !is_decided(&variant.id)
+            && query.is_about(&variant.id)
+            && selector.matches(&variant.id, labels)
     });
     undecided.map(|variant| variant.id.clone())
 }
@@ -108,6 +111,12 @@ fn mismatch(published: &Published, query: &MetricQuery<'_>) -> String {
     }
     let names = selector.names();
     let candidates = candidates(published, query);
+    if let Some((_, kind)) = query.target_kind
+        && !candidates.is_empty()
+        && !candidates.iter().any(|(id, _)| query.is_about(id))
+    {
+        return format!("none of its variants has a {kind} as its scale target; {compare}");
+    }
     let subject = match names[..] {
         _ if candidates.is_empty() => {
             return format!("this installation has no variant {} there; {compare}", names.join(" or "));
@@ -153,7 +162,7 @@ fn join(keys: BTreeSet<&str>) -> String {
 /// The error for a variant that was evaluated and has no target.
 pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'_>) -> Status {
     let reason = match unknown.cause {
-        Cause::NothingKnown | Cause::TooOld => Reason::ServiceUnavailable,
+        Cause::NothingKnown | Cause::TooOld | Cause::TargetUnknown => Reason::ServiceUnavailable,
         Cause::InvalidVariant => Reason::Invalid,
         Cause::TargetNotFound => Reason::NotFound,
     };

@@ -76,6 +76,7 @@ impl<'a> Read<'a> {
                 labels: slice::from_ref(&self.options.labels),
                 fields: &self.options.fields,
             },
+            target_kind: None,
             context: &ReadContext::new(state),
         };
         let list = answer(published, &query)?;

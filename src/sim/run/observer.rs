@@ -269,15 +269,16 @@ fn variant_state(variant: &SimVariant) -> VariantState {
         variant: Variant {
             id: VariantId::new(NAMESPACE, variant.name.clone()),
             model: SmolStr::new_static(MODEL),
-            target: TargetRef { kind: SmolStr::new_static("Deployment"), name: variant.name.clone() },
+            target: TargetRef::deployment(variant.name.clone()),
             cost: variant.cost,
             bounds: variant.bounds,
             accelerator: Some(variant.accelerator.clone()),
             role: Role::Both,
         },
         scale: None,
+        target_problem: None,
         pods: Vec::new(),
         last_status: None,
-        template: Template { gpus: variant.gpus, engine: Some(engine) },
+        template: Template { gpus: Some(variant.gpus), engine: Some(engine) },
     }
 }

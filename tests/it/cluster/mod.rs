@@ -15,6 +15,7 @@ mod lease;
 mod self_check;
 mod state;
 mod status;
+mod targets;
 mod watches;
 
 use std::collections::BTreeMap;

@@ -42,17 +42,16 @@ fn view() -> ClusterView {
         ("old", "old", "old-decode"),
         ("pair", "one", "pair-one"),
         ("pair", "two", "pair-two"),
-        ("twice", "a", "shared"),
-        ("twice", "b", "shared"),
+        ("pair", "younger", "pair-two"),
     ];
     let claim = |(namespace, name, deployment): (&str, &str, &str)| Claim {
-        deployment: deployment.into(),
+        target: TargetRef::deployment(deployment),
         variant: VariantId::new(namespace, name),
     };
-    let undisputed = variants.into_iter().filter(|(namespace, ..)| *namespace != "twice");
+    let first = variants.into_iter().filter(|(_, name, _)| *name != "younger");
     ClusterView {
         synced: true,
-        variants: undisputed.map(state).collect(),
+        variants: first.map(state).collect(),
         claims: variants.map(claim).to_vec(),
         invalid: vec![InvalidVariant {
             id: VariantId::new("llm", "broken"),
@@ -66,13 +65,20 @@ fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
     let variant = Variant {
         id: VariantId::new(namespace, name),
         model: "llama".into(),
-        target: TargetRef { kind: "Deployment".into(), name: deployment.into() },
+        target: TargetRef::deployment(deployment),
         cost: Cost::ZERO,
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
     };
-    VariantState { variant, scale: None, pods: Vec::new(), last_status: None, template: Template::default() }
+    VariantState {
+        variant,
+        scale: None,
+        target_problem: None,
+        pods: Vec::new(),
+        last_status: None,
+        template: Template::default(),
+    }
 }
 
 pub(crate) async fn server_with(change: impl FnOnce(&mut ServerOptions)) -> TestServer {
@@ -124,7 +130,7 @@ async fn custom_metrics_answers_are_these_bytes() {
         ("unknown-namespace", variant("empty", "*")),
         ("unknown-resource", object("v1beta1", "llm", "pods", "x", DESIRED)),
         ("unknown-resource-star", object("v1beta1", "llm", "statefulsets.apps", "*", DESIRED)),
-        ("two-variants", deployment("twice", "shared")),
+        ("two-variants", deployment("pair", "pair-two")),
         ("nothing-known", variant("half", "new")),
         ("nothing-known-deployment", deployment("half", "new-decode")),
         ("one-of-two-unknown", variant("half", "*")),
@@ -147,6 +153,29 @@ async fn custom_metrics_answers_are_these_bytes() {
         let user = if name.starts_with("forbidden") { "mallory" } else { "hpa" };
         golden(&format!("custom-{name}"), &server.proxied(user, &path).await);
     }
+}
+
+#[tokio::test]
+async fn a_scale_target_of_another_kind_is_no_deployment() {
+    let server = server().await;
+    let with_sets = |names: &[&str]| {
+        let mut view = view();
+        for state in view.variants.iter_mut().filter(|state| names.contains(&&*state.variant.id.name)) {
+            state.variant.target.kind = "StatefulSet".into();
+        }
+        *server.reads.view.lock() = Arc::new(view);
+    };
+    with_sets(&["two"]);
+    let answer = server.proxied("hpa", &deployment("pair", "*")).await;
+    assert!(answer.body.contains("pair-one") && !answer.body.contains("pair-two"), "{}", answer.body);
+    with_sets(&["one", "two"]);
+    let answer = server.proxied("hpa", &deployment("pair", "*")).await;
+    assert_eq!(answer.status, 404);
+    let says = "none of its variants has a Deployment as its scale target";
+    assert!(answer.body.contains(says), "{}", answer.body);
+    // A variant of another kind that has no number is no reason to answer nothing about Deployments.
+    with_sets(&["new"]);
+    assert_eq!(server.proxied("hpa", &deployment("half", "*")).await.status, 200);
 }
 
 #[tokio::test]
@@ -178,7 +207,7 @@ async fn the_metric_is_checked_before_the_object_and_fields_select() {
         |namespace, name| object("v1beta2", namespace, "deployments.apps", name, "requests_per_second");
     for (name, path) in [
         ("unknown-metric-unknown-deployment", unknown("llm", "nope")),
-        ("unknown-metric-two-variants", unknown("twice", "shared")),
+        ("unknown-metric-two-variants", unknown("pair", "pair-two")),
         ("series-absent", variant("llm", "llama-a100") + "?metricLabelSelector=!foo%2C!accelerator_type"),
         ("field-variant", variant("pair", "*") + "?fieldSelector=metadata.name%3Done"),
         ("field-deployment", deployment("pair", "*") + "?fieldSelector=metadata.name%3Dpair-two"),

@@ -53,7 +53,7 @@ async fn every_instance_returns_the_leaders_answer_as_its_client_accepts_it() {
         variant("llm", "llama-a100"),
         object("v1beta1", "llm", "deployments.apps", "llama-decode", "wva_desired_ratio"),
         deployment("pair", "*") + "?metricLabelSelector=variant+in+%28two%2Cx%29",
-        deployment("twice", "shared"),
+        deployment("pair", "pair-two"),
         variant("llm", "nope"),
         variant("llm", "x") + "?labelSelector=a%3Db%3Dc",
     ];

@@ -1,18 +1,18 @@
 //! The joins, and that one tenant's objects cost no other tenant.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
-use tokio::time::Instant;
+use kube::runtime::watcher::Event;
 use wva_core::decision::{Cause, Verdict};
-use wva_core::model::Role;
-use wva_core::snapshot::{Sample, Scale, Signal, Template};
-use wva_core::units::Replicas;
+use wva_core::model::{Role, TargetRef};
+use wva_core::snapshot::{Sample, Signal};
 
 use super::*;
 use crate::cluster::watch::claims::tests::object;
+use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
 use crate::engine::{Collected, Series, assemble};
+
+mod targets;
 
 fn key(name: &str) -> ObjectKey {
     ObjectKey::new("llm", name)
@@ -26,15 +26,24 @@ fn target(uid: &str) -> ScaleTarget {
     let two = Replicas::new(2);
     let scale = Scale { spec: two, current: two, ready: Replicas::ONE };
     let accelerator = Some("H100".into());
-    let template = Template { gpus: 2, ..Template::default() };
-    ScaleTarget { uid: uid.into(), scale, accelerator, role: Role::Decode, template }
+    let template = Template { gpus: Some(2), ..Template::default() };
+    let uid = uid.into();
+    let (owner, group_size, selected) = (None, None, None);
+    ScaleTarget { uid, owner, scale, accelerator, role: Role::Decode, template, group_size, selected }
 }
 
 fn pod(owner: &str, phase: Phase) -> WatchedPod {
     let address = Some(MetricsAddress { ip: "10.0.0.1".parse().unwrap(), port: Some(8000), path: None });
-    let replica_set = Some(owner.into());
-    let created = Timestamp::UNIX_EPOCH;
-    WatchedPod { replica_set, phase, created, ready_since: None, address, gpus: None, deletion_cost: None }
+    WatchedPod {
+        uid: "".into(),
+        owner: Some(owner.into()),
+        phase,
+        created: Timestamp::UNIX_EPOCH,
+        ready_since: None,
+        address,
+        gpus: None,
+        deletion_cost: None,
+    }
 }
 
 fn set(uid: &str, owner: &str) -> ReplicaSetOwner {
@@ -74,7 +83,7 @@ fn accelerator_role_and_gpus_are_those_of_the_scale_target() {
     let view = cluster().state().view;
     let variant = &view.variants[0].variant;
     assert_eq!((variant.accelerator.as_deref(), variant.role), (Some("H100"), Role::Decode));
-    assert_eq!(view.variants[0].template.gpus, 2);
+    assert_eq!(view.variants[0].template.gpus, Some(2));
 }
 
 fn gpus(name: Option<&str>, joined: i64) -> NodeGpus {
@@ -109,7 +118,7 @@ fn gpus_of_other_pods_are_in_use_elsewhere() {
     };
     store.pods.apply(Event::Apply((key("chat-1-a"), on_gpus("rs-1", 2))));
     store.pods.apply(Event::Apply((key("web-1-a"), on_gpus("rs-9", 3))));
-    let job = on_gpus("", 1).map(|job| WatchedPod { replica_set: None, ..job });
+    let job = on_gpus("", 1).map(|job| WatchedPod { owner: None, ..job });
     store.pods.apply(Event::Apply((key("job"), job)));
     assert_eq!(store.state().view.elsewhere, BTreeMap::new(), "nodes are not watched");
     let node = ObjectKey::new("", "a");
@@ -148,15 +157,22 @@ fn pods_of_a_recreated_deployment_do_not_count() {
 }
 
 #[test]
-fn two_variants_with_one_target_are_both_invalid_and_both_named() {
+fn of_two_variants_with_one_target_the_older_decides_and_the_younger_is_told() {
     let mut store = cluster();
-    store.variants.apply(applied("copy", claim("copy", "chat")));
+    let mut older = object("llm", "older", "chat");
+    older.created -= jiff::SignedDuration::from_secs(1);
+    store.variants.apply(applied("older", Arc::new(older)));
     let view = store.state().view;
-    assert!(view.variants.is_empty());
-    assert_eq!(view.invalid.len(), 2);
-    for invalid in &view.invalid {
-        assert!(invalid.problem.contains("llm/chat and llm/copy"), "{}", invalid.problem);
-    }
+    assert_eq!((view.variants.len(), view.invalid.len()), (1, 1));
+    assert_eq!((view.variants[0].variant.id.name.as_str(), view.variants[0].pods.len()), ("older", 2));
+    assert_eq!(view.invalid[0].id.name, "chat");
+    assert_eq!(
+        view.invalid[0].problem,
+        "spec.scaleTargetRef Deployment chat is the target of llm/older too, which was created first and decides: delete \
+         one of the two, or name another target"
+    );
+    store.variants.apply(Event::Delete((key("older"), None)));
+    assert_eq!(store.state().view.variants[0].variant.id.name, "chat", "the next one takes over");
 }
 
 /// Serving pods of all variants, each with a sample.
@@ -227,14 +243,14 @@ fn a_deployment_is_found_with_every_variant_that_claims_it() {
     }
     let view = store.state().view;
     let claimants = |deployment| -> Vec<_> {
-        let claims = view.claims_on("llm", deployment).iter();
+        let claims = view.claims_on("llm", &TargetRef::deployment(deployment)).iter();
         claims.map(|claim| claim.variant.name.as_str()).collect()
     };
     assert_eq!(claimants("chat"), ["chat", "copy"]);
     assert_eq!((claimants("aa"), claimants("zz"), claimants("none")), (vec!["zz"], vec!["aa"], vec![]));
     let found = view.variant(&VariantId::new("llm", "zz")).map(|state| state.variant.target.name.as_str());
     assert_eq!(found, Some("aa"));
-    assert!(view.variant(&VariantId::new("llm", "copy")).is_none(), "it is disputed");
+    assert!(view.variant(&VariantId::new("llm", "copy")).is_none(), "another one decides");
 }
 
 #[test]
@@ -248,26 +264,4 @@ fn nothing_is_synced_until_every_watch_has_listed() {
     assert!(!store.state().view.synced, "whose namespace is excluded is not known");
     store.ignores_exclusions = true;
     assert!(store.state().view.synced);
-}
-
-#[test]
-fn a_new_list_replaces_the_old_one_and_an_interrupted_one_does_not() {
-    let mut table = ObjectStore::default();
-    table.apply(applied("old", 1));
-    table.apply(Event::Init);
-    table.apply(Event::InitApply((key("lost"), Some(2))));
-    assert_eq!(table.get("llm", "old"), Some(&1), "still listing");
-    table.apply(Event::Init);
-    table.apply(Event::InitApply((key("new"), Some(3))));
-    assert!(table.apply(Event::InitDone));
-    assert_eq!(table.live.keys().collect::<Vec<_>>(), [&key("new")]);
-}
-
-#[test]
-fn an_update_that_changes_nothing_is_no_change() {
-    let mut table = ObjectStore::default();
-    assert!(table.apply(applied("a", 1)));
-    assert!(!table.apply(applied("a", 1)));
-    assert!(table.apply(Event::Apply((key("a"), None))));
-    assert!(!table.apply(Event::Delete((key("a"), None))));
 }

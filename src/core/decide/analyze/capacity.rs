@@ -194,7 +194,8 @@ fn variant_input<'v>(
         role: state.variant.role,
         accelerator: state.variant.accelerator.as_deref().unwrap_or_default(),
         cost: state.variant.cost,
-        gpus: state.template.gpus,
+        // A replica of unknown size is like no other.
+        gpus: state.template.gpus.unwrap_or_default(),
         current: observation.counted,
         pending: observation.pending,
         parameters,

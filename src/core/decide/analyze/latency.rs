@@ -195,15 +195,17 @@ fn add_server(
         multiplicity: 1,
         cost,
     });
+    // Pods that show a latency are on nodes, so that the number is known.
+    let gpus = state.template.gpus.unwrap_or(1);
     system.performance.push(data::PerformanceProfile {
         model: context.id.model.clone(),
         accelerator: name.clone(),
-        units: state.template.gpus,
+        units: gpus,
         max_batch,
         at_tokens: output,
         service,
     });
-    let replicas_cost = cost * to_f32(state.template.gpus.into()) * to_f32(running.get().into());
+    let replicas_cost = cost * to_f32(gpus.into()) * to_f32(running.get().into());
     system.servers.push(data::Server {
         name: name.clone(),
         class: system.classes.first().map(|class| class.name().clone()).unwrap_or_default(),

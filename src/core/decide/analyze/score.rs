@@ -100,7 +100,7 @@ fn hardware_speed(variant: &VariantContext<'_>, load: &EngineLoad<'_, ()>) -> (S
     let load = load.for_analyzer::<Weighted>();
     let accelerator = variant.state.variant.accelerator.as_deref().unwrap_or_default();
     let Some(generated) = load.generated() else { return (SmolStr::default(), None) };
-    let key = hardware_key(accelerator, variant.state.template.gpus, generated);
+    let key = hardware_key(accelerator, variant.state.template.gpus.unwrap_or_default(), generated);
     let (running, latency) = (load.running().unwrap_or(0.0), load.between_tokens().unwrap_or(0.0));
     (key, speed(load.generating(), running, latency))
 }

@@ -129,6 +129,9 @@ impl Basis {
                 f,
                 "{target} does not exist in namespace {namespace}: create it or correct spec.scaleTargetRef"
             ),
+            Self::TargetUnknown { target, cause } => {
+                write!(f, "it is not known whether {target} exists: {cause}")
+            }
             Self::InvalidVariant { problem } => write!(f, "{problem}; correct the object"),
             Self::DecisionFailed { cause, retry_at } => write!(
                 f,

@@ -23,6 +23,7 @@ impl Display for Step {
             Detail::Replacement(explanation) => explanation.fmt(f),
             Detail::LimitNotEnforced(gap) => gap.fmt(f),
             Detail::TargetNotFound(target) => write!(f, "{target} does not exist"),
+            Detail::TargetUnknown(target) => write!(f, "it is not known whether {target} exists"),
             Detail::OrdersWithdrawn(OrdersWithdrawn { ordered, restored }) => write!(
                 f,
                 "{} were ordered on signals that are now contradicted → {}, as before the order",

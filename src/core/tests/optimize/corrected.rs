@@ -163,7 +163,7 @@ fn want(name: &str, current: u32, proposed: u32) -> GrantRequest {
         spare: 0.1,
         cost: Cost::new(5.0).unwrap(),
         accelerator: Some("A100".into()),
-        gpus: 2,
+        gpus: Some(2),
         watts: None,
     }
 }
@@ -175,7 +175,7 @@ fn granted(requests: &[GrantRequest], limits: &[Limit], compat: Compat) -> Vec<u
 
 #[test]
 fn gpus_that_fill_no_replica_stay_in_the_pool() {
-    let single = GrantRequest { gpus: 1, spare: 0.5, ..want("one", 0, 1) };
+    let single = GrantRequest { gpus: Some(1), spare: 0.5, ..want("one", 0, 1) };
     let wants = [want("two", 0, 2), single];
     // 3 GPUs: one replica of two GPUs, and one is left.
     assert_eq!(granted(&wants, &[gpus(3)], Upstream), [1, 0]);

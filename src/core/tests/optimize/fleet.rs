@@ -109,7 +109,7 @@ fn candidate(variant: &V) -> Candidate {
         role: variant.role,
         cost: Cost::new(variant.cost).unwrap(),
         accelerator: variant.accelerator.map(Into::into),
-        gpus: variant.gpus,
+        gpus: Some(variant.gpus),
         watts: variant.watts.map(|watts| Watts::new(watts).unwrap()),
         current: Replicas::new(variant.current),
         bounds: Bounds { min: Replicas::new(variant.min), max: variant.max.map(Replicas::new) },

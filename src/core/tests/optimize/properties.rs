@@ -105,7 +105,7 @@ fn all_plans(requests: &[Request], limits: &[Limit]) -> Vec<Vec<Plan>> {
 
 /// The budgets of a limit, and what a replica uses of each; `None` if that is unknown.
 fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
-    let gpus = f64::from(replica.gpus);
+    let gpus = f64::from(replica.gpus.unwrap());
     let of =
         |name: &str, budget| (budget, replica.accelerator.map(|own| if own == name { gpus } else { 0.0 }));
     match &limit.budget {
@@ -165,7 +165,7 @@ fn wants() -> impl Strategy<Value = Vec<GrantRequest>> {
         spare,
         cost: Cost::new(own.cost).unwrap(),
         accelerator: own.accelerator.or(Some("A100")).map(Into::into),
-        gpus: own.gpus.max(1),
+        gpus: Some(own.gpus.max(1)),
         watts: Some(Watts::new(own.watts.unwrap_or(300.0)).unwrap()),
     };
     vec((variant("x"), 0_u32..12, 0.0..3.0, 0.0..1.0).prop_map(want), 1..5).prop_map(|mut wants| {
@@ -444,7 +444,7 @@ proptest! {
                 }
             }
             for candidate in &mut request.candidates {
-                candidate.gpus = huge.rotate_left(candidate.gpus);
+                candidate.gpus = candidate.gpus.map(|gpus| huge.rotate_left(gpus));
             }
         }
         for plans in all_plans(&requests, &limits) {

@@ -172,7 +172,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
             state.variant.bounds = Bounds { min: Replicas::new(min), max: max.map(Replicas::new) };
             state.variant.accelerator = accelerator.map(Into::into);
             state.variant.role = role;
-            VariantState { scale, last_status, template: Template { gpus, engine }, ..state }
+            VariantState { scale, last_status, template: Template { gpus: Some(gpus), engine }, ..state }
         })
         .boxed()
 }

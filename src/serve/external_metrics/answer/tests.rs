@@ -41,6 +41,7 @@ fn values(
         namespace: "llm",
         metric,
         selector: VariantSelector { labels: &labels, fields: &[] },
+        target_kind: None,
         context: &ReadContext {
             controller_instance: None,
             now,

@@ -50,7 +50,7 @@ pub(crate) fn signals(analyzer: Analyzer) -> BTreeSet<Signal> {
     let variant = Variant {
         id: VariantId::new(NAMESPACE, "v"),
         model: MODEL.into(),
-        target: TargetRef { kind: "Deployment".into(), name: "v".into() },
+        target: TargetRef::deployment("v"),
         cost: Cost::new(1.0).unwrap(),
         bounds: Bounds { min: Replicas::ONE, max: None },
         accelerator: None,

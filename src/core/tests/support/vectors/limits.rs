@@ -40,7 +40,7 @@ pub(super) fn by_spare(inputs: &Value) -> Value {
         spare: float(&given["spare"]),
         cost: cost(&given["cost"]),
         accelerator: accelerator(&given["accel"]),
-        gpus: integer_or(&given["gpus"], 0),
+        gpus: Some(integer_or(&given["gpus"], 0)),
         watts: None,
     };
     let requests: Vec<_> = all(&inputs["decisions"], request);

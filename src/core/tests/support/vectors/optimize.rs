@@ -93,7 +93,7 @@ fn candidate(known: &VariantCapacity, state: &Value) -> Candidate {
         role: known.role,
         cost: known.cost,
         accelerator: known.accelerator.clone(),
-        gpus: integer_or_zero(&state["gpus"]),
+        gpus: Some(integer_or_zero(&state["gpus"])),
         watts: None,
         current: replicas_or_zero(&state["current"]),
         bounds: bounds(state),

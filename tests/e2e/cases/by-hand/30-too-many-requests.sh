@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# (19) The API server is overloaded and answers 429 with Retry-After: for 45 s to all requests of both instances except the Lease and reviews, then
+# (30) The API server is overloaded and answers 429 with Retry-After: for 45 s to all requests of both instances except the Lease and reviews, then
 # for 30 s to all requests. The number is held and answered while the Lease is valid, no instance retries in a hot loop, and afterwards changes
 # made meanwhile are seen.
 
