@@ -4,7 +4,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, CustomResourceExt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 /// Label of a variant: the name of its accelerator.
@@ -52,19 +53,26 @@ const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
     namespaced,
     status = "VariantAutoscalingStatus",
     derive = "PartialEq",
-    doc = "A VariantAutoscaling is one way of serving a model (a Deployment of model servers) that is scaled on its own. \
+    doc = "A VariantAutoscaling is one way of serving a model (a workload of model servers) that is scaled on its own. \
            Its desired number of replicas is computed from live inference metrics and read by an autoscaler as the \
            external metric wva_desired_replicas.",
     printcolumn = r#"{"name":"Target","type":"string","jsonPath":".spec.scaleTargetRef.name"}"#,
     printcolumn = r#"{"name":"Model","type":"string","jsonPath":".spec.modelID"}"#,
     printcolumn = r#"{"name":"Optimized","type":"string","jsonPath":".status.desiredOptimizedAlloc.numReplicas"}"#,
     printcolumn = r#"{"name":"MetricsReady","type":"string","jsonPath":".status.conditions[?(@.type=='MetricsAvailable')].status"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Min","type":"integer","jsonPath":".spec.minReplicas"}"#,
+    printcolumn = r#"{"name":"Max","type":"integer","jsonPath":".spec.maxReplicas"}"#,
+    printcolumn = r#"{"name":"Applied","type":"boolean","jsonPath":".status.actuation.applied"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='OptimizationReady')].reason"}"#
 )]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
 pub struct VariantAutoscalingSpec {
-    /// The workload to scale, in the namespace of this object. A workload may be the target of one VariantAutoscaling only.
-    pub scale_target_ref: ScaleTargetRef,
+    /// The workload to scale, in the namespace of this object. Of several VariantAutoscalings with one workload, the oldest
+    /// decides. Objects of v0.4 are stored without it, and mean the Deployment of their own name.
+    #[schemars(required)]
+    pub scale_target_ref: Option<ScaleTargetRef>,
 
     /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model in one
     /// namespace are scaled together.
@@ -77,15 +85,76 @@ pub struct VariantAutoscalingSpec {
     #[schemars(length(max = MAX_COST_CHARS), regex(pattern = r"^\d+(\.\d+)?$"), extend("default" = "10.0"))]
     pub variant_cost: Option<String>,
 
-    /// Minimum of the desired replicas. With 0 an idle model may be scaled to zero.
+    /// Minimum of the desired replicas; 1 if unset. With 0 an idle model may be scaled to zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = MAX_REPLICAS), extend("default" = 1))]
+    #[schemars(range(min = 0, max = MAX_REPLICAS))]
     pub min_replicas: Option<i32>,
 
     /// Maximum of the desired replicas; none if unset. If it is below minReplicas, minReplicas wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     pub max_replicas: Option<i32>,
+
+    /// Of earlier versions: accepted and kept, without effect. Capacity is learned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub model_profile: Option<Unread>,
+
+    /// Of earlier versions: accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub slo_class_ref: Option<Unread>,
+
+    /// Accepted and kept, without effect. The threshold is set per model in the saturation ConfigMap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub saturation_threshold: Option<Unread>,
+
+    /// Accepted and kept, without effect. Scaling to zero is set per model in ConfigMaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub scale_to_zero: Option<Unread>,
+
+    /// Accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub slo_tpot: Option<Unread>,
+
+    /// Accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "unread_schema")]
+    pub slo_ttft: Option<Unread>,
+}
+
+impl VariantAutoscalingSpec {
+    /// The names of fields that are set and have no effect.
+    pub(crate) fn fields_without_effect(&self) -> impl Iterator<Item = &'static str> {
+        let fields = [
+            ("modelProfile", &self.model_profile),
+            ("sloClassRef", &self.slo_class_ref),
+            ("saturationThreshold", &self.saturation_threshold),
+            ("scaleToZero", &self.scale_to_zero),
+            ("sloTpot", &self.slo_tpot),
+            ("sloTtft", &self.slo_ttft),
+        ];
+        fields.map(|(name, field)| field.as_ref().map(|_| name)).into_iter().flatten()
+    }
+}
+
+/// A field that is not read. The API server keeps it; this program never writes a spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unread;
+
+impl<'de> Deserialize<'de> for Unread {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        IgnoredAny::deserialize(deserializer).map(|_| Self)
+    }
+}
+
+impl Serialize for Unread {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
 }
 
 /// The workload to scale.
@@ -93,11 +162,11 @@ pub struct VariantAutoscalingSpec {
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
 pub struct ScaleTargetRef {
-    /// API version of the workload; apps/v1 if empty.
+    /// API version of the workload, of which only the group matters; apps/v1 if empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = MAX_API_VERSION_CHARS), regex(pattern = ONE_LINE))]
     pub api_version: Option<String>,
-    /// Kind of the workload: Deployment.
+    /// Kind of the workload: Deployment, StatefulSet, LeaderWorkerSet, or any other with a scale subresource.
     #[schemars(length(max = MAX_KIND_CHARS), regex(pattern = ONE_LINE))]
     pub kind: String,
     /// Name of the workload.
@@ -158,11 +227,17 @@ pub struct Actuation {
 pub fn crd_yaml() -> Result<String, CrdError> {
     let mut crd = serde_json::to_value(VariantAutoscaling::crd())?;
     normalize(&mut crd);
-    // Objects without a spec were always accepted; a condition reports them.
+    // Objects without a spec were always accepted, and a condition reports them; those of v0.4 have no scaleTargetRef. Before
+    // version 1.30 Kubernetes refuses the status of a stored object that the definition would refuse, so none of them is refused.
     if let Some(schema) =
         crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
     {
         schema.remove("required");
+        let spec = schema.get_mut("properties").and_then(|properties| properties.get_mut("spec"));
+        let required = spec.and_then(|spec| spec.get_mut("required")).and_then(Value::as_array_mut);
+        if let Some(required) = required {
+            required.retain(|field| field != "scaleTargetRef");
+        }
     }
     let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdError::Yaml(error.to_string()))?;
     Ok(format!("# Generated by `wva crd`; do not edit.\n{yaml}"))
@@ -199,6 +274,10 @@ fn normalize(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(normalize),
         _ => {}
     }
+}
+
+fn unread_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
 fn last_run_schema(_: &mut SchemaGenerator) -> Schema {
@@ -316,11 +395,34 @@ mod tests {
     }
 
     #[test]
+    fn the_definition_refuses_no_object_that_an_earlier_version_stored() {
+        let crd: Value = serde_saphyr::from_str(&crd_yaml().unwrap()).unwrap();
+        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        assert_eq!(spec["required"], serde_json::json!(["modelID"]));
+        assert_eq!(spec["properties"]["minReplicas"].get("default"), None);
+        assert_eq!(spec["x-kubernetes-preserve-unknown-fields"], true);
+        assert_eq!(spec.get("x-kubernetes-validations"), None, "a minimum above the maximum is told");
+        assert_eq!(spec["properties"]["scaleTargetRef"]["type"], "object", "and not null");
+        for unread in
+            ["saturationThreshold", "scaleToZero", "modelProfile", "sloClassRef", "sloTpot", "sloTtft"]
+        {
+            let mut keywords: Vec<_> = spec["properties"][unread].as_object().unwrap().keys().collect();
+            keywords.sort();
+            assert_eq!(
+                keywords,
+                ["description", "x-kubernetes-preserve-unknown-fields"],
+                "{unread} is not read"
+            );
+        }
+    }
+
+    #[test]
     fn the_printed_columns_keep_their_order() {
         let crd = VariantAutoscaling::crd();
         let columns = crd.spec.versions[0].additional_printer_columns.clone().unwrap();
         let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
-        assert_eq!(names, ["Target", "Model", "Optimized", "MetricsReady", "Age"]);
+        let upstream = ["Target", "Model", "Optimized", "MetricsReady", "Age"];
+        assert_eq!(names, [&upstream[..], &["Min", "Max", "Applied", "Reason"]].concat());
     }
 
     #[test]

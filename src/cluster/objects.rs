@@ -51,10 +51,21 @@ pub struct VariantObject {
     pub created: Timestamp,
     /// Its generation.
     pub generation: i64,
+    /// What its owner should know once.
+    pub(crate) notices: Vec<Notice>,
     /// The variant, or why its spec is invalid.
     pub variant: Result<Variant, InvalidVariant>,
     /// Its status as stored; `None` when the object cannot be parsed.
     pub status: Option<VariantAutoscalingStatus>,
+}
+
+/// An event about an object that is seen for the first time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// Its reason, in CamelCase.
+    pub(crate) reason: &'static str,
+    /// Its text.
+    pub(crate) note: String,
 }
 
 /// A pod of a variant, with its deletion cost.

@@ -108,6 +108,7 @@ pub(super) mod tests {
             uid: name.into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,
+            notices: Vec::new(),
             variant: Ok(variant),
             status: None,
         }

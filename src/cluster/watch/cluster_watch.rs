@@ -17,7 +17,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
-use super::convert::{invalid_variant, own_status, variant_id};
+use super::convert::{invalid_variant, notices, own_status, variant_id};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::object_store::{ClusterState, ClusterStore};
@@ -133,9 +133,8 @@ impl ClusterWatch {
         let mut nodes = stream::pending().boxed();
         self.needs_nodes.mark_changed();
         // With one namespace configured, an annotation does not exclude it.
-        let mut store =
-            ClusterStore { ignores_exclusions: self.settings.namespace.is_some(), ..ClusterStore::default() };
-        store.awaits_targets = true;
+        let ignores_exclusions = self.settings.namespace.is_some();
+        let mut store = ClusterStore { ignores_exclusions, awaits_targets: true, ..ClusterStore::default() };
         let namespaces_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
         let mut nodes_deadline = namespaces_deadline;
         let mut targets_deadline: Option<Instant> = None;
@@ -270,22 +269,23 @@ async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
 }
 
 fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
-    let (metadata, variant, status) = match object {
+    let (metadata, variant, status, notices) = match object {
         Ok(object) => {
-            let variant = Variant::try_from(&object);
-            (object.metadata, variant, Some(own_status(object.status.unwrap_or_default())))
+            let (variant, notices) = (Variant::try_from(&object), notices(&object.spec));
+            (object.metadata, variant, Some(own_status(object.status.unwrap_or_default())), notices)
         }
         Err(invalid) => {
             let id = variant_id(&invalid.metadata);
             let problem =
                 format!("the object cannot be parsed ({}): correct the field it names", invalid.error);
-            (invalid.metadata, Err(invalid_variant(id, &problem)), None)
+            (invalid.metadata, Err(invalid_variant(id, &problem)), None, Vec::new())
         }
     };
     Some(Arc::new(VariantObject {
         uid: metadata.uid.unwrap_or_default(),
         created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),
+        notices,
         variant,
         status,
     }))

@@ -10,15 +10,18 @@ use wva_core::units::{Cost, Replicas};
 use super::accelerator::short_name;
 use crate::cluster::crd::{
     ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_KIND_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS,
-    MAX_TARGET_NAME_CHARS, ScaleTargetRef, VariantAutoscaling, VariantAutoscalingStatus,
+    MAX_TARGET_NAME_CHARS, ScaleTargetRef, VariantAutoscaling, VariantAutoscalingSpec,
+    VariantAutoscalingStatus,
 };
-use crate::cluster::objects::LEADER_WORKER_SET_GROUP;
+use crate::cluster::objects::{LEADER_WORKER_SET_GROUP, Notice};
 use crate::cluster::text::{is_plain, plain, quoted};
 
 /// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;
 /// The kind that is meant where none is written.
 const DEPLOYMENT: &str = "Deployment";
+/// What the definition of upstream's v0.6 to v0.8 writes where `maxReplicas` is not set. Here there is no default.
+const UPSTREAM_MAX_REPLICAS: i32 = 2;
 /// Longest name of an accelerator: that of a label's value, which it nearly always is.
 const MAX_ACCELERATOR_CHARS: usize = 63;
 
@@ -31,7 +34,7 @@ impl TryFrom<&VariantAutoscaling> for Variant {
         let spec = &object.spec;
         let invalid = |problem: String| invalid_variant(id.clone(), &problem);
         Ok(Self {
-            target: target_ref(&spec.scale_target_ref).map_err(invalid)?,
+            target: target(spec.scale_target_ref.as_ref(), &id).map_err(invalid)?,
             cost: cost(spec.variant_cost.as_deref()).map_err(invalid)?,
             bounds: bounds(spec.min_replicas, spec.max_replicas).map_err(invalid)?,
             model: model(&spec.model_id).map_err(invalid)?,
@@ -68,6 +71,52 @@ fn model(id: &str) -> Result<SmolStr, String> {
     Ok(id.into())
 }
 
+/// v0.4 had no `scaleTargetRef`: the target was the Deployment of the object's own name.
+fn target(reference: Option<&ScaleTargetRef>, id: &VariantId) -> Result<TargetRef, String> {
+    reference.map_or_else(|| Ok(TargetRef::deployment(id.name.clone())), target_ref)
+}
+
+/// What the owner of an object should know once.
+pub(crate) fn notices(spec: &VariantAutoscalingSpec) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    if spec.max_replicas == Some(UPSTREAM_MAX_REPLICAS) {
+        notices.push(Notice {
+            reason: "MaximumMayBeDefault",
+            note: format!(
+                "spec.maxReplicas is {UPSTREAM_MAX_REPLICAS}, which the definition of WVA v0.6 to v0.8 writes where it is not \
+                 set: it is the maximum here too; raise or remove it if you did not mean it"
+            ),
+        });
+    }
+    if let (Some(min), Some(max)) = (spec.min_replicas, spec.max_replicas)
+        && min > max
+    {
+        notices.push(Notice {
+            reason: "MinimumAboveMaximum",
+            note: format!(
+                "spec.minReplicas {min} is above spec.maxReplicas {max}: the minimum counts; correct one of the two"
+            ),
+        });
+    }
+    if let Some(version) = spec.scale_target_ref.as_ref().and_then(ignored_version) {
+        notices.push(Notice {
+            reason: "ApiVersionIgnored",
+            note: format!(
+                "spec.scaleTargetRef.apiVersion {} has no Deployment: the one of apps/v1 is scaled; write apps/v1",
+                quoted(version)
+            ),
+        });
+    }
+    let fields: Vec<_> = spec.fields_without_effect().map(|field| format!("spec.{field}")).collect();
+    if !fields.is_empty() {
+        notices.push(Notice {
+            reason: "FieldsWithoutEffect",
+            note: format!("without effect, and kept: {}", fields.join(", ")),
+        });
+    }
+    notices
+}
+
 fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     // Earlier controllers never checked the kind, so objects without one exist.
     let kind = if reference.kind.is_empty() { DEPLOYMENT } else { reference.kind.as_str() };
@@ -100,6 +149,14 @@ fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
 fn deployment_group(version: &str) -> &str {
     let group = version.split_once('/').map_or("", |(group, _)| group);
     if group.contains('.') && is_object_name(group) { group } else { TargetRef::APPS }
+}
+
+/// The API version of a Deployment that means that of apps although it says something else.
+fn ignored_version(reference: &ScaleTargetRef) -> Option<&str> {
+    let version = reference.api_version.as_deref().filter(|version| !version.is_empty())?;
+    let is_deployment = reference.kind.is_empty() || reference.kind == DEPLOYMENT;
+    let says_apps = version.split_once('/').is_some_and(|(group, _)| group == TargetRef::APPS);
+    (is_deployment && !says_apps && deployment_group(version) == TargetRef::APPS).then_some(version)
 }
 
 /// The group of an API version; an empty one is apps/v1. Whether a group that is not known here has the kind, only the API
@@ -296,6 +353,60 @@ mod tests {
             let problem = reference(version, kind).unwrap_err().problem;
             assert!(problem.contains(says), "{problem}");
         }
+    }
+
+    #[test]
+    fn an_object_of_v0_4_scales_the_deployment_of_its_own_name_and_is_told_what_has_no_effect() {
+        let stored = object(json!({
+            "modelID": "org/m", "variantCost": "40.0",
+            "modelProfile": { "accelerators": [{ "acc": "A100", "accCount": 1, "perfParms": { "decodeParms": {} } }] },
+            "sloClassRef": { "name": "premium", "key": "opt-125m" }, "somethingElse": [1, 2]
+        }));
+        let variant = Variant::try_from(&stored).unwrap();
+        assert_eq!(variant.target, TargetRef::deployment("chat"));
+        assert_eq!(
+            notices(&stored.spec),
+            [Notice {
+                reason: "FieldsWithoutEffect",
+                note: "without effect, and kept: spec.modelProfile, spec.sloClassRef".into()
+            }]
+        );
+        assert!(notices(&object(spec(json!({ "maxReplicas": 3 }))).spec).is_empty());
+    }
+
+    #[test]
+    fn what_is_accepted_and_not_meant_as_written_is_told() {
+        let told = |extra: Value| -> Vec<_> {
+            notices(&object(spec(extra)).spec)
+                .into_iter()
+                .map(|notice| (notice.reason, notice.note))
+                .collect()
+        };
+        let told_of_bounds = told(json!({ "minReplicas": 5, "maxReplicas": 3 }));
+        let [(reason, note)] = &told_of_bounds[..] else { panic!("{told_of_bounds:?}") };
+        assert_eq!(*reason, "MinimumAboveMaximum");
+        assert!(note.contains("minReplicas 5 is above spec.maxReplicas 3: the minimum counts"), "{note}");
+        let target = |version: &str, kind: &str| json!({ "scaleTargetRef": { "apiVersion": version, "kind": kind, "name": "chat" } });
+        for (version, kind) in [("v1", "Deployment"), ("extensions/v1beta1", ""), ("\n", "Deployment")] {
+            let notices = told(target(version, kind));
+            let [(reason, note)] = &notices[..] else { panic!("{version}: {notices:?}") };
+            assert_eq!(*reason, "ApiVersionIgnored");
+            assert!(note.contains("write apps/v1") && note.chars().all(is_plain), "{note}");
+        }
+        for (version, kind) in
+            [("", "Deployment"), ("apps/v1", ""), ("apps/v1beta2", "Deployment"), ("v1", "X")]
+        {
+            assert!(told(target(version, kind)).is_empty(), "{version} {kind}");
+        }
+        assert!(told(target("example.com/v1", "Deployment")).is_empty(), "a kind of another group");
+    }
+
+    #[test]
+    fn a_stored_maximum_of_two_is_respected_and_may_be_the_default_of_upstream() {
+        let stored = object(spec(json!({ "maxReplicas": 2, "saturationThreshold": 0.8 })));
+        assert_eq!(Variant::try_from(&stored).unwrap().bounds.max, Some(Replicas::new(2)));
+        let reasons: Vec<_> = notices(&stored.spec).into_iter().map(|notice| notice.reason).collect();
+        assert_eq!(reasons, ["MaximumMayBeDefault", "FieldsWithoutEffect"]);
     }
 
     #[test]

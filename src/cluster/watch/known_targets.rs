@@ -9,7 +9,6 @@ use wva_core::model::TargetRef;
 
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::scale_target::ScaleTarget;
-use crate::cluster::objects::ObjectKey;
 
 /// Why objects are not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,15 +75,8 @@ impl OptionalTargets {
         self.known(&target.kind).map(|objects| objects.get(namespace, &target.name))
     }
 
-    /// Every object, or why they are not known.
-    pub(crate) fn all(
-        &self,
-        kind: &str,
-    ) -> Result<impl Iterator<Item = (&ObjectKey, &ScaleTarget)>, SmolStr> {
-        self.known(kind).map(ObjectStore::iter)
-    }
-
-    fn known(&self, kind: &str) -> Result<&ObjectStore<ScaleTarget>, SmolStr> {
+    /// All objects of this `kind`, or why they are not known.
+    pub(crate) fn known(&self, kind: &str) -> Result<&ObjectStore<ScaleTarget>, SmolStr> {
         if self.objects.has_listed() && !self.is_expired {
             return Ok(&self.objects);
         }
@@ -104,6 +96,9 @@ pub(crate) struct TargetKey {
 /// The answer to a read of a scale target: the target, `None` if there is no such object, or why neither is known.
 pub(crate) type TargetAnswer = Result<Option<ScaleTarget>, WatchProblem>;
 
+/// Why nothing is known of a target before the first answer.
+pub(crate) const UNREAD: SmolStr = SmolStr::new_static("it has not been read yet; wait for that");
+
 /// What the reads of a scale target have shown.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) enum KnownTarget {
@@ -112,7 +107,7 @@ pub(crate) enum KnownTarget {
     Unread,
     /// It exists.
     Found {
-        target: ScaleTarget,
+        target: Box<ScaleTarget>,
         /// When it was read.
         at: Instant,
         /// Why it could not be read since.
@@ -129,11 +124,11 @@ impl KnownTarget {
     /// until [`Self::expire`]. That there was none says nothing about later.
     pub(crate) fn update(&mut self, answer: TargetAnswer, now: Instant) -> bool {
         let after = match (answer, &mut *self) {
-            (Ok(Some(target)), Self::Found { target: known, at, failure }) if target == *known => {
+            (Ok(Some(target)), Self::Found { target: known, at, failure }) if target == **known => {
                 (*at, *failure) = (now, None);
                 return false;
             }
-            (Ok(Some(target)), _) => Self::Found { target, at: now, failure: None },
+            (Ok(Some(target)), _) => Self::Found { target: Box::new(target), at: now, failure: None },
             (Ok(None), _) => Self::Missing,
             (Err(problem), Self::Found { failure, .. }) if !problem.is_not_served => {
                 *failure = Some(problem.cause);
@@ -164,7 +159,7 @@ impl KnownTarget {
     /// The target: `None` if it does not exist, or why that is not known.
     pub(crate) fn find(&self) -> Result<Option<&ScaleTarget>, SmolStr> {
         match self {
-            Self::Unread => Err("it has not been read yet; wait for that".into()),
+            Self::Unread => Err(UNREAD),
             Self::Found { target, .. } => Ok(Some(target)),
             Self::Missing => Ok(None),
             Self::Unknown(cause) => Err(cause.clone()),

@@ -16,7 +16,7 @@ use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
 use super::kind_store::ObjectStore;
-use super::known_targets::{KnownTarget, OptionalTargets, TargetAnswer, TargetKey};
+use super::known_targets::{KnownTarget, OptionalTargets, TargetAnswer, TargetKey, UNREAD};
 use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
@@ -129,10 +129,12 @@ impl ClusterStore {
             TargetKind::LeaderWorkerSet => {
                 let found = self.leader_worker_sets.find(namespace, target)?;
                 // Without these its pods would seem to be missing.
-                self.stateful_sets.all("StatefulSet")?;
+                self.stateful_sets.known("StatefulSet")?;
                 Ok(found)
             }
-            TargetKind::Scalable => self.scalables.get(&key(variant)).unwrap_or(&KnownTarget::Unread).find(),
+            TargetKind::Scalable => {
+                self.scalables.get(&key(variant)).map_or_else(|| Err(UNREAD), KnownTarget::find)
+            }
         }
     }
 
@@ -173,7 +175,7 @@ impl ClusterStore {
             }
         }
         join.add_replica_sets(&self.replica_sets);
-        if let Ok(sets) = self.stateful_sets.all("StatefulSet") {
+        if let Ok(sets) = self.stateful_sets.known("StatefulSet") {
             join.add_groups(sets, &self.pods);
         }
         let (mut pods, mut others) = (PodsByTarget::new(), Vec::new());

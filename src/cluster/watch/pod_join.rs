@@ -60,13 +60,14 @@ impl<'a> PodJoin<'a> {
     /// Adds the StatefulSets and the leaders of groups, which are among `pods`.
     pub(crate) fn add_groups(
         &mut self,
-        sets: impl Iterator<Item = (&'a ObjectKey, &'a ScaleTarget)>,
+        sets: &'a ObjectStore<ScaleTarget>,
         pods: &'a ObjectStore<WatchedPod>,
     ) {
         if self.group_targets.is_empty() {
             return;
         }
-        let owned = sets.filter_map(|(key, set)| Some(((&*key.namespace, &*set.uid), set.owner.as_deref()?)));
+        let owned =
+            sets.iter().filter_map(|(key, set)| Some(((&*key.namespace, &*set.uid), set.owner.as_deref()?)));
         self.owners = owned.collect();
         let leaders = pods.iter().filter_map(|(key, pod)| {
             let namespace = &*key.namespace;
@@ -93,17 +94,17 @@ impl<'a> PodJoin<'a> {
     /// The target of a pod by its owners and, if it is part of a group, the uid of the leader.
     fn of_owner(&self, namespace: &'a str, pod: &'a WatchedPod) -> Option<(&'a str, Option<&'a str>)> {
         let owner = pod.owner.as_deref()?;
-        if let Some((_, target)) = self.targets.get(&(namespace, owner)) {
+        if let Some(&(_, target)) = self.targets.get(&(namespace, owner)) {
             return Some((target, None));
         }
-        if let Some(deployment) = self.deployments.get(&(namespace, owner)) {
+        if let Some(&deployment) = self.deployments.get(&(namespace, owner)) {
             return Some((deployment, None));
         }
-        if let Some(target) = self.leaders.get(&(namespace, &*pod.uid)) {
-            return Some((target, Some(&pod.uid)));
+        if let Some(&target) = self.leaders.get(&(namespace, &*pod.uid)) {
+            return Some((target, Some(&*pod.uid)));
         }
         let leader = *self.owners.get(&(namespace, owner))?;
-        let target = self.leaders.get(&(namespace, leader))?;
+        let target = *self.leaders.get(&(namespace, leader))?;
         Some((target, Some(leader)))
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn groups<'a>(pods: &[JoinedPod<'a>], size: u32) -> Vec<(&'a ObjectKe
 }
 
 fn group<'a>(members: &[JoinedPod<'a>], size: u32) -> Option<(&'a ObjectKey, Cow<'a, WatchedPod>)> {
-    let JoinedPod { key, pod: leader, .. } = members.iter().find(|member| member.is_leader())?;
+    let JoinedPod { key, pod: leader, .. } = members.iter().copied().find(|member| member.is_leader())?;
     let is_complete = u32::try_from(members.len()).is_ok_and(|count| count >= size);
     let missing = (!is_complete).then_some(Phase::Starting);
     let phases = members.iter().map(|member| match member.pod.phase {

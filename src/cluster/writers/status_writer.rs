@@ -26,7 +26,7 @@ use crate::cluster::crd::{
 };
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
-use crate::cluster::text::shortened;
+use crate::cluster::text::{plain, shortened};
 use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
 
@@ -45,6 +45,10 @@ const TEXT_INTERVAL: Duration = Duration::from_secs(30);
 const SETTLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+/// The same where the object is invalid by its definition: until somebody changes one of the two, every write is refused.
+const INVALID_INTERVAL: Duration = Duration::from_secs(600);
+/// Longest cause of a refusal in the log and in an event: it may repeat what the object's author wrote.
+const MAX_CAUSE_BYTES: usize = 512;
 /// Most events of one variant in [`EVENT_WINDOW`]: one every 10 s. A number that changes with each evaluation (5 s) makes
 /// half as many events as changes, and 1,000 such variants 100 a second.
 const MAX_EVENTS: usize = 6;
@@ -65,8 +69,33 @@ pub struct StatusWriter {
 #[derive(Default)]
 struct StatusHistory {
     written: Option<WrittenStatus>,
-    refused: Option<Instant>,
+    refusal: Option<Refusal>,
     events: EventBudget,
+}
+
+/// A status that was not written.
+struct Refusal {
+    at: Instant,
+    cause: String,
+    /// The generation of the object that is invalid by its definition.
+    invalid: Option<i64>,
+}
+
+impl Refusal {
+    fn new(error: &RequestError, generation: i64) -> Self {
+        let invalid = (error.code() == Some(422)).then_some(generation);
+        Self { at: Instant::now(), cause: plain(&error.to_string(), MAX_CAUSE_BYTES), invalid }
+    }
+
+    /// The object of this generation is left alone.
+    fn holds(&self, generation: i64) -> bool {
+        let age = self.at.elapsed();
+        match self.invalid {
+            Some(invalid) if invalid == generation => age < INVALID_INTERVAL,
+            Some(_) => false,
+            None => age < RETRY_INTERVAL,
+        }
+    }
 }
 
 /// What was written last.
@@ -167,16 +196,39 @@ impl StatusWriter {
                 Ok(true) => {
                     let (at, status, decision) = (Instant::now(), update.new, update.decision);
                     let written = Some(WrittenStatus { at, status, decision });
-                    *history = StatusHistory { written, refused: None, events: update.budget };
+                    *history = StatusHistory { written, refusal: None, events: update.budget };
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    let VariantId { namespace, name } = &update.id;
-                    tracing::warn!(%namespace, %name, %error, "cannot write the status of a VariantAutoscaling: check its \
-                        definition, and that the service account may patch variantautoscalings/status");
-                    history.refused = Some(Instant::now());
+                    let refusal = Refusal::new(&error, update.object.generation);
+                    let known = history.refusal.as_ref().map(|known| &known.cause);
+                    if known != Some(&refusal.cause) {
+                        self.report(&refusal, &update).await;
+                    }
+                    history.refusal = Some(refusal);
                 }
             }
+        }
+    }
+
+    /// Reports a refusal that is new: in the log and, where the object has to be corrected, in an event about it.
+    async fn report(&self, refusal: &Refusal, update: &StatusUpdate) {
+        let VariantId { namespace, name } = &update.id;
+        let cause = &refusal.cause;
+        if refusal.invalid.is_none() {
+            tracing::warn!(%namespace, %name, error = cause, "cannot write the status of a VariantAutoscaling: check its \
+                definition, and that the service account may patch variantautoscalings/status");
+            return;
+        }
+        tracing::warn!(%namespace, %name, error = cause, "the definition refuses the status of a VariantAutoscaling: correct \
+            the field that it names");
+        let note = format!(
+            "the API server refuses the status of this object: {cause}; correct the field that it names"
+        );
+        let event = event(EventType::Warning, "StatusRefused", &note);
+        let reference = variant_reference(&update.id, &update.object.uid);
+        if let Err(error) = publish(&self.client, &self.reporter, &event, &reference).await {
+            tracing::debug!(error, variant = %update.id, "an event was not written");
         }
     }
 
@@ -215,7 +267,8 @@ fn updates(
     let update = |(id, decision): (&VariantId, &Decision)| {
         let object = state.objects.get(id)?;
         let history = histories.get(id);
-        if history.and_then(|history| history.refused).is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
+        let refusal = history.and_then(|history| history.refusal.as_ref());
+        if refusal.is_some_and(|refusal| refusal.holds(object.generation)) {
             return None;
         }
         let written = history.and_then(|history| history.written.as_ref());
@@ -244,7 +297,13 @@ fn updates(
         };
         is_due.then(|| {
             let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
-            let events = budget.take(events(old, &new));
+            let mut events = events(old, &new);
+            // No other controller sets this condition: without it, the object is seen for the first time.
+            if old.condition(SIGNALS_COMPLETE).is_none() {
+                let notices = object.notices.iter();
+                events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
+            }
+            let events = budget.take(events);
             StatusUpdate {
                 id: id.clone(),
                 object: object.clone(),

@@ -118,7 +118,9 @@ fn items_with<'a>(
     }
     let selected: Vec<_> = candidates(published, query)
         .into_iter()
-        .filter(|&(id, decision)| query.is_about(id) && query.selector.matches(id, labels(id, decision, query)))
+        .filter(|&(id, decision)| {
+            query.is_about(id) && query.selector.matches(id, labels(id, decision, query))
+        })
         .collect();
     if selected.is_empty() {
         return Err(no_match(published, query));

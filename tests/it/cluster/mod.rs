@@ -154,10 +154,25 @@ fn variant() -> Value {
 
 /// A cluster with the variant `llm/chat`, as a server and as what was read from it.
 async fn cluster() -> (kube::Client, Writes, ClusterReader, CancellationToken) {
-    let (client, writes) = server(|request| match request.path.as_str() {
+    cluster_of(variant()).await
+}
+
+/// A cluster with this variant.
+async fn cluster_of(variant: Value) -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+    let written = json!({ "metadata": { "namespace": "llm", "name": "chat" } });
+    cluster_that_answers(variant, (200, written)).await
+}
+
+/// A cluster with this variant, and its answer to a status.
+async fn cluster_that_answers(
+    variant: Value,
+    to_status: (u16, Value),
+) -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+    let (client, writes) = server(move |request| match request.path.as_str() {
         _ if request.is_watch() => None,
-        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant])),
         path if request.method == "GET" && path.starts_with("/api") => list(json!([])),
+        path if path.ends_with("/status") => Some(to_status.clone()),
         _ => Some((200, json!({ "metadata": { "namespace": "llm", "name": "chat" } }))),
     });
     let (watches, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());

@@ -14,7 +14,17 @@ struct Fixture {
 
 impl Fixture {
     async fn new(leadership: Leadership) -> Self {
-        let (client, writes, reader, stop) = cluster().await;
+        Self::of(variant(), leadership).await
+    }
+
+    async fn of(variant: Value, leadership: Leadership) -> Self {
+        Self::in_cluster(cluster_of(variant).await, leadership)
+    }
+
+    fn in_cluster(
+        (client, writes, reader, stop): (kube::Client, Writes, ClusterReader, CancellationToken),
+        leadership: Leadership,
+    ) -> Self {
         let board = Board::new();
         let leadership = watch::Sender::new(leadership);
         let published = board.subscribe();
@@ -99,4 +109,37 @@ async fn a_second_change_within_minutes_is_an_event_of_its_own() {
         names.push(event.body["metadata"]["name"].clone());
     }
     assert_ne!(names[0], names[1], "two events");
+}
+
+#[tokio::test]
+async fn an_object_of_an_earlier_version_gets_an_event_for_what_to_know_once() {
+    let mut stored = variant();
+    stored["spec"]["maxReplicas"] = json!(2);
+    stored["spec"]["modelProfile"] = json!({ "accelerators": [] });
+    let mut fixture = Fixture::of(stored, held()).await;
+    let reason = |event: ApiRequest| event.body["reason"].as_str().unwrap().to_owned();
+    fixture.board.publish(published(1, 1));
+    assert_eq!(reason(event(&mut fixture.writes).await), "MaximumMayBeDefault");
+    assert_eq!(reason(event(&mut fixture.writes).await), "FieldsWithoutEffect");
+    fixture.board.publish(published(2, 2));
+    assert_eq!(reason(event(&mut fixture.writes).await), "DesiredReplicasChanged");
+    silence(&mut fixture.writes).await;
+}
+
+#[tokio::test]
+async fn a_status_that_an_old_object_does_not_allow_is_one_event_and_no_loop() {
+    let (code, mut refused) = status(422, "Invalid");
+    refused["message"] = json!("spec.variantCost: Invalid value: \"cheap\"\nFORGED");
+    let mut fixture = Fixture::in_cluster(cluster_that_answers(variant(), (code, refused)).await, held());
+    fixture.board.publish(published(1, 3));
+    assert_eq!(next(&mut fixture.writes).await.method, "PATCH");
+    let event = event(&mut fixture.writes).await;
+    assert_eq!(event.body["reason"], "StatusRefused");
+    let note = event.body["note"].as_str().unwrap();
+    assert!(note.contains("spec.variantCost: Invalid value") && note.contains("correct the field"), "{note}");
+    assert!(!note.contains('\n'), "{note}");
+    for sequence in 2..5 {
+        fixture.board.publish(published(sequence, 4));
+        silence(&mut fixture.writes).await;
+    }
 }

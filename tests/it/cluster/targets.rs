@@ -97,7 +97,8 @@ async fn leader_worker_sets_that_are_installed_later_are_found_without_a_restart
     let (is_installed, lists) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (installed, counted) = (is_installed.clone(), lists.clone());
     let stateful_set = |uid: &str, owner: &str| {
-        let metadata = json!({ "namespace": "llm", "name": uid, "uid": uid, "ownerReferences": owned_by(owner) });
+        let metadata =
+            json!({ "namespace": "llm", "name": uid, "uid": uid, "ownerReferences": owned_by(owner) });
         json!({ "metadata": metadata, "spec": {} })
     };
     let sets = json!([stateful_set("leaders", "t-1"), stateful_set("workers-0", "chat-0")]);
@@ -129,8 +130,7 @@ async fn leader_worker_sets_that_are_installed_later_are_found_without_a_restart
 fn rollouts(request: &ApiRequest, is_served: bool) -> ApiAnswer {
     let version = json!({ "groupVersion": "argoproj.io/v1alpha1", "version": "v1alpha1" });
     let resource = |name: &str, kind: &str| json!({ "name": name, "singularName": "", "namespaced": true, "kind": kind, "verbs": ["get"] });
-    let meta =
-        |name: &str| json!({ "metadata": { "namespace": "llm", "name": name, "uid": name, "resourceVersion": "1" } });
+    let meta = |name: &str| json!({ "metadata": { "namespace": "llm", "name": name, "uid": name, "resourceVersion": "1" } });
     let path = request.path.as_str();
     let body = match path {
         "/apis" => {
@@ -268,19 +268,21 @@ async fn a_kind_that_comes_back_is_listed_anew_before_its_objects_count() {
     let step = Arc::new(AtomicU32::new(0));
     let current = step.clone();
     let mut variant = variant();
-    variant["spec"]["scaleTargetRef"] = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "chat" });
-    let (client, writes) = server(move |request| match (request.path.as_str(), current.load(Ordering::SeqCst)) {
-        ("/apis/apps/v1/statefulsets", 1) => not_found(),
-        // The watch breaks, and is to go on from where it was.
-        ("/apis/apps/v1/statefulsets", 0) if request.is_watch() => {
-            let (_, error) = status(500, "InternalError");
-            Some((200, json!({ "type": "ERROR", "object": error })))
-        }
-        _ if request.is_watch() => None,
-        ("/apis/apps/v1/statefulsets", 0) => list(json!([chat(json!({ "replicas": 2 }))])),
-        ("/apis/llmd.ai/v1alpha1/variantautoscalings", _) => list(json!([variant])),
-        _ => list(json!([])),
-    });
+    variant["spec"]["scaleTargetRef"] =
+        json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "chat" });
+    let (client, writes) =
+        server(move |request| match (request.path.as_str(), current.load(Ordering::SeqCst)) {
+            ("/apis/apps/v1/statefulsets", 1) => not_found(),
+            // The watch breaks, and is to go on from where it was.
+            ("/apis/apps/v1/statefulsets", 0) if request.is_watch() => {
+                let (_, error) = status(500, "InternalError");
+                Some((200, json!({ "type": "ERROR", "object": error })))
+            }
+            _ if request.is_watch() => None,
+            ("/apis/apps/v1/statefulsets", 0) => list(json!([chat(json!({ "replicas": 2 }))])),
+            ("/apis/llmd.ai/v1alpha1/variantautoscalings", _) => list(json!([variant])),
+            _ => list(json!([])),
+        });
     discard(writes);
     let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
     let stop = CancellationToken::new();
