@@ -54,8 +54,8 @@ impl ServedKinds {
         self.is_doubtful = true;
     }
 
-    /// When the API server is to be asked about the kinds in `named`; `None` while all are known.
-    pub(super) fn due(&self, named: &BTreeSet<GroupKind>) -> Option<Instant> {
+    /// When the API server is to be asked about the kinds in `named`, at `now` the first time; `None` while all are known.
+    pub(super) fn due(&self, named: &BTreeSet<GroupKind>, now: Instant) -> Option<Instant> {
         let is_new = named.iter().any(|kind| !self.resources.contains_key(kind));
         let is_open = self.is_doubtful
             || named.iter().any(|kind| self.resources.get(kind).is_some_and(Option::is_none));
@@ -64,7 +64,7 @@ impl ServedKinds {
             (false, true) => LOOKUP_INTERVAL,
             (false, false) => return None,
         };
-        Some(self.looked_up.map_or_else(Instant::now, |at| at + interval))
+        Some(self.looked_up.map_or(now, |at| at + interval))
     }
 
     /// Notes that the API server is being asked.
@@ -177,7 +177,7 @@ mod tests {
         let (mut lookups, mut logged) = (0, BTreeSet::new());
         for second in 0..60 {
             let named = kinds(&[&format!("Kind{second}")]);
-            if served.due(&named).is_some_and(|due| due <= Instant::now()) {
+            if served.due(&named, Instant::now()).is_some_and(|due| due <= Instant::now()) {
                 lookups += 1;
                 served.begin(Instant::now());
                 assert_eq!(served.apply(nothing_served(&named), &named), named);
@@ -189,18 +189,24 @@ mod tests {
         assert_eq!((lookups, logged.len()), (12, 1));
     }
 
+    #[test]
+    fn the_first_look_up_was_never_due_because_the_clock_had_moved_on() {
+        let now = Instant::now();
+        assert_eq!(ServedKinds::default().due(&kinds(&["Rollout"]), now), Some(now));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_api_server_is_asked_about_kinds_that_are_missing_or_in_doubt_only() {
         let mut served = ServedKinds::default();
         let (named, now) = (kinds(&["Rollout"]), Instant::now());
         served.begin(now);
         served.apply(nothing_served(&named), &named);
-        assert_eq!(served.due(&named), Some(now + LOOKUP_INTERVAL));
+        assert_eq!(served.due(&named, now), Some(now + LOOKUP_INTERVAL));
         let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
         let found: Lookup = named.iter().map(|kind| (kind.clone(), Some(resource.clone()))).collect();
         assert_eq!(served.apply(found.clone(), &named), named, "it has arrived");
-        assert_eq!((served.due(&named), served.apply(found, &named)), (None, kinds(&[])));
+        assert_eq!((served.due(&named, now), served.apply(found, &named)), (None, kinds(&[])));
         served.doubt();
-        assert_eq!(served.due(&named), Some(now + LOOKUP_INTERVAL));
+        assert_eq!(served.due(&named, now), Some(now + LOOKUP_INTERVAL));
     }
 }

@@ -94,7 +94,7 @@ impl TargetReader {
     /// Starts the requests that are due, and says when the next one is. An answer that needs no request is returned at once.
     fn start_due(&mut self) -> Result<Change, Option<Instant>> {
         let now = Instant::now();
-        let mut lookup_due = self.kinds.due(&self.named).filter(|_| self.lookup.is_none());
+        let mut lookup_due = self.kinds.due(&self.named, now).filter(|_| self.lookup.is_none());
         if lookup_due.is_some_and(|due| due <= now) {
             self.kinds.begin(now);
             self.lookup = Some(look_up(self.client.clone(), self.named.clone()).boxed());

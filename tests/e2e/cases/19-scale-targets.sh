@@ -132,7 +132,8 @@ spec:
     spec: {containers: [{name: vllm, image: vllm/vllm-openai}]}
 YAML
 variant pack apps/v1 ReplicaSet
-eventually 30 "a right that is missing is named, with the chart's value" target_is pack 'cannot get resource "replicasets"'
+# A status whose text alone changes is written again after 30 s.
+eventually 60 "a right that is missing is named, with the chart's value" target_is pack 'cannot get resource "replicasets"'
 eventually 0 "with the chart's value" target_is pack "targets.extraRules"
 install_chart --set-json 'targets.extraRules=[{"apiGroups":["apps"],"resources":["replicasets","replicasets/scale"],"verbs":["get"]}]'
 route_api_server_to "$wva_port"
