@@ -401,7 +401,11 @@ mod tests {
         assert_eq!(spec["required"], serde_json::json!(["modelID"]));
         assert_eq!(spec["properties"]["minReplicas"].get("default"), None);
         assert_eq!(spec["x-kubernetes-preserve-unknown-fields"], true);
-        assert_eq!(spec.get("x-kubernetes-validations"), None, "a minimum above the maximum is told");
+        assert_eq!(
+            spec.get("x-kubernetes-validations"),
+            None,
+            "an event reports a minimum above the maximum"
+        );
         assert_eq!(spec["properties"]["scaleTargetRef"]["type"], "object", "and not null");
         for unread in
             ["saturationThreshold", "scaleToZero", "modelProfile", "sloClassRef", "sloTpot", "sloTtft"]

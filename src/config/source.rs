@@ -197,19 +197,19 @@ fn headers(given: &[Secret]) -> Result<Vec<PrometheusHeader>, ConfigError> {
 mod tests {
     use super::*;
 
-    fn header_error(given: &[&str]) -> String {
-        let given: Vec<Secret> = given.iter().map(|text| (*text).to_owned().into()).collect();
-        headers(&given).unwrap_err().to_string()
+    fn header_error(arguments: &[&str]) -> String {
+        let arguments: Vec<Secret> = arguments.iter().map(|text| (*text).to_owned().into()).collect();
+        headers(&arguments).unwrap_err().to_string()
     }
 
     #[test]
     fn a_header_has_its_value_as_text_or_in_a_file() {
-        let given = ["X-Scope-OrgID: team|other", "", "THANOS-TENANT:@ /run/tenant"];
-        let headers = headers(&given.map(|text| text.to_owned().into())).unwrap();
+        let arguments = ["X-Scope-OrgID: team|other", "", "THANOS-TENANT:@ /run/tenant"];
+        let headers = headers(&arguments.map(|text| text.to_owned().into())).unwrap();
         let found: Vec<_> = headers.iter().map(|header| (header.name.as_str(), &header.value)).collect();
-        let text = HeaderText::Text("team|other".to_owned().into());
+        let tenant = HeaderText::Text("team|other".to_owned().into());
         let file = HeaderText::File("/run/tenant".into());
-        assert_eq!(found, [("x-scope-orgid", &text), ("thanos-tenant", &file)]);
+        assert_eq!(found, [("x-scope-orgid", &tenant), ("thanos-tenant", &file)]);
         assert!(!format!("{headers:?}").contains("team"), "a value is never shown");
     }
 

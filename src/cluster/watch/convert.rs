@@ -375,20 +375,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_and_not_meant_as_written_is_told() {
-        let told = |extra: Value| -> Vec<_> {
+    fn what_is_accepted_and_not_meant_as_written_is_a_notice() {
+        let notices_of = |extra: Value| -> Vec<_> {
             notices(&object(spec(extra)).spec)
                 .into_iter()
                 .map(|notice| (notice.reason, notice.note))
                 .collect()
         };
-        let told_of_bounds = told(json!({ "minReplicas": 5, "maxReplicas": 3 }));
-        let [(reason, note)] = &told_of_bounds[..] else { panic!("{told_of_bounds:?}") };
+        let of_bounds = notices_of(json!({ "minReplicas": 5, "maxReplicas": 3 }));
+        let [(reason, note)] = &of_bounds[..] else { panic!("{of_bounds:?}") };
         assert_eq!(*reason, "MinimumAboveMaximum");
         assert!(note.contains("minReplicas 5 is above spec.maxReplicas 3: the minimum counts"), "{note}");
         let target = |version: &str, kind: &str| json!({ "scaleTargetRef": { "apiVersion": version, "kind": kind, "name": "chat" } });
         for (version, kind) in [("v1", "Deployment"), ("extensions/v1beta1", ""), ("\n", "Deployment")] {
-            let notices = told(target(version, kind));
+            let notices = notices_of(target(version, kind));
             let [(reason, note)] = &notices[..] else { panic!("{version}: {notices:?}") };
             assert_eq!(*reason, "ApiVersionIgnored");
             assert!(note.contains("write apps/v1") && note.chars().all(is_plain), "{note}");
@@ -396,9 +396,9 @@ mod tests {
         for (version, kind) in
             [("", "Deployment"), ("apps/v1", ""), ("apps/v1beta2", "Deployment"), ("v1", "X")]
         {
-            assert!(told(target(version, kind)).is_empty(), "{version} {kind}");
+            assert!(notices_of(target(version, kind)).is_empty(), "{version} {kind}");
         }
-        assert!(told(target("example.com/v1", "Deployment")).is_empty(), "a kind of another group");
+        assert!(notices_of(target("example.com/v1", "Deployment")).is_empty(), "a kind of another group");
     }
 
     #[test]
