@@ -241,7 +241,10 @@ impl ApiServer {
             }
             answer
         } else if query.contains("watch=") {
-            (200, self.watched(&path, &query).await)
+            let event = self.watched(&path, &query).await;
+            // The type comes first, as from a real API server: the program reads the object from the text itself.
+            let line = format!("{{\"type\":{},\"object\":{}}}\n", event["type"], event["object"]);
+            return Response::new(Answer::from(line));
         } else if let Some(object) = self.get(&path) {
             (200, object)
         } else if is_collection(&path) {
