@@ -40,6 +40,7 @@ pub mod snapshot;
 mod tests;
 pub mod units;
 pub(crate) mod upstream;
+pub mod usage;
 
 pub use decide::{decide, decide_watched};
 pub use decision::Decision;

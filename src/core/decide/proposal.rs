@@ -44,6 +44,7 @@ impl Proposal {
             analysis: Some(analysis.clone()),
             adjustments: Vec::new(),
             withheld: None,
+            hindrance: None,
         };
         let explanation = explanation.into();
         Self {

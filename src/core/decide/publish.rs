@@ -4,15 +4,16 @@ use smol_str::SmolStr;
 
 use super::analyze::fallback;
 use super::classify::variant_memory;
-use super::context::{ModelContext, VariantContext};
+use super::context::{DENIED_WINDOW, ModelContext, VariantContext};
 use super::model::ModelDecision;
 use super::proposal::Proposal;
 use super::withdrawn_orders;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::VariantId;
+use crate::moment::Moment;
 use crate::normalize::remembered;
-use crate::report::{Basis, Detail, Explanation, GroupReport, Step, Withheld};
+use crate::report::{Basis, Detail, Explanation, GroupReport, Hindrance, Step, Withheld};
 use crate::snapshot::VariantState;
 use crate::units::{Seconds, figure};
 
@@ -32,7 +33,12 @@ pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool)
         memory,
     };
     for ((variant, proposal), gap) in variants.into_iter().zip(proposals).zip(gaps) {
-        let (verdict, memory) = verdict(context, &variant, proposal);
+        let (mut verdict, memory) = verdict(context, &variant, proposal);
+        if let (Verdict::Target(target), Some(hindrance)) =
+            (&mut verdict, hindrance(context, &variant, &outcome.memory))
+        {
+            target.explanation.to_mut().hindrance = Some(hindrance);
+        }
         let decision = Decision { gap, ..decision(variant.state, verdict) };
         outcome.decisions.push((variant.id().clone(), decision));
         outcome.memory.variants.insert(variant.name().clone(), memory);
@@ -107,6 +113,24 @@ fn verdict(
     }
     let Proposal { reason, explanation, .. } = proposal;
     (Verdict::Target(Target { desired, reason, explanation, evidence }), memory)
+}
+
+/// What holds replicas of `variant` back, whether this evaluation asked for them or not.
+fn hindrance(
+    context: ModelContext<'_>,
+    variant: &VariantContext<'_>,
+    memory: &GroupMemory,
+) -> Option<Hindrance> {
+    let pods = variant.coverage.unschedulable;
+    if pods > 0 {
+        return Some(Hindrance::NoNode { pods });
+    }
+    let rate = memory.learned.as_ref().and_then(|learned| learned.rate.as_ref());
+    let known = rate.and_then(|rate| rate.knowledge.variants.get(variant.name()));
+    let by_rate = known.and_then(|known| known.denied);
+    let by_safety_net = variant.memory.safety_net.denied.map(Moment::from);
+    let is_recent = |at: Moment| at.until(context.now.into()) < DENIED_WINDOW.get();
+    by_rate.into_iter().chain(by_safety_net).any(is_recent).then_some(Hindrance::Denied)
 }
 
 fn withheld(mut explanation: Explanation, why: Withheld) -> Explanation {

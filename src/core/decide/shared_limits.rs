@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::arithmetic;
-use crate::limit::{Budget, KnownGpus, Limit, Quota};
+use crate::limit::{Budget, INVENTORY, KnownGpus, Limit, Quota};
 use crate::model::{Compat, LimitPolicy, Power};
 use crate::report::{Detail, GroupReport, LimitGap, Step};
 use crate::snapshot::{ModelGroup, Snapshot};
@@ -50,7 +50,7 @@ impl Limits {
             let budget = limits.spelled(inventory.gpus.into_iter().flatten(), u32::saturating_add);
             let elsewhere = limits.spelled(inventory.elsewhere.into_iter().flatten(), u32::saturating_add);
             let elsewhere = elsewhere.into_iter().map(|(name, gpus)| (name, f64::from(gpus))).collect();
-            let own = Limit::new("inventory", Budget::Inventory(budget));
+            let own = Limit::new(INVENTORY, Budget::Inventory(budget));
             limits.all.push(Limit { elsewhere, open: inventory.is_open, ..own });
         }
         for configured in &policy.quotas {

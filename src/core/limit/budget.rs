@@ -65,9 +65,11 @@ pub(super) struct Claim {
 }
 
 /// The key of a replica whose use is unknown. It has a budget of 0, so that nothing is added.
-const UNKNOWN: &str = "unknown";
+pub(crate) const UNKNOWN: &str = "unknown";
 /// The same where it is the number of its GPUs that is not known. It is in the message about the limit.
-const UNKNOWN_GPUS: &str = "replicas whose number of GPUs is not known (their workload has no pod template, and no pod on a node yet)";
+pub(crate) const UNKNOWN_GPUS: &str = "replicas whose number of GPUs is not known (their workload has no pod template, and no pod on a node yet)";
+/// The name of the limit that the GPUs of the nodes are.
+pub(crate) const INVENTORY: &str = "inventory";
 /// The key of a budget that is not divided.
 const CLUSTER: &str = "cluster";
 

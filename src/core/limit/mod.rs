@@ -13,7 +13,7 @@ mod quota;
 mod tests;
 
 pub(crate) use budget::only_accelerator;
-pub(crate) use budget::{Budget, Footprint, Limit};
+pub(crate) use budget::{Budget, Footprint, INVENTORY, Limit, UNKNOWN, UNKNOWN_GPUS};
 pub(crate) use free_gpus::{FreeGpus, UNLIMITED};
 pub(crate) use grant::{Grant, GrantRequest, grant};
 pub(crate) use inventory::{Inventory, KnownGpus, inventory};

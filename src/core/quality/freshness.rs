@@ -7,7 +7,7 @@ use crate::snapshot::{Pod, Rows, Sample, Signal, Signals};
 use crate::units::{Seconds, truncated_u32};
 
 /// A sample is fresh for at least this long: two scrapes of the usual 15 s.
-const MIN_FRESH_LIMIT: Seconds = Seconds::whole(30);
+pub const MIN_FRESH_LIMIT: Seconds = Seconds::whole(30);
 
 /// A sample is not stale for at least this long: four scrapes of the usual 15 s.
 pub(crate) const MIN_STALE_LIMIT: Seconds = Seconds::whole(60);
@@ -37,7 +37,7 @@ pub(crate) enum Freshness {
 
 /// KV-cache usage and queue of one engine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct EngineReading<'a> {
+pub(crate) struct EngineReading<'a> {
     pub(crate) freshness: Freshness,
     pub(crate) newest: Option<Timestamp>,
     pub(crate) recent: Rows<'a>,
@@ -59,7 +59,7 @@ pub fn judged_engines(pod: &Pod) -> impl Iterator<Item = (&SmolStr, &Signals)> {
 }
 
 /// Grades `signals` at `now`; their pod has been ready since `ready_since`.
-pub(super) fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
+pub(crate) fn read_engine(signals: &Signals, ready_since: Timestamp, now: Timestamp) -> EngineReading<'_> {
     let interval = signals.interval();
     let grades = REQUIRED.map(|signal| grade(signals.newest(signal), interval, now));
     let newest = REQUIRED.iter().filter_map(|signal| signals.newest(*signal)).map(|sample| sample.at).max();

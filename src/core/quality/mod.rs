@@ -29,8 +29,10 @@ pub(crate) use coverage::{
     coverage_state, is_distrusted_on_most_engines,
 };
 pub(crate) use engine_assessment::EngineAssessor;
-pub(crate) use freshness::{CONTRADICTION_DELAY, MIN_STALE_LIMIT, fresh_limit};
-pub use freshness::{judged_engines, stale_limit};
+pub(crate) use freshness::{
+    CONTRADICTION_DELAY, EngineReading, Freshness, MIN_STALE_LIMIT, fresh_limit, read_engine,
+};
+pub use freshness::{MIN_FRESH_LIMIT, judged_engines, stale_limit};
 pub(crate) use load::{EngineLoad, SIZE_WINDOW, used_tokens};
 pub(crate) use plausibility::shown_signals;
 pub use pods::mark_sleepers;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, ToSmolStr};
 
-use super::adjustment::Adjustment;
+use super::adjustment::{Adjustment, AdjustmentReason};
 use super::finding::{Analysis, Finding};
 use super::{Breach, Rule};
 use crate::units::Replicas;
@@ -37,6 +37,19 @@ pub struct Reasoning {
     /// Why the number is not published, if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) withheld: Option<Withheld>,
+    /// What holds replicas back, if anything does; the text says it where it decides the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hindrance: Option<Hindrance>,
+}
+
+/// What holds replicas back, whether this evaluation asked for them or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub(crate) enum Hindrance {
+    /// No node has room for pods that exist.
+    NoNode { pods: u32 },
+    /// A limit has denied replicas within the last minute, so that another variant is asked first.
+    Denied,
 }
 
 impl Explanation {
@@ -54,22 +67,34 @@ impl Explanation {
             analysis: None,
             adjustments: Vec::new(),
             withheld: None,
+            hindrance: None,
         }
         .into()
     }
 
     /// The text, if that is all that is known.
     fn only_text(&self) -> Option<&SmolStr> {
-        let Reasoning { running, number, basis, analysis, adjustments, withheld } = &**self;
+        let Reasoning { running, number, basis, analysis, adjustments, withheld, hindrance } = &**self;
         let is_alone = running.is_none()
             && number.is_none()
             && analysis.is_none()
             && adjustments.is_empty()
-            && withheld.is_none();
+            && withheld.is_none()
+            && hindrance.is_none();
         match basis {
             Basis::Recorded { text } if is_alone => Some(text),
             _ => None,
         }
+    }
+
+    /// Whether the number was raised to a minimum: to the variant's own, or to the last replica of a model that may not go to zero.
+    #[must_use]
+    pub fn is_raised_to_minimum(&self) -> bool {
+        let is_raised = |adjustment: &Adjustment| {
+            let is_bound = matches!(adjustment.why, AdjustmentReason::Bounds { .. });
+            is_bound && adjustment.from.is_some_and(|from| from < adjustment.to)
+        };
+        matches!(self.basis, Basis::LastReplicaKept) || self.adjustments.iter().any(is_raised)
     }
 
     /// The same as text only, as state objects keep it.

@@ -1,6 +1,8 @@
 //! Why a decision is what it is, as data: what went into each step, what came out, what bound it, and what would change it.
 
 mod adjustment;
+mod capacity_constraint;
+mod capacity_figures;
 mod explanation;
 mod finding;
 mod optimizer;
@@ -15,7 +17,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
 pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationCause};
-pub(crate) use self::explanation::{Basis, Blocker, Caveat, Withheld};
+pub use self::capacity_constraint::CapacityConstraint;
+pub use self::capacity_figures::{CapacityFigures, CapacityUnit};
+pub(crate) use self::explanation::{Basis, Blocker, Caveat, Hindrance, Withheld};
 pub use self::explanation::{Explanation, Reasoning};
 pub(crate) use self::finding::*;
 pub use self::optimizer::{Addition, OptimizerStep, Vote};
@@ -324,7 +328,11 @@ impl Step {
     /// It says of a target what `explanation` says.
     #[must_use]
     pub fn is_target_of(&self, explanation: &Explanation) -> bool {
-        matches!(&self.detail, Detail::Target(target) if target.explanation == *explanation)
+        let Detail::Target(TargetStep { explanation: own, .. }) = &self.detail else { return false };
+        // What holds replicas back is added when the number is published.
+        let mut own = own.clone();
+        own.to_mut().hindrance = explanation.hindrance;
+        own == *explanation
     }
 
     /// What would change the answer.

@@ -25,7 +25,7 @@ fn rate(role: Role) -> Analysis {
 
 fn explained(running: u32, number: u32, basis: Basis, analysis: Option<Analysis>) -> Reasoning {
     let (running, number) = (Some(Replicas::new(running)), Some(Replicas::new(number)));
-    Reasoning { running, number, basis, analysis, adjustments: Vec::new(), withheld: None }
+    Reasoning { running, number, basis, analysis, adjustments: Vec::new(), withheld: None, hindrance: None }
 }
 
 fn binding() -> Binding {
@@ -236,4 +236,116 @@ fn another_limit_rule_or_state_was_taken_for_the_same_reason_with_other_figures(
 fn figures_are_short_and_finite() {
     let figures = [1.0 / 3.0, f64::NAN, f64::INFINITY, 1e300, -0.00004].map(figure);
     assert_eq!(figures.map(f64::to_bits), [0.3333, 0.0, f64::MAX, 1e300, -0.0].map(f64::to_bits));
+}
+
+#[test]
+fn a_constraint_of_capacity_names_the_limit_what_it_holds_back_and_what_ends_it() {
+    let analyzed = Basis::Analyzed { caveat: None };
+    let limited = |from: Option<u32>, binding| {
+        let why = AdjustmentReason::Limit { binding };
+        let mut reasoning = explained(3, 3, analyzed.clone(), Some(rate(Role::Both)));
+        let own = Adjustment { from: from.map(Replicas::new), ..adjusted(Stage::Limit, 5, 3, why) };
+        let bounds = AdjustmentReason::Bounds { min: Replicas::ONE, max: None };
+        reasoning.adjustments = vec![own, adjusted(Stage::Bound, 3, 3, bounds)];
+        reasoning
+    };
+    let of = |limit: &str, key: &str| Some(Binding { limit: limit.into(), key: key.into(), ..binding() });
+    let full = "0.0 of 8.0 free, 8.0 used";
+    for (reasoning, limit, text) in [
+        (
+            limited(Some(5), of("team", "H100")),
+            "team",
+            format!(
+                "3 instead of 5: team of H100: {full}; it ends when the limit is raised, or others use less of it"
+            ),
+        ),
+        (
+            limited(None, of("inventory", "H100")),
+            "inventory",
+            format!(
+                "more replicas are needed, but limited by inventory of H100: {full}; it ends when nodes with H100 are added, or others use fewer"
+            ),
+        ),
+        (
+            limited(Some(4), of("power", "unknown")),
+            "power",
+            format!(
+                "3 instead of 4: power of unknown: {full}; what a replica uses of it is not known: name the variant's accelerator, and list it in the limit"
+            ),
+        ),
+        (
+            limited(Some(4), None),
+            "free GPUs",
+            "3 instead of 4: free GPUs; it ends when GPUs of the accelerator are freed or added".into(),
+        ),
+    ] {
+        let constraint = reasoning.capacity_constraint().unwrap();
+        assert_eq!((constraint.as_str(), reasoning.limit()), ("LimitReached", Some(limit)));
+        assert_eq!(constraint.to_string(), text);
+    }
+    let hindered = |hindrance| {
+        let limited = limited(Some(5), of("team", "H100"));
+        Reasoning { hindrance: Some(hindrance), ..limited }
+    };
+    let (without_room, denied) = (hindered(Hindrance::NoNode { pods: 2 }), hindered(Hindrance::Denied));
+    let constraint = without_room.capacity_constraint().unwrap();
+    assert_eq!((constraint.as_str(), without_room.limit()), ("NoNodeHasRoom", Some("team")));
+    assert_eq!(
+        constraint.to_string(),
+        "no node has room for 2 pods; it ends when nodes are added, or room on them is freed"
+    );
+    assert!(!denied.capacity_constraint().unwrap().is_earlier(), "denied again, by a limit that is known");
+    let earlier = Reasoning { adjustments: Vec::new(), ..denied };
+    let constraint = earlier.capacity_constraint().unwrap();
+    assert_eq!((constraint.as_str(), constraint.is_earlier(), earlier.limit()), ("LimitReached", true, None));
+    let mut at_maximum = explained(3, 3, analyzed.clone(), None);
+    let max = Some(Replicas::new(3));
+    at_maximum.adjustments =
+        vec![adjusted(Stage::Bound, 5, 3, AdjustmentReason::Bounds { min: Replicas::ONE, max })];
+    assert_eq!(at_maximum.capacity_constraint(), None, "its owner chose the maximum");
+}
+
+#[test]
+fn figures_of_capacity_are_those_of_the_variants_role_in_the_analyzers_unit() {
+    let totals = |role, required, spare| CapacityTotals {
+        role,
+        demand: 1.0,
+        supply: 2.0,
+        anticipated: 2.0,
+        required,
+        spare,
+    };
+    let capacity =
+        |analyzer, totals| Finding::Capacity { analyzers: vec![CapacityFinding { analyzer, totals }] };
+    let percent = |spare_kv, spare_queue| Finding::SaturationPercent {
+        spare_kv,
+        kv_trigger: 0.1,
+        spare_queue,
+        queue_trigger: 3.0,
+        non_saturated: 2,
+        total: 2,
+    };
+    let roles = || vec![totals(Some(Role::Prefill), 5.0, 0.0), totals(Some(Role::Decode), 0.0, 7.0)];
+    let figures = |unit, required, spare| Some(CapacityFigures { unit, required, spare });
+    for (finding, role, expected) in [
+        (percent(0.3, 4.0), Role::Both, figures(CapacityUnit::Share, 0.0, 0.3)),
+        (percent(0.3, 2.0), Role::Both, figures(CapacityUnit::Share, 1.0, 0.3)),
+        (capacity(Analyzer::Saturation, roles()), Role::Decode, figures(CapacityUnit::Tokens, 0.0, 7.0)),
+        (
+            capacity(Analyzer::Throughput, roles()),
+            Role::Prefill,
+            figures(CapacityUnit::TokensPerSecond, 5.0, 0.0),
+        ),
+        (capacity(Analyzer::Saturation, roles()), Role::Both, None),
+        (
+            capacity(Analyzer::QueueingModel, vec![totals(None, 2.0, 0.0)]),
+            Role::Decode,
+            figures(CapacityUnit::RequestsPerSecond, 2.0, 0.0),
+        ),
+        (Finding::Allocation, Role::Both, None),
+    ] {
+        let reasoning = explained(2, 2, Basis::Analyzed { caveat: None }, Some(Analysis::from(finding)));
+        assert_eq!(reasoning.capacity_figures(role), expected, "{reasoning:?}");
+    }
+    assert_eq!(explained(2, 2, Basis::Idle, None).capacity_figures(Role::Both), None);
 }

@@ -130,3 +130,10 @@ fn a_replica_that_serves_does_not_go_for_one_of_another_variant_that_does_not() 
     assert_eq!(numbers(true, false), [5, 2]);
     assert_eq!(numbers(true, true), [5, 2]);
 }
+
+#[test]
+fn a_limit_that_has_just_denied_replicas_was_said_to_grant_every_one() {
+    let outcome = scenario("rate-asks-the-next-variant-where-a-quota-is-full").decided();
+    let constraint = target_of(&outcome, "cheap").explanation.capacity_constraint().unwrap();
+    assert_eq!((constraint.as_str(), constraint.is_earlier()), ("LimitReached", true), "five seconds ago");
+}

@@ -2,6 +2,7 @@
 
 use crate::tests::support::prelude::*;
 use crate::tests::support::scenarios::{Scenario, scenario};
+use wva_core::name_map::NameMap;
 
 /// A cheap variant with one pod that serves and three without a node, a dear one with a pod that serves, and more needed: as
 /// V2, the analyzer of throughput and the queueing model see it.
@@ -59,4 +60,18 @@ fn the_report_says_that_no_node_fits_if_no_other_variant_can_grow() {
         assert!(cheap.2.contains("no node has room for 3 pods"), "{analyzer:?}: {}", cheap.2);
         assert_eq!((dear.0, dear.1), (1, Reason::Bounded), "{analyzer:?}: {}", dear.2);
     }
+}
+
+#[test]
+fn a_pod_without_a_node_beside_ready_ones_was_not_said_to_hold_anything_back() {
+    let mut snapshot = World::with_load(3, (0.5, 0.0)).snapshot();
+    let own = &mut group_of(&mut snapshot).variants[0];
+    let nowhere = &mut own.pods[2];
+    (nowhere.phase, nowhere.ready_since) = (Phase::Unschedulable, None);
+    nowhere.engines = NameMap::default();
+    count_ready(own);
+    let outcome = decide(&snapshot, &Memory::default(), &policy_of(Analyzer::Threshold));
+    let explanation = &target_of(&outcome, "llama").explanation;
+    let constraint = explanation.capacity_constraint().map(|constraint| constraint.as_str());
+    assert_eq!(constraint, Some("NoNodeHasRoom"), "{explanation}");
 }

@@ -1,6 +1,7 @@
 //! The text of reasons: the only place that makes sentences of them. Nothing reads these texts back.
 
 mod basis;
+mod capacity_constraint;
 mod explanation;
 mod quantity;
 mod step;
