@@ -1,6 +1,7 @@
 //! The `VariantAutoscaling` custom resource: its Rust types and its definition as YAML. Field names, validation and defaults are
 //! those that installed objects rely on. What a field means for a decision is in `watch`.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, CustomResourceExt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -24,9 +25,17 @@ pub(crate) const OPTIMIZATION_READY: &str = "OptimizationReady";
 pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
 /// Condition: a configured limit is not enforced. Absent where it is, or none is configured.
 pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
+/// Condition: a shared limit, or a lack of room on the nodes, keeps replicas back that are needed.
+pub(crate) const CAPACITY_CONSTRAINED: &str = "CapacityConstrained";
 /// All conditions that `writers` set.
-pub(crate) const CONDITIONS: [&str; 5] =
-    [TARGET_RESOLVED, METRICS_AVAILABLE, SIGNALS_COMPLETE, OPTIMIZATION_READY, LIMIT_ENFORCED];
+pub(crate) const CONDITIONS: [&str; 6] = [
+    TARGET_RESOLVED,
+    METRICS_AVAILABLE,
+    SIGNALS_COMPLETE,
+    OPTIMIZATION_READY,
+    CAPACITY_CONSTRAINED,
+    LIMIT_ENFORCED,
+];
 /// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
 pub(crate) const MAX_MODEL_ID_CHARS: usize = 256;
 /// Longest name of an object (RFC 1123 subdomain).
@@ -184,13 +193,18 @@ pub struct VariantAutoscalingStatus {
     /// Whether the workload follows the desired allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actuation: Option<Actuation>,
-    /// TargetResolved, MetricsAvailable, SignalsComplete and OptimizationReady.
+    /// Conditions such as TargetResolved, MetricsAvailable and CapacityConstrained.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions_schema")]
     pub conditions: Vec<Condition>,
 }
 
 impl VariantAutoscalingStatus {
+    /// When the number was decided.
+    pub(crate) fn last_run(&self) -> Option<Timestamp> {
+        Some(self.desired_optimized_alloc.as_ref()?.last_run_time.as_ref()?.0)
+    }
+
     /// The condition of this type, if it is set.
     pub(crate) fn condition(&self, type_: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.type_ == type_)
@@ -201,7 +215,7 @@ impl VariantAutoscalingStatus {
 #[derive(Serialize, Deserialize, JsonSchema, Debug, Clone, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct OptimizedAlloc {
-    /// When this number was decided.
+    /// When the number was last decided; written about once a minute while it stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "last_run_schema")]
     pub last_run_time: Option<Time>,
@@ -284,7 +298,7 @@ fn last_run_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
         "format": "date-time",
-        "description": "When this number was decided."
+        "description": "When the number was last decided; written about once a minute while it stays."
     })
 }
 

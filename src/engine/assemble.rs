@@ -7,6 +7,7 @@ mod join;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use smol_str::SmolStr;
 use wva_core::model::GroupId;
 use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
@@ -23,6 +24,8 @@ pub struct Assembled {
     pub snapshot: Snapshot,
     /// Pods and models whose series could not be joined. Their models count as measured incompletely.
     pub failures: Vec<JoinFailure>,
+    /// By namespace of the variants: pods that belong to no variant, with a sample of a model server within the last 30 s.
+    pub unattributed: BTreeMap<SmolStr, u64>,
 }
 
 /// A node that joins has GPUs before they are labelled: some drivers take ten minutes to install. Until then its GPUs are not
@@ -34,9 +37,10 @@ const NODE_JOIN_WINDOW: Seconds = Seconds::whole(15 * 60);
 pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now: Timestamp) -> Assembled {
     let mut groups = groups_of(view, &answer);
     let mut failures = Vec::new();
+    let mut unattributed = groups.keys().map(|id| (id.namespace.clone(), 0)).collect();
     if let Ok(collected) = answer {
         failures = collected.failures;
-        failures.extend(join::join(&mut groups, collected.series));
+        failures.extend(join::join(&mut groups, collected.series, &mut unattributed, now));
     }
     let variants = groups.values_mut().flat_map(|group| &mut group.variants);
     variants.for_each(|variant| mark_sleepers(variant, now));
@@ -53,7 +57,7 @@ pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now:
         unlabelled,
     };
     normalize(&mut snapshot);
-    Assembled { snapshot, failures }
+    Assembled { snapshot, failures, unattributed }
 }
 
 fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {

@@ -7,9 +7,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use wva_core::pod_deletion_order::DeletionOrder;
+use wva_core::usage::Usage;
 use wva_core::{Decision, Report, VariantId};
 
 use super::leadership::Term;
+use super::ports::Revision;
 
 /// Where a published result comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,10 @@ pub struct Published {
     pub report: Report,
     /// Which pods are deleted first where replicas are removed; empty unless that is needed.
     pub deletion_orders: BTreeMap<VariantId, DeletionOrder>,
+    /// What the pods of each variant use, for metrics; empty unless it was computed.
+    pub usage: BTreeMap<VariantId, Usage>,
+    /// The objects that were decided about.
+    pub revisions: Arc<BTreeMap<VariantId, Revision>>,
 }
 
 impl Published {
@@ -56,6 +62,8 @@ impl Published {
             decisions: BTreeMap::new(),
             report: Report::default(),
             deletion_orders: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            revisions: Arc::default(),
         }
     }
 }

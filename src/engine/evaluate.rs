@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tracing::{Instrument, debug, error, info, info_span, warn};
+use wva_core::isolate::caught;
 use wva_core::pod_deletion_order::DeletionOrder;
+use wva_core::usage::Usage;
 use wva_core::{GroupId, Memory, Outcome, Policy, Progress, Snapshot, VariantId, pod_deletion_order};
 
 use super::assemble::{Assembled, assemble};
@@ -100,6 +102,7 @@ struct Pass {
 struct DecisionResult {
     outcome: Outcome,
     deletion_orders: BTreeMap<VariantId, DeletionOrder>,
+    usage: BTreeMap<VariantId, Usage>,
     before: Arc<Memory>,
     after: Arc<Memory>,
 }
@@ -339,8 +342,9 @@ impl Engine {
         let error = answer.as_ref().err().map(|error| error.kind);
         // The view again: pods may have been deleted while the source was answering.
         let view = self.parts.cluster.view();
-        let Assembled { snapshot, failures } = assemble(&view, answer, self.parts.clock.now());
+        let Assembled { snapshot, failures, unattributed } = assemble(&view, answer, self.parts.clock.now());
         self.parts.metrics.failed(failures.len());
+        self.parts.metrics.unattributed(&unattributed);
         self.join_failures.report(failures);
         let term = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
         let result = term.is_some().then(|| self.decide(&snapshot, &pass));
@@ -371,6 +375,8 @@ impl Engine {
             decisions: result.outcome.decisions,
             report: result.outcome.report,
             deletion_orders: result.deletion_orders,
+            usage: result.usage,
+            revisions: view.revisions.clone(),
         });
         drop(term_state);
         self.report(&newest);
@@ -393,12 +399,14 @@ impl Engine {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }
         let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) };
+        let started = Instant::now();
         let query = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = timeout(COLLECT_TIMEOUT, query).await.unwrap_or_else(|_| {
             let seconds = COLLECT_TIMEOUT.as_secs();
             let message = format!("the metric source did not answer within {seconds} s");
             Err(SourceError { kind: "timeout", message })
         });
+        self.parts.metrics.collected(started.elapsed(), answer.as_ref().err().map(|error| error.kind));
         if let Ok(collected) = &answer {
             self.parts.metrics.bad_samples(collected.bad_samples);
             self.parts.metrics.dropped_series(collected.dropped_series);
@@ -435,7 +443,10 @@ impl Engine {
         let deletion_orders = self
             .needs_deletion_orders
             .then(|| pod_deletion_order::deletion_orders(snapshot, &outcome.decisions));
-        DecisionResult { outcome, deletion_orders: deletion_orders.unwrap_or_default(), before, after }
+        let deletion_orders = deletion_orders.unwrap_or_default();
+        // For metrics only: whatever fails here, the numbers are published.
+        let usage = caught(|| wva_core::usage::usage(snapshot, &pass.policy)).unwrap_or_default();
+        DecisionResult { outcome, deletion_orders, usage, before, after }
     }
 
     /// Replaces the memory `before` by `observed`, unless the memory has changed meanwhile: then this evaluation will not be

@@ -22,7 +22,7 @@ pub use join_failure::JoinFailure;
 pub use leadership::{Holder, Leadership, Term};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, MAX_ENGINES_OF_A_POD,
-    MAX_SERIES_OF_A_POD, MetricSource, Scope, Series, SourceError, SystemClock, UnlabelledNode,
+    MAX_SERIES_OF_A_POD, MetricSource, Revision, Scope, Series, SourceError, SystemClock, UnlabelledNode,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};

@@ -175,6 +175,17 @@ pub struct ClusterView {
     pub unlabelled: Option<UnlabelledNode>,
     /// Namespaces whose variants are ignored, by their annotation.
     pub excluded: BTreeSet<SmolStr>,
+    /// The objects that the variants were read from.
+    pub revisions: Arc<BTreeMap<VariantId, Revision>>,
+}
+
+/// Which object a variant was read from, and in which state: what was decided about it says nothing about a later one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision {
+    /// The object's uid.
+    pub uid: SmolStr,
+    /// Its `metadata.generation`.
+    pub generation: i64,
 }
 
 /// A node with GPUs whose accelerator no label names.

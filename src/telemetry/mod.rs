@@ -1,11 +1,17 @@
 //! Logging, and metric families about wva itself.
 
+mod api_requests;
 mod config;
+mod errors;
 mod logging;
 mod metrics;
 mod state;
+mod work_queue;
 
+pub use api_requests::ApiRequestMetrics;
 pub use config::ConfigMetrics;
+pub use errors::ErrorMetrics;
 pub use logging::init as init_logging;
 pub use metrics::{EvaluationMetrics, build_info};
 pub use state::StateMetrics;
+pub use work_queue::{QueueMetrics, WorkQueueMetrics};

@@ -91,7 +91,7 @@ scraped() {
 }
 stub_available() { [ "$(kubectl get apiservice "v1beta1.$stub_group" -o jsonpath='{.status.conditions[?(@.type=="Available")].status}')" = True ]; }
 
-# settle: waits until the API server is idle, because wva writes every status after a start, 100 per second. Waits at most four minutes.
+# settle: waits until the API server is idle, because wva writes every status after a start, at most 20 per second. Waits at most four minutes.
 settle() {
   local before now deadline=$((SECONDS + 240))
   before=$(cpu_ms kube-apiserver)

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -15,8 +14,8 @@ use kube::runtime::watcher::{Event, watcher};
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use wva_core::GroupId;
 use wva_core::memory::{GroupMemory, Memory, other_version};
-use wva_core::{GroupId, Report};
 
 use super::state_encoding::{
     DECISIONS_VERSION, DecodedShards, MAX_SHARDS, Shard, ShardHeader, StateValue, decode,
@@ -329,12 +328,10 @@ impl StateStore {
         board.publish(Published {
             sequence: newest.sequence + 1,
             at: last.written,
-            took: Duration::ZERO,
             origin: Origin::Restored,
             term: Some(Term { lease: last.lease.clone(), epoch: last.epoch }),
             decisions,
-            report: Report::default(),
-            deletion_orders: BTreeMap::new(),
+            ..Published::empty()
         });
     }
 }

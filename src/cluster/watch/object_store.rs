@@ -22,7 +22,7 @@ use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
 use super::template::replica_gpus;
 use crate::cluster::objects::{ObjectKey, PodWithCost, VariantObject};
-use crate::engine::{ClusterView, Endpoint};
+use crate::engine::{ClusterView, Endpoint, Revision};
 
 /// The pods of scale targets.
 type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
@@ -76,7 +76,15 @@ impl ClusterStore {
         let (pods, other_pods) = self.pods_by_target(&variants);
         let mut with_cost = BTreeMap::new();
         let synced = self.has_synced() && !variants.iter().any(|(variant, _)| self.awaits(variant));
-        let mut view = ClusterView { synced, claims, invalid, excluded, ..ClusterView::default() };
+        let revisions = objects.iter().map(|(id, object)| (id.clone(), revision(object))).collect();
+        let mut view = ClusterView {
+            synced,
+            claims,
+            invalid,
+            excluded,
+            revisions: Arc::new(revisions),
+            ..ClusterView::default()
+        };
         let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
         let node_index = self.nodes.has_listed().then(|| NodeIndex::new(nodes()));
         if let Some(index) = &node_index {
@@ -222,6 +230,10 @@ fn replicas<'a>(
         Some(size) => groups(pods, size),
         None => pods.iter().map(|joined| (joined.key, Cow::Borrowed(joined.pod))).collect(),
     }
+}
+
+fn revision(object: &VariantObject) -> Revision {
+    Revision { uid: object.uid.as_str().into(), generation: object.generation }
 }
 
 /// The pods whose deletion cost can be written; one that is terminating needs none.

@@ -30,6 +30,13 @@ const MAX_QUEUED: usize = 128;
 /// Most events of a queue that are remembered so that they are not repeated: 16 full queues, about 2 MB. Beyond that, new
 /// ones are lost.
 const MAX_REMEMBERED: usize = 2048;
+/// Most objects with an event about a refused status in [`REPEAT_INTERVAL`]: what refuses one mostly refuses all, and their events
+/// would displace others. The log has every one.
+const MAX_REFUSED: usize = 16;
+/// How long a repeated event is counted in the first one: for as long as kube's recorders remember it.
+const COUNT_WINDOW: Duration = Duration::from_secs(360);
+/// Most texts that are remembered so that repetitions are counted: 3 kB each, about 1.5 MB. Beyond that, each is an event of its own.
+const MAX_RECORDERS: usize = 512;
 /// Longest note: the API's own limit is 1,024 bytes.
 pub(super) const MAX_NOTE_BYTES: usize = 1000;
 /// Variants that a note names; the rest are counted.
@@ -91,6 +98,15 @@ impl EventQueue {
         }
         queued
     }
+
+    /// The same, unless `most` objects have had an event of this reason lately. An event that is left out is not lost.
+    fn push_at_most(&self, most: usize, event: NewEvent) -> bool {
+        let is_recent = |((_, reason, _), at): &(&EventKey, &Instant)| {
+            *reason == event.reason && at.elapsed() < REPEAT_INTERVAL
+        };
+        let recent = self.written.lock().iter().filter(is_recent).count();
+        recent >= most || self.push(event)
+    }
 }
 
 /// Queues events. Cheap to clone.
@@ -106,8 +122,7 @@ pub struct EventRecorder {
 
 /// Writes them. [`EventWriter::run`] it in a task.
 pub struct EventWriter {
-    client: kube::Client,
-    reporter: Reporter,
+    publisher: EventPublisher,
     own: mpsc::Receiver<NewEvent>,
     external: mpsc::Receiver<NewEvent>,
     lost: Counter,
@@ -127,9 +142,9 @@ impl EventRecorder {
         let lost = Counter::default();
         let help = "Kubernetes events that could not be queued or written";
         registry.register("wva_events_lost", help, lost.clone());
-        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(instance) };
         let recorder = Self { own, external, lost: lost.clone(), cluster };
-        (recorder, EventWriter { client, reporter, own: own_events, external: external_events, lost })
+        let publisher = EventPublisher::new(client, instance);
+        (recorder, EventWriter { publisher, own: own_events, external: external_events, lost })
     }
 
     /// Queues an event, unless the same one was queued within the last 10 minutes. Never waits; false when it is lost.
@@ -147,6 +162,19 @@ impl EventRecorder {
             // One event a ConfigMap at a time: its author could make up new problems without end.
             topic: String::new(),
         }));
+    }
+
+    /// Records, on the variant, why the API server refused its status; on 16 variants in 10 minutes.
+    pub(super) fn record_refused_status(&self, variant: &VariantId, uid: &str, note: String) {
+        let event = NewEvent {
+            object: variant_reference(variant, uid),
+            type_: EventType::Warning,
+            reason: "StatusUpdateFailed",
+            note,
+            // One event a variant at a time: the text may have a version of the object.
+            topic: String::new(),
+        };
+        self.count(self.external.push_at_most(MAX_REFUSED, event));
     }
 
     /// Records, on the first of `variants`, that one selector matched all of them: the HPA controller adds their values.
@@ -224,22 +252,58 @@ impl EventWriter {
             action: "Check".into(),
             secondary: None,
         };
-        publish(&self.client, &self.reporter, &event, &object).await
+        self.publisher.publish(&event, &object).await
     }
 }
 
-/// Writes one event. With a recorder of its own: a shared one takes another note for a repetition and counts it under the
-/// first note.
-pub(super) async fn publish(
-    client: &kube::Client,
-    reporter: &Reporter,
-    event: &Event,
-    object: &ObjectReference,
-) -> Result<(), String> {
-    let recorder = Recorder::new(client.clone(), reporter.clone());
-    match timeout(REQUEST_TIMEOUT, recorder.publish(event, object)).await {
-        Ok(written) => written.map_err(|error| error_text(&error)),
-        Err(_) => Err(format!("no answer within {} s", REQUEST_TIMEOUT.as_secs())),
+/// Writes events. An event that an object has had within the last minutes is counted in the first one, not written again.
+pub(super) struct EventPublisher {
+    client: kube::Client,
+    reporter: Reporter,
+    recorders: Mutex<HashMap<TextKey, (Instant, Recorder)>>,
+}
+
+/// What makes two events one that is counted: uid of the object, reason, note.
+type TextKey = (Option<String>, String, Option<String>);
+
+impl EventPublisher {
+    /// A publisher of events that `instance` reports.
+    pub(super) fn new(client: kube::Client, instance: String) -> Self {
+        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(instance) };
+        Self { client, reporter, recorders: Mutex::default() }
+    }
+
+    /// Writes one event.
+    ///
+    /// # Errors
+    /// When the API server refuses it, or does not answer.
+    pub(super) async fn publish(&self, event: &Event, object: &ObjectReference) -> Result<(), String> {
+        let key = (object.uid.clone(), event.reason.clone(), event.note.clone());
+        let recorder = self.recorder(&key);
+        let result = timeout(REQUEST_TIMEOUT, recorder.publish(event, object)).await;
+        let error = match result {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error_text(&error),
+            Err(_) => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
+        };
+        // The event that would be counted may have been deleted: the next one is written anew.
+        self.recorders.lock().remove(&key);
+        Err(error)
+    }
+
+    /// A recorder that knows no other text: kube's own takes another note for a repetition, and counts it under the first one.
+    fn recorder(&self, key: &TextKey) -> Recorder {
+        let mut recorders = self.recorders.lock();
+        recorders.retain(|_, (at, _)| at.elapsed() < COUNT_WINDOW);
+        if let Some((at, recorder)) = recorders.get_mut(key) {
+            *at = Instant::now();
+            return recorder.clone();
+        }
+        let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+        if recorders.len() < MAX_RECORDERS {
+            recorders.insert(key.clone(), (Instant::now(), recorder.clone()));
+        }
+        recorder
     }
 }
 
@@ -265,6 +329,20 @@ mod tests {
         assert!(queue.push(event(0)), "a repetition");
         events.recv().await.unwrap();
         assert!(queue.push(event(MAX_QUEUED)), "it was lost before");
+    }
+
+    #[tokio::test]
+    async fn refused_statuses_of_a_fleet_displaced_all_other_events() {
+        let (queue, mut events) = EventQueue::new();
+        let refused = |topic| NewEvent { reason: "StatusUpdateFailed", ..event(topic) };
+        assert!(
+            (0..1000).all(|topic| queue.push_at_most(MAX_REFUSED, refused(topic))),
+            "none counts as lost"
+        );
+        assert!(queue.push(event(0)));
+        let queued: Vec<_> =
+            std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect();
+        assert_eq!((queued.len(), queued.last()), (MAX_REFUSED + 1, Some(&"Reason")));
     }
 
     #[tokio::test]

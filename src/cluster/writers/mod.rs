@@ -4,6 +4,7 @@ pub mod deletion_cost;
 pub(crate) mod events;
 pub mod signal_gap;
 mod status;
+mod status_events;
 mod status_writer;
 
 pub use deletion_cost::DeletionCostWriter;

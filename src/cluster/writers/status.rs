@@ -9,8 +9,8 @@ use wva_core::report::LimitGap;
 
 use super::signal_gap::{SeriesOf, describe_gap};
 use crate::cluster::crd::{
-    Actuation, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, OptimizedAlloc,
-    SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
+    Actuation, CAPACITY_CONSTRAINED, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
+    OptimizedAlloc, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::text::shortened;
 
@@ -39,7 +39,7 @@ pub(crate) struct StatusInput<'a> {
     pub(crate) decision: &'a Decision,
     /// The scale target; `None` when the spec is invalid.
     pub(crate) target: Option<&'a TargetRef>,
-    /// Of the object.
+    /// Of the object that was decided about.
     pub(crate) generation: i64,
     pub(crate) at: Timestamp,
     /// Names the series of missing signals.
@@ -77,10 +77,15 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
         (SIGNALS_COMPLETE, signals_complete(decision, input.series)),
         (OPTIMIZATION_READY, optimization_ready(&decision.verdict)),
     ];
+    let constrained = capacity_constrained(&decision.verdict, old.condition(CAPACITY_CONSTRAINED));
+    let is_kept = constrained.is_none();
+    states.extend(constrained.map(|state| (CAPACITY_CONSTRAINED, state)));
     if let Some(gap) = input.limit {
         states.push((LIMIT_ENFORCED, ConditionState::new("False", gap.as_str(), gap.to_string())));
     }
-    let conditions = states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();
+    let mut conditions: Vec<_> =
+        states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();
+    conditions.extend(old.condition(CAPACITY_CONSTRAINED).filter(|_| is_kept).cloned());
     VariantAutoscalingStatus { desired_optimized_alloc, actuation, conditions }
 }
 
@@ -182,6 +187,28 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
     }
 }
 
+/// What holds replicas back. `None` where `old` stays: a number that is only held says nothing new, and a limit that denied replicas a
+/// moment ago is named there.
+fn capacity_constrained(verdict: &Verdict, old: Option<&Condition>) -> Option<ConditionState> {
+    let Verdict::Target(target) = verdict else {
+        return Some(ConditionState { status: "Unknown", ..optimization_ready(verdict) });
+    };
+    let is_known = old.is_some_and(|old| old.status != "Unknown");
+    let is_limited = old.is_some_and(|old| old.reason == "LimitReached");
+    match target.explanation.capacity_constraint() {
+        Some(constraint) if constraint.is_earlier() && is_limited => None,
+        Some(constraint) => Some(ConditionState::new("True", constraint.as_str(), constraint.to_string())),
+        None if target.explanation.rests_on_finding() => {
+            let message = "every replica that is needed is granted";
+            Some(ConditionState::new("False", "NotConstrained", message))
+        }
+        None if is_known => None,
+        None => {
+            Some(ConditionState::new("Unknown", "NotAnalyzed", "no analyzer has found yet what is needed"))
+        }
+    }
+}
+
 fn condition(
     type_: &str,
     state: ConditionState,
@@ -242,179 +269,4 @@ pub(crate) fn has_same_reasons(before: &Decision, now: &Decision) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use wva_core::decision::{GapCause, SignalGap};
-    use wva_core::snapshot::Signal;
-    use wva_core::units::Replicas;
-
-    use super::*;
-    use crate::cluster::writers::signal_gap::gap;
-
-    fn time(seconds: i64) -> Timestamp {
-        Timestamp::from_second(seconds).unwrap()
-    }
-
-    fn target(desired: u32, reason: Reason, message: &str) -> Decision {
-        let target = Target {
-            desired: Replicas::new(desired),
-            reason,
-            explanation: message.into(),
-            evidence: time(0),
-        };
-        let verdict = Verdict::Target(target);
-        Decision { model: "m".into(), accelerator: None, current: Some(Replicas::new(2)), verdict, gap: None }
-    }
-
-    fn unknown(cause: Cause) -> Decision {
-        let verdict = Verdict::Unknown(Unknown { cause, explanation: "no evidence".into(), since: time(0) });
-        Decision { model: "m".into(), accelerator: None, current: None, verdict, gap: None }
-    }
-
-    fn input(decision: &Decision, seconds: i64) -> StatusInput<'_> {
-        StatusInput {
-            decision,
-            target: None,
-            generation: 3,
-            at: time(seconds),
-            series: |_| Vec::new(),
-            limit: None,
-        }
-    }
-
-    /// The status of an object that had none.
-    fn first(decision: &Decision) -> VariantAutoscalingStatus {
-        render(&input(decision, 100), &VariantAutoscalingStatus::default())
-    }
-
-    fn find<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> &'a Condition {
-        status.condition(type_).unwrap()
-    }
-
-    /// Status and reason of a condition.
-    fn state<'a>(status: &'a VariantAutoscalingStatus, type_: &str) -> (&'a str, &'a str) {
-        let condition = find(status, type_);
-        (&condition.status, &condition.reason)
-    }
-
-    #[test]
-    fn a_number_is_written_even_when_the_accelerator_is_unknown() {
-        let alloc = first(&target(3, Reason::ScaleUp, "busy")).desired_optimized_alloc.unwrap();
-        assert_eq!((alloc.num_replicas, alloc.accelerator.as_str()), (3, "unresolved"));
-    }
-
-    #[test]
-    fn applied_says_whether_the_workload_has_followed() {
-        assert!(!first(&target(3, Reason::ScaleUp, "busy")).actuation.unwrap().applied);
-        assert!(first(&target(2, Reason::Steady, "calm")).actuation.unwrap().applied);
-    }
-
-    #[test]
-    fn without_a_number_the_last_one_stays_and_the_condition_says_why() {
-        let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(&input(&unknown(Cause::TooOld), 200), &before);
-        assert_eq!(after.desired_optimized_alloc, before.desired_optimized_alloc);
-        let metrics = find(&after, METRICS_AVAILABLE);
-        assert_eq!((metrics.status.as_str(), metrics.message.as_str()), ("False", "no evidence"));
-    }
-
-    #[test]
-    fn a_transition_time_moves_only_with_the_status() {
-        let before = first(&target(3, Reason::ScaleUp, "busy"));
-        let after = render(&input(&target(4, Reason::SourceDown, "held"), 200), &before);
-        assert_eq!(find(&after, OPTIMIZATION_READY).last_transition_time.0, time(100));
-        assert_eq!(find(&after, METRICS_AVAILABLE).last_transition_time.0, time(200));
-    }
-
-    #[test]
-    fn a_status_differs_by_facts_text_or_figures_and_not_by_time() {
-        let before = first(&target(2, Reason::Steady, "calm"));
-        let later = |reason, message: &str| render(&input(&target(2, reason, message), 900), &before);
-        assert_eq!(difference(&before, &later(Reason::Steady, "calm"), false), Difference::None);
-        let [old, new] = ["9.5", "10"].map(|rate| later(Reason::Steady, &format!("calm at {rate} req/s")));
-        assert_eq!(difference(&old, &new, true), Difference::Figures);
-        assert_eq!(difference(&before, &later(Reason::Steady, "calmer"), false), Difference::Text);
-        assert_eq!(difference(&before, &later(Reason::Stale, "calm"), false), Difference::Facts);
-        let calm = target(2, Reason::Steady, "calm");
-        let newer = render(&StatusInput { generation: 4, ..input(&calm, 900) }, &before);
-        assert_eq!(difference(&before, &newer, false), Difference::Facts, "observedGeneration");
-    }
-
-    #[test]
-    fn signals_are_complete_only_when_the_analyzer_has_every_series() {
-        let mut lacking = target(2, Reason::Steady, "calm");
-        let missing = vec![Signal::Running];
-        lacking.gap = Some(SignalGap { missing, ..gap(GapCause::SeriesDropped, 2, 2) });
-        let before = first(&lacking);
-        assert_eq!(state(&before, SIGNALS_COMPLETE), ("False", "SeriesDropped"));
-        let message = &find(&before, SIGNALS_COMPLETE).message;
-        assert!(message.starts_with("2 of 2 serving pods lack Running;"), "{message}");
-        assert_eq!(find(&before, METRICS_AVAILABLE).status, "True", "as in upstream");
-        let after = first(&target(2, Reason::Steady, "calm"));
-        assert_eq!(find(&after, SIGNALS_COMPLETE).status, "True");
-        assert_eq!(difference(&before, &after, false), Difference::Facts);
-        let blind = first(&target(2, Reason::SourceDown, "held"));
-        assert_eq!(find(&blind, SIGNALS_COMPLETE).status, "Unknown");
-    }
-
-    #[test]
-    fn a_partial_answer_of_the_source_is_not_reported_as_complete() {
-        for (cause, begins) in [
-            (GapCause::PartialSource, "the metric source's answer is incomplete (a store is down);"),
-            (GapCause::PodsNotListed, "1 of 2 serving pods are not in the list of pods;"),
-            (GapCause::NotLearned, "the analyzer has not learned the capacity of a replica"),
-            (GapCause::Asleep, "the engines of 1 Ready pods sleep"),
-        ] {
-            let mut partial = target(2, Reason::Partial, "held");
-            let warning = (cause == GapCause::PartialSource).then(|| "a store is down".into());
-            partial.gap = Some(SignalGap { warning, ..gap(cause, 1, 2) });
-            let status = first(&partial);
-            assert_eq!(state(&status, SIGNALS_COMPLETE), ("False", cause.as_str()));
-            let message = &find(&status, SIGNALS_COMPLETE).message;
-            assert!(message.starts_with(begins), "{message}");
-        }
-    }
-
-    #[test]
-    fn a_limit_that_is_not_enforced_has_a_condition_until_it_is() {
-        let calm = target(2, Reason::Steady, "calm");
-        let before = first(&calm);
-        let unlabelled = LimitGap::UnlabelledNode { node: "gpu-7".into() };
-        let with_gap = |limit| render(&StatusInput { limit, ..input(&calm, 200) }, &before);
-        let open = with_gap(Some(&LimitGap::NoInventory));
-        assert_eq!(state(&open, LIMIT_ENFORCED), ("False", "NoInventory"));
-        assert_eq!(difference(&before, &open, false), Difference::Facts);
-        let partial = with_gap(Some(&unlabelled));
-        assert_eq!(state(&partial, LIMIT_ENFORCED), ("False", "UnlabelledNode"));
-        let message = &find(&partial, LIMIT_ENFORCED).message;
-        assert!(message.contains("the node gpu-7"), "{message}");
-        assert_eq!(difference(&open, &partial, false), Difference::Facts);
-        assert_eq!(difference(&open, &with_gap(None), false), Difference::Facts, "the condition is removed");
-        assert_eq!(difference(&before, &with_gap(None), false), Difference::None);
-    }
-
-    #[test]
-    fn a_scale_target_is_named_with_its_kind() {
-        let chat = TargetRef { kind: "StatefulSet".into(), ..TargetRef::deployment("chat") };
-        let (calm, missing) = (target(2, Reason::Steady, "calm"), unknown(Cause::TargetNotFound));
-        for (decision, message) in [
-            (&calm, "Scale target StatefulSet chat found"),
-            (&missing, "Scale target StatefulSet chat not found"),
-        ] {
-            let input = StatusInput { target: Some(&chat), ..input(decision, 100) };
-            let status = render(&input, &VariantAutoscalingStatus::default());
-            assert_eq!(find(&status, TARGET_RESOLVED).message, message);
-        }
-    }
-
-    #[test]
-    fn a_missing_target_and_an_invalid_object_have_different_conditions() {
-        let missing = first(&unknown(Cause::TargetNotFound));
-        assert_eq!(state(&missing, TARGET_RESOLVED), ("False", "TargetNotFound"));
-        let unseen = first(&unknown(Cause::TargetUnknown));
-        assert_eq!(state(&unseen, TARGET_RESOLVED), ("Unknown", "TargetUnknown"));
-        assert_eq!(find(&unseen, TARGET_RESOLVED).message, "no evidence", "why it is not known");
-        let invalid = first(&unknown(Cause::InvalidVariant));
-        assert_eq!(find(&invalid, TARGET_RESOLVED).status, "Unknown");
-        assert_eq!(find(&invalid, METRICS_AVAILABLE).reason, "InvalidConfiguration");
-    }
-}
+mod tests;

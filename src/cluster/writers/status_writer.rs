@@ -6,41 +6,48 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use jiff::Timestamp;
 use kube::Resource;
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
-use kube::runtime::events::{Event, EventType, Reporter};
+use kube::runtime::events::{Event, EventType};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use wva_core::units::{count, truncated_u32};
 use wva_core::{Decision, GroupId, VariantId};
 
-use super::events::{MAX_NOTE_BYTES, publish, variant_reference};
+use super::events::{EventPublisher, EventRecorder, variant_reference};
 use super::signal_gap::SeriesOf;
 use super::status::{Difference, StatusInput, difference, has_same_reasons, render};
-use crate::cluster::crd::{
-    LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE, VariantAutoscaling,
-    VariantAutoscalingStatus,
-};
+use super::status_events::{EventBudget, event, events};
+use crate::cluster::crd::{SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus};
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
-use crate::cluster::text::{plain, shortened};
+use crate::cluster::text::plain;
 use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
+use crate::telemetry::{ErrorMetrics, QueueMetrics};
 
 /// Writes at a time.
 const MAX_CONCURRENT_WRITES: usize = 8;
-/// How long each of them pauses after a write: at most 100 writes a second in all, so that 1,000 variants which change
-/// together are written in 10 s and the API server hardly notices.
-const WRITE_INTERVAL: Duration = Duration::from_millis(80);
+/// How long each of them pauses after a write: at most 20 writes a second in all, whatever the variants do, so that the API
+/// server hardly notices. 1,000 variants that change together take 50 s.
+const WRITE_INTERVAL: Duration = Duration::from_millis(400);
 /// How long an object that differs only in figures of its messages is left alone: 1,000 variants cause at most 3.3 writes a
 /// second.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(300);
-/// How long an object whose messages have another text is left alone: what limits a number is seen soon, and 1,000 variants
-/// whose message changes with every evaluation cause 33 writes a second.
+/// How long an object whose messages have another text is left alone: what limits a number is seen soon, and 600 variants
+/// whose message changes with every evaluation cause 20 writes a second. More of them are written less often.
 const TEXT_INTERVAL: Duration = Duration::from_secs(30);
+/// An unchanged status is written again when its `lastRunTime` is this old: it shows that its number is still being decided.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
+/// Unchanged statuses that are written in a second, the oldest first: those of 600 variants once a minute, and those of 10,000
+/// within 17 minutes, with half of all writes.
+const REFRESHES_PER_SECOND: f64 = 10.0;
+/// Most of them at a time: those of 5 s, the usual time between two evaluations. What is not used is not saved for later.
+const MAX_REFRESHES: f64 = 5.0 * REFRESHES_PER_SECOND;
 /// How long a written status counts as stored until the watch shows it.
 const SETTLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
@@ -49,11 +56,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const INVALID_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest cause of a refusal in the log and in an event: it may repeat what the object's author wrote.
 const MAX_CAUSE_BYTES: usize = 512;
-/// Most events of one variant in [`EVENT_WINDOW`]: one every 10 s. A number that changes with each evaluation (5 s) makes
-/// half as many events as changes, and 1,000 such variants 100 a second.
-const MAX_EVENTS: usize = 6;
-/// The time in which the events of a variant are counted.
-const EVENT_WINDOW: Duration = Duration::from_secs(60);
 
 /// Keeps statuses in step with decisions. [`StatusWriter::run`] it in a task.
 pub struct StatusWriter {
@@ -61,8 +63,11 @@ pub struct StatusWriter {
     cluster: ClusterReader,
     published: watch::Receiver<Arc<Published>>,
     leadership: watch::Receiver<Leadership>,
-    reporter: Reporter,
+    events: EventPublisher,
+    failures: Option<EventRecorder>,
     series: SeriesOf,
+    queue: QueueMetrics,
+    errors: ErrorMetrics,
 }
 
 /// What was written to an object before.
@@ -96,43 +101,48 @@ impl Refusal {
             None => age < RETRY_INTERVAL,
         }
     }
+
+    /// What ends it.
+    fn remedy(&self) -> &'static str {
+        match self.invalid {
+            Some(_) => "correct the field that it names",
+            None => {
+                "check the definition of VariantAutoscalings, and that the service account may patch variantautoscalings/status"
+            }
+        }
+    }
 }
 
 /// What was written last.
 struct WrittenStatus {
+    /// Of the object: one that was created again has no status.
+    uid: String,
     at: Instant,
     status: VariantAutoscalingStatus,
     /// Its reasons are compared with the next ones.
     decision: Decision,
 }
 
-/// The events of a variant: when the last ones were written, and how many were dropped since.
-#[derive(Debug, Clone, Default)]
-struct EventBudget {
-    written: Vec<Instant>,
-    dropped: usize,
+/// How many unchanged statuses may be written now.
+struct RefreshBudget {
+    left: f64,
+    at: Instant,
 }
 
-impl EventBudget {
-    /// Those of `events` that may be written now. The next one that is written says how many before it were dropped.
-    fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
-        self.written.retain(|at| at.elapsed() < EVENT_WINDOW);
-        let mut taken = Vec::new();
-        for mut event in events {
-            if self.written.len() >= MAX_EVENTS {
-                self.dropped += 1;
-                continue;
-            }
-            if self.dropped > 0 {
-                let note = event.note.unwrap_or_default();
-                let dropped = format!(" ({} earlier events were dropped)", self.dropped);
-                event.note = Some(shortened(&note, MAX_NOTE_BYTES - dropped.len()).to_owned() + &dropped);
-                self.dropped = 0;
-            }
-            self.written.push(Instant::now());
-            taken.push(event);
-        }
-        taken
+impl RefreshBudget {
+    /// That of one second.
+    fn new() -> Self {
+        Self { left: REFRESHES_PER_SECOND, at: Instant::now() }
+    }
+
+    /// The oldest of `unchanged`, which have the `lastRunTime` of their status, within the budget.
+    fn take<T>(&mut self, mut unchanged: Vec<(Timestamp, T)>) -> impl Iterator<Item = T> {
+        let elapsed = std::mem::replace(&mut self.at, Instant::now()).elapsed();
+        self.left = (self.left + REFRESHES_PER_SECOND * elapsed.as_secs_f64()).min(MAX_REFRESHES);
+        unchanged.sort_by_key(|(last_run, _)| *last_run);
+        unchanged.truncate(usize::try_from(truncated_u32(self.left)).unwrap_or_default());
+        self.left -= f64::from(count(unchanged.len()));
+        unchanged.into_iter().map(|(_, update)| update)
     }
 }
 
@@ -159,17 +169,40 @@ impl StatusWriter {
         identity: String,
         series: SeriesOf,
     ) -> Self {
-        let reporter = Reporter { controller: FIELD_MANAGER.into(), instance: Some(identity) };
-        Self { client, cluster, published, leadership, reporter, series }
+        let events = EventPublisher::new(client.clone(), identity);
+        Self {
+            client,
+            cluster,
+            published,
+            leadership,
+            events,
+            failures: None,
+            series,
+            queue: QueueMetrics::default(),
+            errors: ErrorMetrics::default(),
+        }
+    }
+
+    /// The same writer, which counts the statuses that wait, and those that cannot be written.
+    #[must_use]
+    pub fn with_metrics(self, queue: QueueMetrics, errors: ErrorMetrics) -> Self {
+        Self { queue, errors, ..self }
+    }
+
+    /// The same writer, which records on a variant that the API server refuses its status.
+    #[must_use]
+    pub fn with_failures(self, failures: EventRecorder) -> Self {
+        Self { failures: Some(failures), ..self }
     }
 
     /// Writes after every new result until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut histories = BTreeMap::new();
+        let mut refreshes = RefreshBudget::new();
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
             let published = self.published.borrow_and_update().clone();
             if published.origin == Origin::Computed && self.is_leader() {
-                cancel.run_until_cancelled(self.write_all(&published, &mut histories)).await;
+                cancel.run_until_cancelled(self.write_all(&published, &mut histories, &mut refreshes)).await;
             }
         }
     }
@@ -179,10 +212,16 @@ impl StatusWriter {
     }
 
     /// Writes what differs.
-    async fn write_all(&self, published: &Published, histories: &mut BTreeMap<VariantId, StatusHistory>) {
+    async fn write_all(
+        &self,
+        published: &Published,
+        histories: &mut BTreeMap<VariantId, StatusHistory>,
+        refreshes: &mut RefreshBudget,
+    ) {
         let state = self.cluster.state();
         histories.retain(|id, _| state.objects.contains_key(id));
-        let updates = updates(published, &state, histories, self.series);
+        let updates = updates(published, &state, histories, refreshes, self.series);
+        self.queue.added(updates.len());
         let mut results = futures::stream::iter(updates)
             .map(|update| async {
                 let result = self.write(&update).await;
@@ -191,44 +230,42 @@ impl StatusWriter {
             })
             .buffer_unordered(MAX_CONCURRENT_WRITES);
         while let Some((update, result)) = results.next().await {
+            self.queue.taken();
             let history = histories.entry(update.id.clone()).or_default();
             match result {
                 Ok(true) => {
-                    let (at, status, decision) = (Instant::now(), update.new, update.decision);
-                    let written = Some(WrittenStatus { at, status, decision });
+                    let (uid, at) = (update.object.uid.clone(), Instant::now());
+                    let (status, decision) = (update.new, update.decision);
+                    let written = Some(WrittenStatus { uid, at, status, decision });
                     *history = StatusHistory { written, refusal: None, events: update.budget };
                 }
                 Ok(false) => {}
                 Err(error) => {
                     let refusal = Refusal::new(&error, update.object.generation);
                     let known = history.refusal.as_ref().map(|known| &known.cause);
-                    if known != Some(&refusal.cause) {
-                        self.report(&refusal, &update).await;
-                    }
+                    self.report_failure(&update, &error, &refusal, known != Some(&refusal.cause));
                     history.refusal = Some(refusal);
                 }
             }
         }
     }
 
-    /// Reports a refusal that is new: in the log and, where the object has to be corrected, in an event about it.
-    async fn report(&self, refusal: &Refusal, update: &StatusUpdate) {
-        let VariantId { namespace, name } = &update.id;
-        let cause = &refusal.cause;
-        if refusal.invalid.is_none() {
-            tracing::warn!(%namespace, %name, error = cause, "cannot write the status of a VariantAutoscaling: check its \
-                definition, and that the service account may patch variantautoscalings/status");
+    /// Counts a status that was not written. Where the cause is new, it is in the log and, if it is a matter of the object, in an
+    /// event.
+    fn report_failure(&self, update: &StatusUpdate, error: &RequestError, refusal: &Refusal, is_new: bool) {
+        self.errors.count("controller", "status_update", 1);
+        self.queue.retried();
+        if !is_new {
             return;
         }
-        tracing::warn!(%namespace, %name, error = cause, "the definition refuses the status of a VariantAutoscaling: correct \
-            the field that it names");
-        let note = format!(
-            "the API server refuses the status of this object: {cause}; correct the field that it names"
-        );
-        let event = event(EventType::Warning, "StatusRefused", &note);
-        let reference = variant_reference(&update.id, &update.object.uid);
-        if let Err(error) = publish(&self.client, &self.reporter, &event, &reference).await {
-            tracing::debug!(error, variant = %update.id, "an event was not written");
+        let VariantId { namespace, name } = &update.id;
+        let (cause, remedy) = (&refusal.cause, refusal.remedy());
+        tracing::warn!(%namespace, %name, error = cause, "cannot write the status of a VariantAutoscaling: {remedy}");
+        // An API server that is overloaded needs no events as well.
+        let is_refused = matches!(error.code(), Some(400 | 403 | 422));
+        if let Some(failures) = self.failures.as_ref().filter(|_| is_refused) {
+            let note = format!("the status cannot be written: {cause}; {remedy}");
+            failures.record_refused_status(&update.id, &update.object.uid, note);
         }
     }
 
@@ -250,7 +287,7 @@ impl StatusWriter {
         }
         let reference = variant_reference(&update.id, &update.object.uid);
         for event in &update.events {
-            if let Err(error) = publish(&self.client, &self.reporter, event, &reference).await {
+            if let Err(error) = self.events.publish(event, &reference).await {
                 tracing::debug!(error, variant = %update.id, "an event was not written");
             }
         }
@@ -258,63 +295,116 @@ impl StatusWriter {
     }
 }
 
+/// The statuses that change, and those unchanged ones whose `lastRunTime` is old, within the budget of these.
 fn updates(
     published: &Published,
     state: &ClusterState,
     histories: &BTreeMap<VariantId, StatusHistory>,
+    refreshes: &mut RefreshBudget,
     series: SeriesOf,
 ) -> Vec<StatusUpdate> {
-    let update = |(id, decision): (&VariantId, &Decision)| {
+    let round = Round { published, state, histories, series };
+    let (mut changed, mut unchanged) = (Vec::new(), Vec::new());
+    for (id, decision) in &published.decisions {
+        match round.due(id, decision) {
+            Some(DueStatus { unchanged_since: Some(last_run), .. }) => {
+                unchanged.push((last_run, (id, decision)))
+            }
+            Some(due) => changed.push(due.update(id, decision)),
+            None => {}
+        }
+    }
+    // Rendered again: a large fleet has thousands that are not chosen.
+    let chosen = refreshes.take(unchanged);
+    changed.extend(chosen.filter_map(|(id, decision)| Some(round.due(id, decision)?.update(id, decision))));
+    changed
+}
+
+/// What the statuses of one result are compared with.
+#[derive(Clone, Copy)]
+struct Round<'a> {
+    published: &'a Published,
+    state: &'a ClusterState,
+    histories: &'a BTreeMap<VariantId, StatusHistory>,
+    series: SeriesOf,
+}
+
+/// A status that is to be written.
+struct DueStatus<'a> {
+    object: &'a Arc<VariantObject>,
+    history: Option<&'a StatusHistory>,
+    old: Option<&'a VariantAutoscalingStatus>,
+    new: VariantAutoscalingStatus,
+    /// The old `lastRunTime`, where nothing else changes.
+    unchanged_since: Option<Timestamp>,
+}
+
+impl<'a> Round<'a> {
+    fn due(self, id: &VariantId, decision: &Decision) -> Option<DueStatus<'a>> {
+        let Self { published, state, histories, series } = self;
         let object = state.objects.get(id)?;
+        // An object that has been created again since is decided about next.
+        let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
         let history = histories.get(id);
         let refusal = history.and_then(|history| history.refusal.as_ref());
         if refusal.is_some_and(|refusal| refusal.holds(object.generation)) {
             return None;
         }
         let written = history.and_then(|history| history.written.as_ref());
+        let written = written.filter(|written| written.uid == object.uid);
         // Of an object that cannot be parsed, only the status written here is known.
         let is_settling = |at: &Instant| at.elapsed() < SETTLE_WINDOW || object.status.is_none();
         let settling = written.filter(|written| is_settling(&written.at)).map(|written| &written.status);
-        let empty = VariantAutoscalingStatus::default();
-        let old = settling.or(object.status.as_ref()).unwrap_or(&empty);
-        let group = GroupId::new(id.namespace.clone(), decision.model.clone());
+        let old = settling.or(object.status.as_ref());
+        let (empty, group) =
+            (VariantAutoscalingStatus::default(), GroupId::new(id.namespace.clone(), decision.model.clone()));
+        let known = old.unwrap_or(&empty);
         let input = StatusInput {
             decision,
             target: object.variant.as_ref().ok().map(|variant| &variant.target),
-            generation: object.generation,
+            generation: decided.generation,
             at: published.at,
             series,
             limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
         };
-        let new = render(&input, old);
+        let new = render(&input, known);
         let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
-        let is_due = match difference(old, &new, is_same) {
+        let is_due = match difference(known, &new, is_same) {
             Difference::Facts => true,
             Difference::Text => is_older_than(TEXT_INTERVAL),
             Difference::Figures => is_older_than(FIGURES_INTERVAL),
             Difference::None => false,
         };
-        is_due.then(|| {
-            let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
-            let mut events = events(old, &new);
-            // No other controller sets this condition: without it, the object is seen for the first time.
-            if old.condition(SIGNALS_COMPLETE).is_none() {
-                let notices = object.notices.iter();
-                events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
-            }
-            let events = budget.take(events);
-            StatusUpdate {
-                id: id.clone(),
-                object: object.clone(),
-                new,
-                decision: decision.clone(),
-                events,
-                budget,
-            }
-        })
-    };
-    published.decisions.iter().filter_map(update).collect()
+        let unchanged_since = known.last_run().filter(|last_run| {
+            let age = published.at.duration_since(*last_run).unsigned_abs();
+            !is_due && new.last_run() > Some(*last_run) && age >= REFRESH_INTERVAL
+        });
+        let is_written = is_due || unchanged_since.is_some();
+        is_written.then_some(DueStatus { object, history, old, new, unchanged_since })
+    }
+}
+
+impl DueStatus<'_> {
+    fn update(self, id: &VariantId, decision: &Decision) -> StatusUpdate {
+        let Self { object, history, old, new, .. } = self;
+        let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
+        let mut events = events(old.unwrap_or(&VariantAutoscalingStatus::default()), &new);
+        // No other controller sets this condition: without it, the object is seen for the first time.
+        if old.and_then(|old| old.condition(SIGNALS_COMPLETE)).is_none() {
+            let notices = object.notices.iter();
+            events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
+        }
+        let events = budget.take(events);
+        StatusUpdate {
+            id: id.clone(),
+            object: object.clone(),
+            new,
+            decision: decision.clone(),
+            events,
+            budget,
+        }
+    }
 }
 
 /// With the uid, so that a later object of the same name is never written to, and nothing is created.
@@ -327,145 +417,20 @@ fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_j
     })
 }
 
-/// The events about what changed from `old` to `new`.
-fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec<Event> {
-    let desired = |status: &VariantAutoscalingStatus| {
-        status.desired_optimized_alloc.as_ref().map(|alloc| alloc.num_replicas)
-    };
-    let mut events = Vec::new();
-    if let (Some(from), Some(to)) = (desired(old), desired(new))
-        && from != to
-    {
-        let why = new.condition(OPTIMIZATION_READY).map_or("", |condition| condition.message.as_str());
-        let note = format!("desired replicas {from} → {to}: {why}");
-        events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
-    }
-    if let Some(metrics) = new.condition(METRICS_AVAILABLE)
-        && metrics.status == "False"
-        && old.condition(METRICS_AVAILABLE).is_none_or(|before| before.status != "False")
-    {
-        events.push(event(EventType::Warning, &metrics.reason, &metrics.message));
-    }
-    events.extend(signals_event(old.condition(SIGNALS_COMPLETE), new.condition(SIGNALS_COMPLETE)));
-    if let Some(limit) = new.condition(LIMIT_ENFORCED)
-        && old.condition(LIMIT_ENFORCED).is_none_or(|before| before.reason != limit.reason)
-    {
-        events.push(event(EventType::Warning, &limit.reason, &limit.message));
-    }
-    events
-}
-
-/// The event that signals are missing, that the reason for it changed, or that they are complete again.
-fn signals_event(old: Option<&Condition>, new: Option<&Condition>) -> Option<Event> {
-    let new = new?;
-    let was_incomplete = old.is_some_and(|old| old.status == "False");
-    match new.status.as_str() {
-        "False" if was_incomplete && old.is_some_and(|old| old.reason == new.reason) => None,
-        "False" => {
-            let note = format!("signals are incomplete: {}", new.message);
-            Some(event(EventType::Warning, &new.reason, &note))
-        }
-        "True" if was_incomplete => Some(event(EventType::Normal, SIGNALS_COMPLETE, &new.message)),
-        _ => None,
-    }
-}
-
-fn event(type_: EventType, reason: &str, note: &str) -> Event {
-    let note = Some(shortened(note, MAX_NOTE_BYTES).to_owned());
-    Event { type_, reason: reason.into(), note, action: "Decide".into(), secondary: None }
-}
-
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
-    use wva_core::decision::{GapCause, Reason, SignalGap, Target, Verdict};
-    use wva_core::report::LimitGap;
-    use wva_core::units::Replicas;
-
     use super::*;
-    use crate::cluster::writers::signal_gap::gap;
-
-    /// The status of a variant whose signals are incomplete because of `cause`, and the events about it after `old`.
-    fn step(
-        old: &VariantAutoscalingStatus,
-        cause: Option<GapCause>,
-        limit: Option<&LimitGap>,
-    ) -> (VariantAutoscalingStatus, Vec<(EventType, String, String)>) {
-        let incomplete = |cause| SignalGap {
-            warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
-            ..gap(cause, 1, 2)
-        };
-        let at = Timestamp::UNIX_EPOCH;
-        let desired = Replicas::new(2);
-        let target = Target { desired, reason: Reason::Steady, explanation: "calm".into(), evidence: at };
-        let decision = Decision {
-            model: "m".into(),
-            accelerator: None,
-            current: Some(desired),
-            verdict: Verdict::Target(target),
-            gap: cause.map(incomplete),
-        };
-        let input = StatusInput {
-            decision: &decision,
-            target: None,
-            generation: 1,
-            at,
-            series: |_| Vec::new(),
-            limit,
-        };
-        let new = render(&input, old);
-        let events = events(old, &new)
-            .into_iter()
-            .map(|event| (event.type_, event.reason, event.note.unwrap_or_default()));
-        let events = events.collect();
-        (new, events)
-    }
-
-    #[test]
-    fn each_change_of_signals_complete_is_one_event_with_its_cause() {
-        let (mut status, first) = step(&VariantAutoscalingStatus::default(), None, None);
-        assert!(first.is_empty(), "complete from the beginning: {first:?}");
-        for cause in GapCause::ALL {
-            let (next, events) = step(&status, Some(cause), None);
-            let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{cause:?}: {events:?}") };
-            assert_eq!(reason, cause.as_str());
-            assert!(note.starts_with("signals are incomplete: "), "{note}");
-            assert!(step(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
-            status = next;
-        }
-        let (_, partial) = step(&status, Some(GapCause::PartialSource), None);
-        assert!(partial[0].2.contains("a store is down"), "{partial:?}");
-        let (_, complete) = step(&status, None, None);
-        let [(EventType::Normal, reason, note)] = &complete[..] else { panic!("{complete:?}") };
-        assert_eq!((reason.as_str(), note.contains("every signal")), (SIGNALS_COMPLETE, true));
-    }
-
-    #[test]
-    fn a_limit_that_is_not_enforced_is_one_event_for_each_cause() {
-        let (calm, _) = step(&VariantAutoscalingStatus::default(), None, None);
-        let named = LimitGap::NotInInventory { accelerator: "H100".into() };
-        let (first, events) = step(&calm, None, Some(&LimitGap::NoInventory));
-        let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{events:?}") };
-        assert_eq!((reason.as_str(), note.contains("no GPU of any node is known")), ("NoInventory", true));
-        assert!(step(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
-        let (second, events) = step(&first, None, Some(&named));
-        assert!(events[0].1 == "NotInInventory" && events[0].2.contains("H100"), "{events:?}");
-        assert!(step(&second, None, None).1.is_empty(), "the condition is removed without an event");
-    }
-
-    fn changed(from: usize) -> Vec<Event> {
-        let note = format!("desired replicas {from} → {}", from + 1);
-        vec![event(EventType::Normal, "DesiredReplicasChanged", &note)]
-    }
 
     #[tokio::test(start_paused = true)]
-    async fn a_number_that_keeps_changing_makes_few_events_that_count_the_dropped_ones() {
-        let mut budget = EventBudget::default();
-        let written = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
-        assert_eq!((written, budget.written.len()), (MAX_EVENTS, MAX_EVENTS));
-        tokio::time::advance(EVENT_WINDOW).await;
-        let notes: Vec<_> = budget.take(changed(12)).into_iter().filter_map(|event| event.note).collect();
-        assert_eq!(notes, ["desired replicas 12 → 13 (6 earlier events were dropped)"]);
-        assert_eq!(budget.take(changed(13))[0].note.as_deref(), Some("desired replicas 13 → 14"));
+    async fn unchanged_statuses_of_a_large_fleet_are_written_ten_a_second_the_oldest_first() {
+        let at = |second: i64| (Timestamp::from_second(second).unwrap(), second);
+        let fleet = || (0..10_000).rev().map(at).collect::<Vec<_>>();
+        let mut budget = RefreshBudget::new();
+        assert_eq!(budget.take(fleet()).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+        assert_eq!(budget.take(fleet()).count(), 0, "in the same moment");
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(budget.take(fleet()).count(), 50);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(budget.take(fleet()).count(), 50, "what an hour left unused was written in one burst");
     }
 }

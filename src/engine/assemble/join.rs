@@ -2,26 +2,45 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::isolate;
 use wva_core::model::GroupId;
-use wva_core::quality::judged_engines;
+use wva_core::quality::{MIN_FRESH_LIMIT, judged_engines};
 use wva_core::snapshot::{ModelGroup, Pod, Sample, Signal, Signals, SourceHealth};
 use wva_core::units::Seconds;
 
 use crate::engine::join_failure::JoinFailure;
 use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
 
-/// Joins every series to its replica or group; those of unknown pods are dropped. A model whose series could not be joined has
-/// none, and counts as measured incompletely.
-pub(super) fn join(groups: &mut BTreeMap<GroupId, ModelGroup>, series: Vec<Series>) -> Vec<JoinFailure> {
+/// Joins every series to its replica or group; those of unknown pods are dropped, and these pods counted in `unattributed`, by
+/// namespace, where the source still measures them at `now`: it keeps the series of a deleted pod for minutes. A model whose series could not be joined has none, and counts as measured incompletely.
+pub(super) fn join(
+    groups: &mut BTreeMap<GroupId, ModelGroup>,
+    series: Vec<Series>,
+    unattributed: &mut BTreeMap<SmolStr, u64>,
+    now: Timestamp,
+) -> Vec<JoinFailure> {
     let mut by_group: Vec<Vec<PlacedSeries>> = groups.iter().map(|_| Vec::new()).collect();
     let addresses = addresses(groups);
+    let mut unknown = BTreeSet::new();
+    let is_fresh = |sample: &Sample| Seconds::between(sample.at, now) <= MIN_FRESH_LIMIT;
     for series in series {
         let place = addresses.get(&*series.namespace).and_then(|names| names.place(&series));
-        let Some((group, pod)) = place else { continue };
+        let Some((group, pod)) = place else {
+            let is_engine = series.destination.is_none() && !is_scheduler(series.signal);
+            if is_engine && series.samples.last().is_some_and(is_fresh) {
+                unknown.insert((series.namespace, series.pod));
+            }
+            continue;
+        };
         if let Some(placed) = by_group.get_mut(group) {
             placed.push(PlacedSeries { pod, series });
+        }
+    }
+    for (namespace, _) in unknown {
+        if let Some(count) = unattributed.get_mut(&*namespace) {
+            *count += 1;
         }
     }
     let mut failures = Vec::new();

@@ -85,6 +85,27 @@ fn a_series_of_a_pod_that_is_gone_is_dropped() {
 }
 
 #[test]
+fn pods_that_belong_to_no_variant_are_counted_by_namespace_once_each() {
+    let mut waiting = series("stray", "meta/llama", 1.0);
+    waiting.signal = Signal::Waiting;
+    let mut scheduler = series("epp-0", "meta/llama", 1.0);
+    scheduler.signal = Signal::SchedulerQueueSize;
+    let mut elsewhere = series("stray", "meta/llama", 1.0);
+    elsewhere.namespace = "without-variants".into();
+    let own = || series("llama-0", "meta/llama", 0.5);
+    let count = |series: Vec<Series>| {
+        let answer = Ok(Collected { series, ..Collected::default() });
+        assemble(&view(), answer, now()).unattributed.into_iter().collect::<Vec<_>>()
+    };
+    let strays = vec![own(), series("stray", "meta/llama", 0.5), waiting, scheduler, elsewhere];
+    assert_eq!(count(strays), [("llm".into(), 1)]);
+    assert_eq!(count(vec![own()]), [("llm".into(), 0)], "so that the series of the namespace stays");
+    let mut deleted = series("llama-9", "meta/llama", 0.5);
+    deleted.samples[0].at = now() - SignedDuration::from_secs(31);
+    assert_eq!(count(vec![own(), deleted]), [("llm".into(), 0)], "old samples of a deleted pod were counted");
+}
+
+#[test]
 fn a_served_name_that_differs_from_the_model_id_does_not_hide_the_signal() {
     let collected = Collected { series: vec![series("llama-0", "llama", 0.5)], ..Collected::default() };
     assert_eq!(engines(collected), vec![0.5]);
@@ -316,7 +337,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     let both = || vec![series("llama-0", "meta/llama", 0.5), series("qwen-0", "qwen", 0.25)];
     let answer = || Ok(Collected { series: both(), ..Collected::default() });
     BROKEN.set(Some(GroupId { namespace: "llm".into(), model: "meta/llama".into() }));
-    let Assembled { snapshot, failures } = assemble(&view, answer(), now());
+    let Assembled { snapshot, failures, .. } = assemble(&view, answer(), now());
     BROKEN.set(None);
     let shows = |snapshot: &Snapshot, model: &str| {
         let group = snapshot.groups.iter().find(|(id, _)| id.model == model).unwrap().1;
@@ -329,7 +350,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
         failure.to_string(),
         "model meta/llama in namespace llm: index out of bounds: the length is 0"
     );
-    let Assembled { snapshot, failures } = assemble(&view, answer(), now());
+    let Assembled { snapshot, failures, .. } = assemble(&view, answer(), now());
     assert_eq!((shows(&snapshot, "meta/llama"), failures.len()), ((1, true), 0), "the next time it is whole");
 }
 

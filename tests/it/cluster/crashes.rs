@@ -3,7 +3,7 @@
 
 use wva::cluster::StatusWriter;
 use wva::cluster::pki::certificates::ROTATED_ANNOTATION;
-use wva::engine::adopt;
+use wva::engine::{Revision, adopt};
 use wva_core::GroupId;
 
 use super::certificates::SECRET;
@@ -53,16 +53,20 @@ fn evaluation(sequence: u64, count: u32, desired: impl Fn(u32) -> u32, unknown: 
     let mut decisions = BTreeMap::new();
     let mut memory = Memory::default();
     let mut numbers = BTreeMap::new();
+    let mut revisions = BTreeMap::new();
     for index in 0..count {
         let number = desired(index);
         let shown = (!(unknown && index % 3 == 0)).then_some(number);
         let name = format!("v{index}");
         let id = VariantId::new("llm", name.as_str());
         decisions.insert(id.clone(), decision(&model(index), verdict(shown)));
-        numbers.insert(id, number);
+        numbers.insert(id.clone(), number);
+        revisions.insert(id, Revision { uid: format!("u-{index}").into(), generation: 1 });
         memory.groups.insert(GroupId::new("llm", model(index)), remember(&name, number));
     }
-    let published = Published { sequence, origin: Origin::Computed, decisions, ..Published::empty() };
+    let revisions = Arc::new(revisions);
+    let published =
+        Published { sequence, origin: Origin::Computed, decisions, revisions, ..Published::empty() };
     Evaluation { published, memory, desired: numbers }
 }
 

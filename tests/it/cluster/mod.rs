@@ -12,6 +12,7 @@ mod certificates;
 mod crashes;
 mod deletion_cost;
 mod lease;
+mod lifecycle;
 mod self_check;
 mod state;
 mod status;
@@ -35,18 +36,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::cluster::{ClusterReader, ClusterWatch, StateStore, StateWriter, WatchSettings};
-use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, SystemClock};
+use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, Revision, SystemClock};
+use wva_core::VariantId;
 use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
 use wva_core::memory::{GroupMemory, Memory, VariantMemory};
 use wva_core::units::Replicas;
-use wva_core::{Report, VariantId};
 
 use crate::api_server::status;
 
 /// How long a request that must come may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long no request must come.
-const QUIET_WINDOW: Duration = Duration::from_millis(400);
+const QUIET_WINDOW: Duration = Duration::from_millis(800);
 /// The age at which evidence is refused.
 const MAX_STALE: Duration = Duration::from_secs(300);
 /// The evidence of decisions: 2023-11-14, in seconds.
@@ -199,17 +200,20 @@ fn time(seconds: i64) -> Timestamp {
     Timestamp::from_second(seconds).unwrap()
 }
 
+/// `llm/chat` in this generation.
+fn revision(generation: i64) -> Revision {
+    Revision { uid: "u-1".into(), generation }
+}
+
 /// An evaluation, `sequence` seconds after its evidence.
 fn evaluation(sequence: u64, decisions: BTreeMap<VariantId, Decision>) -> Published {
     Published {
         sequence,
         at: time(EVIDENCE) + SignedDuration::from_secs(i64::try_from(sequence).unwrap()),
-        took: Duration::ZERO,
         origin: Origin::Computed,
-        term: None,
         decisions,
-        report: Report::default(),
-        deletion_orders: BTreeMap::new(),
+        revisions: Arc::new(BTreeMap::from([(VariantId::new("llm", "chat"), revision(3))])),
+        ..Published::empty()
     }
 }
 

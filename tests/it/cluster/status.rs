@@ -1,6 +1,6 @@
 //! Statuses of variants, and the events about them.
 
-use wva::cluster::StatusWriter;
+use wva::cluster::{EventRecorder, StatusWriter};
 
 use super::*;
 
@@ -126,20 +126,124 @@ async fn an_object_of_an_earlier_version_gets_an_event_for_what_to_know_once() {
     silence(&mut fixture.writes).await;
 }
 
+/// The same evaluation, of another revision of `llm/chat`.
+fn decided_about(revision: Revision, published: Published) -> Published {
+    let revisions = Arc::new(BTreeMap::from([(VariantId::new("llm", "chat"), revision)]));
+    Published { revisions, ..published }
+}
+
+#[tokio::test]
+async fn a_status_named_a_generation_that_was_not_decided_about() {
+    let mut fixture = Fixture::new(held()).await;
+    // The object has been changed to generation 3 since it was decided about.
+    fixture.board.publish(decided_about(revision(2), published(1, 3)));
+    let status = &next(&mut fixture.writes).await.body["status"];
+    assert_eq!(status["conditions"][0]["observedGeneration"], 2);
+    fixture.board.publish(published(2, 3));
+    let status = &next(&mut fixture.writes).await.body["status"];
+    assert_eq!(status["conditions"][0]["observedGeneration"], 3);
+}
+
+#[tokio::test]
+async fn a_number_of_a_deleted_variant_was_written_to_the_one_created_after_it() {
+    let mut fixture = Fixture::new(held()).await;
+    let deleted = Revision { uid: "u-0".into(), ..revision(3) };
+    fixture.board.publish(decided_about(deleted, published(1, 3)));
+    silence(&mut fixture.writes).await;
+    fixture.board.publish(published(2, 4));
+    let status = &next(&mut fixture.writes).await.body["status"];
+    assert_eq!(status["desiredOptimizedAlloc"]["numReplicas"], 4);
+}
+
+#[tokio::test]
+async fn last_run_time_stood_still_while_nothing_changed() {
+    let mut fixture = Fixture::new(held()).await;
+    fixture.board.publish(published(1, 3));
+    let first =
+        next(&mut fixture.writes).await.body["status"]["desiredOptimizedAlloc"]["lastRunTime"].clone();
+    fixture.board.publish(published(60, 3));
+    silence(&mut fixture.writes).await;
+    fixture.board.publish(published(61, 3));
+    let applied = next(&mut fixture.writes).await;
+    let second = &applied.body["status"]["desiredOptimizedAlloc"]["lastRunTime"];
+    assert_eq!((first, second), (json!("2023-11-14T22:13:21Z"), &json!("2023-11-14T22:14:21Z")));
+    silence(&mut fixture.writes).await;
+    // Without a number there is nothing that was decided later.
+    fixture.board.publish(unknown(70));
+    let kept = &next(&mut fixture.writes).await.body["status"]["desiredOptimizedAlloc"]["lastRunTime"];
+    assert_eq!(kept, &json!("2023-11-14T22:14:21Z"));
+}
+
+#[tokio::test]
+async fn a_number_that_went_to_and_fro_made_an_event_for_each_change() {
+    let mut fixture = Fixture::new(held()).await;
+    fixture.board.publish(published(1, 1));
+    assert_eq!(next(&mut fixture.writes).await.method, "PATCH", "the first number is no change");
+    let mut written = Vec::new();
+    for (sequence, desired) in [(2, 2), (3, 1), (4, 2)] {
+        fixture.board.publish(published(sequence, desired));
+        let event = event(&mut fixture.writes).await;
+        let count = event.body["series"]["count"].as_u64();
+        written.push((event.method, event.body["note"].as_str().unwrap().to_owned(), count));
+    }
+    let expected = [
+        ("POST", "desired replicas 1 → 2: busy", None),
+        ("POST", "desired replicas 2 → 1: busy", None),
+        ("PATCH", "desired replicas 1 → 2: busy", Some(2)),
+    ];
+    assert_eq!(written, expected.map(|(method, note, count)| (method.to_owned(), note.to_owned(), count)));
+}
+
+/// A status writer whose writes get this answer, the first one read, and what follows it.
+async fn refused(answer: (u16, Value)) -> (Board, Writes, CancellationToken, watch::Sender<Leadership>) {
+    let (client, mut writes, reader, stop) = cluster_that_answers(variant(), answer).await;
+    let (events, recording) =
+        EventRecorder::new(client.clone(), reader.clone(), "a".into(), &mut Registry::default());
+    spawn(recording.run(stop.clone()));
+    let (board, leadership) = (Board::new(), watch::Sender::new(held()));
+    let (results, lease) = (board.subscribe(), leadership.subscribe());
+    let writer = StatusWriter::new(client, reader, results, lease, "a".into(), |_| Vec::new());
+    spawn(writer.with_failures(events).run(stop.clone()));
+    board.publish(published(1, 3));
+    assert!(next(&mut writes).await.path.ends_with("/chat/status"));
+    (board, writes, stop, leadership)
+}
+
+#[tokio::test]
+async fn a_refused_status_was_only_in_the_log() {
+    let (board, mut writes, stop, _leadership) = refused(status(403, "Forbidden")).await;
+    let event = event(&mut writes).await;
+    assert_eq!(
+        (&event.body["reason"], &event.body["regarding"]["uid"]),
+        (&json!("StatusUpdateFailed"), &json!("u-1"))
+    );
+    let note = event.body["note"].as_str().unwrap();
+    assert!(note.contains("(403); check the definition of VariantAutoscalings"), "{note}");
+    board.publish(published(2, 4));
+    silence(&mut writes).await;
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn an_overloaded_api_server_was_sent_an_event_for_each_status_that_it_refused() {
+    let (_board, mut writes, stop, _leadership) = refused(status(429, "TooManyRequests")).await;
+    silence(&mut writes).await;
+    stop.cancel();
+}
+
 #[tokio::test]
 async fn a_status_that_an_old_object_does_not_allow_is_one_event_and_no_loop() {
-    let (code, mut refused) = status(422, "Invalid");
-    refused["message"] = json!("spec.variantCost: Invalid value: \"cheap\"\nFORGED");
-    let mut fixture = Fixture::in_cluster(cluster_that_answers(variant(), (code, refused)).await, held());
-    fixture.board.publish(published(1, 3));
-    assert_eq!(next(&mut fixture.writes).await.method, "PATCH");
-    let event = event(&mut fixture.writes).await;
-    assert_eq!(event.body["reason"], "StatusRefused");
+    let (code, mut answer) = status(422, "Invalid");
+    answer["message"] = json!("spec.variantCost: Invalid value: \"cheap\"\nFORGED");
+    let (board, mut writes, stop, _leadership) = refused((code, answer)).await;
+    let event = event(&mut writes).await;
+    assert_eq!(event.body["reason"], "StatusUpdateFailed");
     let note = event.body["note"].as_str().unwrap();
     assert!(note.contains("spec.variantCost: Invalid value") && note.contains("correct the field"), "{note}");
     assert!(!note.contains('\n'), "{note}");
     for sequence in 2..5 {
-        fixture.board.publish(published(sequence, 4));
-        silence(&mut fixture.writes).await;
+        board.publish(published(sequence, 4));
+        silence(&mut writes).await;
     }
+    stop.cancel();
 }

@@ -44,12 +44,10 @@ pub(crate) fn stream_of(text: &str, count: u64) -> Vec<Arc<Evaluation>> {
         let published = Arc::new(Published {
             sequence,
             at: snapshot.now,
-            took: Duration::ZERO,
             origin: Origin::Computed,
-            term: None,
             decisions: outcome.decisions,
             report: outcome.report,
-            deletion_orders: std::collections::BTreeMap::new(),
+            ..Published::empty()
         });
         let after = Arc::new(outcome.memory);
         let (snapshot_now, before_now) = (snapshot.clone(), std::mem::replace(&mut before, after.clone()));

@@ -23,7 +23,7 @@ use wva::serve::{
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
-use wva_core::{Decision, Report, VariantId};
+use wva_core::{Decision, VariantId};
 
 use super::pki::{Authority, INSTANCE, Leaf};
 
@@ -200,6 +200,8 @@ pub(crate) struct ServerOptions {
     /// `None` for the default.
     pub(crate) max_connections: Option<usize>,
     pub(crate) max_connection_age: Option<Duration>,
+    /// What other parts have registered.
+    pub(crate) registry: Registry,
     /// Used instead of [`FakeReader`].
     pub(crate) reads: Option<Arc<dyn PublishedReader>>,
     /// The last evaluations.
@@ -220,6 +222,7 @@ impl Default for ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             max_connections: None,
             max_connection_age: None,
+            registry: Registry::default(),
             reads: None,
             recent: Arc::new(Recent::new(8, 1 << 20)),
         }
@@ -271,7 +274,7 @@ impl TestServer {
             reviewer: reviewer.clone(),
             events: events.clone(),
             recent: options.recent,
-            registry: Registry::default(),
+            registry: options.registry,
         };
         let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
         let mut bound = bound.with_max_connection_age(options.max_connection_age);
@@ -401,9 +404,7 @@ pub(crate) fn sample() -> Published {
         at: "2026-11-21T10:00:09Z".parse().unwrap(),
         took: Duration::from_millis(3),
         origin: Origin::Computed,
-        term: None,
         decisions,
-        report: Report::default(),
-        deletion_orders: BTreeMap::new(),
+        ..Published::empty()
     }
 }

@@ -1,0 +1,274 @@
+//! Events about the status of a variant: what changed from one status to the next, and how many of these changes are written.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::runtime::events::{Event, EventType};
+use tokio::time::Instant;
+
+use super::events::MAX_NOTE_BYTES;
+use crate::cluster::crd::{
+    CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE,
+    TARGET_RESOLVED, VariantAutoscalingStatus,
+};
+use crate::cluster::text::shortened;
+
+/// Most events of one variant and type in [`EVENT_WINDOW`]: one every 10 s, so that a number which changes with each evaluation
+/// (5 s) makes half as many events as changes, and no warning less. Those of all variants come with their statuses, of which 20 a second are written.
+const MAX_EVENTS: usize = 6;
+/// The time in which the events of a variant are counted.
+const EVENT_WINDOW: Duration = Duration::from_secs(60);
+
+/// The events of a variant: when the last ones were written, and how many were dropped since.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EventBudget {
+    normal: Vec<Instant>,
+    warnings: Vec<Instant>,
+    dropped: usize,
+}
+
+impl EventBudget {
+    /// Those of `events` that may be written now. The next one that is written says how many before it were dropped.
+    pub(super) fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
+        for written in [&mut self.normal, &mut self.warnings] {
+            written.retain(|at| at.elapsed() < EVENT_WINDOW);
+        }
+        let mut taken = Vec::new();
+        for mut event in events {
+            let written = match event.type_ {
+                EventType::Normal => &mut self.normal,
+                EventType::Warning => &mut self.warnings,
+            };
+            if written.len() >= MAX_EVENTS {
+                self.dropped += 1;
+                continue;
+            }
+            if self.dropped > 0 {
+                let note = event.note.unwrap_or_default();
+                let dropped = format!(" ({} earlier events were dropped)", self.dropped);
+                event.note = Some(shortened(&note, MAX_NOTE_BYTES - dropped.len()).to_owned() + &dropped);
+                self.dropped = 0;
+            }
+            written.push(Instant::now());
+            taken.push(event);
+        }
+        taken
+    }
+}
+
+/// The events about what changed from `old` to `new`.
+pub(super) fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus) -> Vec<Event> {
+    let desired = |status: &VariantAutoscalingStatus| {
+        status.desired_optimized_alloc.as_ref().map(|alloc| alloc.num_replicas)
+    };
+    let mut events = Vec::new();
+    if let (Some(from), Some(to)) = (desired(old), desired(new))
+        && from != to
+    {
+        let why = new.condition(OPTIMIZATION_READY).map_or("", |condition| condition.message.as_str());
+        let note = format!("desired replicas {from} → {to}: {why}");
+        events.push(event(EventType::Normal, "DesiredReplicasChanged", &note));
+    }
+    events.extend(target_event(old.condition(TARGET_RESOLVED), new.condition(TARGET_RESOLVED)));
+    // Without a target there are no metrics, and the event about the target says so.
+    let is_lost = new.condition(TARGET_RESOLVED).is_some_and(|target| target.status == "False");
+    let problems = [(METRICS_AVAILABLE, "False"), (CAPACITY_CONSTRAINED, "True"), (LIMIT_ENFORCED, "False")];
+    for (type_, status) in problems.into_iter().filter(|(type_, _)| !is_lost || *type_ != METRICS_AVAILABLE) {
+        let is_known = |now: &Condition| {
+            old.condition(type_).is_some_and(|old| old.status == now.status && old.reason == now.reason)
+        };
+        let problem = new.condition(type_).filter(|now| now.status == status && !is_known(now));
+        events.extend(problem.map(|now| event(EventType::Warning, &now.reason, &now.message)));
+    }
+    events.extend(signals_event(old.condition(SIGNALS_COMPLETE), new.condition(SIGNALS_COMPLETE)));
+    events
+}
+
+/// The event that the scale target is missing, or is there again.
+fn target_event(old: Option<&Condition>, new: Option<&Condition>) -> Option<Event> {
+    let new = new?;
+    let was_missing = old.is_some_and(|old| old.status == "False");
+    match new.status.as_str() {
+        "False" if !was_missing => Some(event(EventType::Warning, &new.reason, &new.message)),
+        "True" if was_missing => Some(event(EventType::Normal, &new.reason, &new.message)),
+        _ => None,
+    }
+}
+
+/// The event that signals are missing, that the reason for it changed, or that they are complete again.
+fn signals_event(old: Option<&Condition>, new: Option<&Condition>) -> Option<Event> {
+    let new = new?;
+    let was_incomplete = old.is_some_and(|old| old.status == "False");
+    match new.status.as_str() {
+        "False" if was_incomplete && old.is_some_and(|old| old.reason == new.reason) => None,
+        "False" => {
+            let note = format!("signals are incomplete: {}", new.message);
+            Some(event(EventType::Warning, &new.reason, &note))
+        }
+        "True" if was_incomplete => Some(event(EventType::Normal, SIGNALS_COMPLETE, &new.message)),
+        _ => None,
+    }
+}
+
+pub(super) fn event(type_: EventType, reason: &str, note: &str) -> Event {
+    let note = Some(shortened(note, MAX_NOTE_BYTES).to_owned());
+    Event { type_, reason: reason.into(), note, action: "Decide".into(), secondary: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use wva_core::Decision;
+    use wva_core::decision::{GapCause, Reason, SignalGap, Target, Verdict};
+    use wva_core::report::LimitGap;
+    use wva_core::units::Replicas;
+
+    use super::*;
+    use crate::cluster::writers::signal_gap::gap;
+    use crate::cluster::writers::status::{StatusInput, render};
+
+    /// The status of a variant whose signals are incomplete because of `cause`, and the events about it after `old`.
+    fn step(
+        old: &VariantAutoscalingStatus,
+        cause: Option<GapCause>,
+        limit: Option<&LimitGap>,
+    ) -> (VariantAutoscalingStatus, Vec<(EventType, String, String)>) {
+        let incomplete = |cause| SignalGap {
+            warning: (cause == GapCause::PartialSource).then(|| "a store is down".into()),
+            ..gap(cause, 1, 2)
+        };
+        let at = Timestamp::UNIX_EPOCH;
+        let desired = Replicas::new(2);
+        let target = Target { desired, reason: Reason::Steady, explanation: "calm".into(), evidence: at };
+        let decision = Decision {
+            model: "m".into(),
+            accelerator: None,
+            current: Some(desired),
+            verdict: Verdict::Target(target),
+            gap: cause.map(incomplete),
+        };
+        let input = StatusInput {
+            decision: &decision,
+            target: None,
+            generation: 1,
+            at,
+            series: |_| Vec::new(),
+            limit,
+        };
+        let new = render(&input, old);
+        let events = events(old, &new)
+            .into_iter()
+            .map(|event| (event.type_, event.reason, event.note.unwrap_or_default()));
+        let events = events.collect();
+        (new, events)
+    }
+
+    #[test]
+    fn each_change_of_signals_complete_is_one_event_with_its_cause() {
+        let (mut status, first) = step(&VariantAutoscalingStatus::default(), None, None);
+        assert!(first.is_empty(), "complete from the beginning: {first:?}");
+        for cause in GapCause::ALL {
+            let (next, events) = step(&status, Some(cause), None);
+            let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{cause:?}: {events:?}") };
+            assert_eq!(reason, cause.as_str());
+            assert!(note.starts_with("signals are incomplete: "), "{note}");
+            assert!(step(&next, Some(cause), None).1.is_empty(), "{cause:?} again");
+            status = next;
+        }
+        let (_, partial) = step(&status, Some(GapCause::PartialSource), None);
+        assert!(partial[0].2.contains("a store is down"), "{partial:?}");
+        let (_, complete) = step(&status, None, None);
+        let [(EventType::Normal, reason, note)] = &complete[..] else { panic!("{complete:?}") };
+        assert_eq!((reason.as_str(), note.contains("every signal")), (SIGNALS_COMPLETE, true));
+    }
+
+    #[test]
+    fn a_limit_that_is_not_enforced_is_one_event_for_each_cause() {
+        let (calm, _) = step(&VariantAutoscalingStatus::default(), None, None);
+        let named = LimitGap::NotInInventory { accelerator: "H100".into() };
+        let (first, events) = step(&calm, None, Some(&LimitGap::NoInventory));
+        let [(EventType::Warning, reason, note)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((reason.as_str(), note.contains("no GPU of any node is known")), ("NoInventory", true));
+        assert!(step(&first, None, Some(&LimitGap::NoInventory)).1.is_empty());
+        let (second, events) = step(&first, None, Some(&named));
+        assert!(events[0].1 == "NotInInventory" && events[0].2.contains("H100"), "{events:?}");
+        assert!(step(&second, None, None).1.is_empty(), "the condition is removed without an event");
+    }
+
+    /// A status with these conditions, by type: status, reason and message.
+    fn status(conditions: &[(&str, &str, &str, &str)]) -> VariantAutoscalingStatus {
+        let condition = |(type_, status, reason, message): &(&str, &str, &str, &str)| Condition {
+            type_: (*type_).into(),
+            status: (*status).into(),
+            reason: (*reason).into(),
+            message: (*message).into(),
+            observed_generation: None,
+            last_transition_time: Time(Timestamp::UNIX_EPOCH),
+        };
+        let conditions = conditions.iter().map(condition).collect();
+        VariantAutoscalingStatus { conditions, ..VariantAutoscalingStatus::default() }
+    }
+
+    #[test]
+    fn each_new_problem_is_an_event_with_its_cause_until_it_has_another_one() {
+        let calm = status(&[
+            (TARGET_RESOLVED, "True", "TargetFound", "found"),
+            (METRICS_AVAILABLE, "True", "MetricsFound", "there"),
+            (CAPACITY_CONSTRAINED, "False", "NotConstrained", "free"),
+        ]);
+        let lost = status(&[
+            (TARGET_RESOLVED, "False", "TargetNotFound", "not found"),
+            (METRICS_AVAILABLE, "False", "MetricsUnavailable", "no target"),
+        ]);
+        let down = |text| status(&[(METRICS_AVAILABLE, "False", "PrometheusError", text)]);
+        let missing = status(&[(METRICS_AVAILABLE, "False", "MetricsMissing", "no series")]);
+        let full = |reason| status(&[(CAPACITY_CONSTRAINED, "True", reason, "team-a of H100")]);
+        let (limit, node) = (full("LimitReached"), full("NoNodeHasRoom"));
+        for (what, old, new, expected) in [
+            ("nothing", &calm, &calm, None),
+            ("the target is deleted, which says enough", &calm, &lost, Some("TargetNotFound: not found")),
+            ("still", &lost, &lost, None),
+            ("it is created again", &lost, &calm, Some("TargetFound: found")),
+            ("the source fails", &calm, &down("refused"), Some("PrometheusError: refused")),
+            ("in another way", &down("refused"), &down("timed out"), None),
+            ("its answer lacks the series", &down("refused"), &missing, Some("MetricsMissing: no series")),
+            ("a limit", &calm, &limit, Some("LimitReached: team-a of H100")),
+            ("then the nodes", &limit, &node, Some("NoNodeHasRoom: team-a of H100")),
+            ("neither", &node, &calm, None),
+        ] {
+            let written = events(old, new).into_iter();
+            let written: Vec<_> = written
+                .map(|event| format!("{}: {}", event.reason, event.note.unwrap_or_default()))
+                .collect();
+            assert_eq!(written, expected.into_iter().collect::<Vec<_>>(), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_configuration_was_not_reported_because_the_number_had_changed_often() {
+        let mut budget = EventBudget::default();
+        (0..12).for_each(|from| drop(budget.take(changed(from))));
+        let problem = vec![event(EventType::Warning, "InvalidConfiguration", "a wrong cost")];
+        assert_eq!(
+            budget.take(problem)[0].note.as_deref(),
+            Some("a wrong cost (6 earlier events were dropped)")
+        );
+    }
+
+    fn changed(from: usize) -> Vec<Event> {
+        let note = format!("desired replicas {from} → {}", from + 1);
+        vec![event(EventType::Normal, "DesiredReplicasChanged", &note)]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_number_that_keeps_changing_makes_few_events_that_count_the_dropped_ones() {
+        let mut budget = EventBudget::default();
+        let written = (0..12).map(|from| budget.take(changed(from)).len()).sum::<usize>();
+        assert_eq!((written, budget.normal.len()), (MAX_EVENTS, MAX_EVENTS));
+        tokio::time::advance(EVENT_WINDOW).await;
+        let notes: Vec<_> = budget.take(changed(12)).into_iter().filter_map(|event| event.note).collect();
+        assert_eq!(notes, ["desired replicas 12 → 13 (6 earlier events were dropped)"]);
+        assert_eq!(budget.take(changed(13))[0].note.as_deref(), Some("desired replicas 13 → 14"));
+    }
+}
