@@ -1,19 +1,33 @@
 //! The client of the API server: one for the whole program.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::task::{self, Poll};
 use std::time::Duration;
 
 use anyhow::Context;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::time::Instant;
+use tower::Service;
+use tower::layer::layer_fn;
+
+use crate::telemetry::ApiRequestMetrics;
 
 /// Longest silence of the API server within an answer: more than the 65 s after which a silent watch is restarted.
 const READ_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// A client of the cluster that `kubeconfig` names, or else of the one that this process runs in.
+/// A client of the cluster that `kubeconfig` names, or else of the one that this process runs in, whose requests are counted in
+/// `metrics`.
 ///
 /// # Errors
 /// When neither says how to reach a cluster.
-pub(super) async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Client> {
+pub(super) async fn client(
+    kubeconfig: Option<&Path>,
+    metrics: ApiRequestMetrics,
+) -> anyhow::Result<kube::Client> {
     let mut from = match kubeconfig {
         Some(path) => {
             let file =
@@ -33,13 +47,72 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<kube::Cl
     // Callers log failures and retry in their own time. The client's own 15 attempts after a 429, 503 or 504 log nothing, and wait
     // up to 82 s longer than the API server needs, or as long as any `Retry-After` says.
     from.default_retry = false;
-    kube::Client::try_from(from).context("cannot set up the Kubernetes client")
+    let host: Arc<str> = from.cluster_url.authority().map(ToString::to_string).unwrap_or_default().into();
+    let builder = ClientBuilder::try_from(from).context("cannot set up the Kubernetes client")?;
+    let observed = layer_fn(|inner| Observed { inner, host: Arc::clone(&host), metrics: metrics.clone() });
+    Ok(builder.with_layer(&observed).build())
+}
+
+/// Counts requests, and the time until the heads of their answers.
+struct Observed<S> {
+    inner: S,
+    host: Arc<str>,
+    metrics: ApiRequestMetrics,
+}
+
+impl<S, B> Service<Request<Body>> for Observed<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut task::Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (method, host, metrics) = (request.method().clone(), self.host.clone(), self.metrics.clone());
+        let observation = Observation { method, host, metrics, started: Instant::now(), code: None };
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            observation.end(answer.as_ref().ok().map(|answer| answer.status().as_u16()));
+            answer
+        })
+    }
+}
+
+/// A request that counts when it is dropped: after its answer, or before it by a caller that waits no longer.
+struct Observation {
+    method: Method,
+    host: Arc<str>,
+    metrics: ApiRequestMetrics,
+    started: Instant,
+    /// Of the answer; `None` without one.
+    code: Option<u16>,
+}
+
+impl Observation {
+    fn end(mut self, code: Option<u16>) {
+        self.code = code;
+    }
+}
+
+impl Drop for Observation {
+    fn drop(&mut self) {
+        self.metrics.observe(self.method.as_str(), &self.host, self.code, self.started.elapsed());
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use http::Request;
-    use kube::client::Body;
+    use std::net::SocketAddr;
+
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
     use tokio::task::JoinSet;
@@ -56,22 +129,62 @@ mod tests {
         }
     }
 
+    /// A client of the API server at `address`, and what it counts.
+    async fn counted_client(address: SocketAddr) -> (kube::Client, Registry) {
+        let name = format!("wva-client-{}-{}.yaml", std::process::id(), address.port());
+        let path = std::env::temp_dir().join(name);
+        let text = format!(
+            "{{current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}],\n\
+             clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{}}}}]}}"
+        );
+        std::fs::write(&path, text).unwrap();
+        let (metrics, mut registry) = (ApiRequestMetrics::default(), Registry::default());
+        metrics.register(&mut registry);
+        let client = client(Some(&path), metrics).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        (client, registry)
+    }
+
+    fn text(registry: &Registry) -> String {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        text
+    }
+
+    fn assert_counted(registry: &Registry, address: SocketAddr, code: &str) {
+        let text = text(registry);
+        let line = format!(r#"rest_client_requests_total{{code="{code}",method="GET",host="{address}"}} 1"#);
+        assert!(text.lines().any(|own| own == line), "{text}");
+    }
+
     #[tokio::test]
     async fn the_429_of_an_overloaded_api_server_is_returned_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut serving = JoinSet::new();
         serving.spawn(overloaded(listener));
-        let path = std::env::temp_dir().join(format!("wva-client-{}.yaml", std::process::id()));
-        let text = format!(
-            "{{current-context: c, contexts: [{{name: c, context: {{cluster: c, user: u}}}}],\n\
-             clusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}], users: [{{name: u, user: {{}}}}]}}"
-        );
-        std::fs::write(&path, text).unwrap();
-        let client = client(Some(&path)).await.unwrap();
-        std::fs::remove_file(&path).unwrap();
+        let (client, registry) = counted_client(address).await;
         let request = Request::get("/version").body(Body::empty()).unwrap();
         let answer = timeout(Duration::from_secs(5), client.send(request)).await.expect("no silent wait");
         assert_eq!(answer.unwrap().status(), 429);
+        assert_counted(&registry, address, "429");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_timed_out_was_never_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, registry) = counted_client(address).await;
+        let request = Request::get("/version").body(Body::empty()).unwrap();
+        assert!(timeout(Duration::from_millis(100), client.send(request)).await.is_err());
+        // The client's own task drops the request.
+        let counted = || text(&registry).contains(r#"code="<error>",method="GET""#);
+        for _ in 0..100 {
+            if counted() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_counted(&registry, address, "<error>");
     }
 }

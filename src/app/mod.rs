@@ -2,6 +2,7 @@
 
 mod adapters;
 mod client;
+pub mod metrics;
 mod recording;
 mod self_signed;
 mod serve;

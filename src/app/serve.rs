@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::adapters::{ClusterReviewer, shared_pki};
 use super::client::client;
+use super::metrics::{Installation, ProgramMetrics};
 use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
@@ -36,7 +37,7 @@ use crate::policy::{PolicyParts, PolicyUpdater, config_map_selection};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
-use crate::telemetry::{ConfigMetrics, EvaluationMetrics, StateMetrics, build_info};
+use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics};
 
 /// The prefix of the names of state objects.
 const STATE_PREFIX: &str = "wva";
@@ -67,9 +68,11 @@ struct Phases {
 /// # Errors
 /// When a part cannot be built, or one ends that should run for ever.
 pub async fn serve(config: Config) -> anyhow::Result<()> {
-    let client = client(config.kubeconfig.as_deref()).await?;
+    let requests = ApiRequestMetrics::default();
+    let client = client(config.kubeconfig.as_deref(), requests.clone()).await?;
     let shutdown_delay = config.shutdown_delay;
-    let mut app = App { config, client, clock: Arc::new(SystemClock), phases: Phases::default() };
+    let clock = Arc::new(SystemClock);
+    let mut app = App { config, client, requests, clock, phases: Phases::default() };
     let engine = app.start().await?;
     let ended = app.wait_for_end().await?;
     let Phases { stopping, work, election, serving, watches } = app.phases;
@@ -101,6 +104,8 @@ struct CertificateWatches {
 struct App {
     config: Config,
     client: kube::Client,
+    /// Of the client.
+    requests: ApiRequestMetrics,
     clock: Arc<dyn Clock>,
     phases: Phases,
 }
@@ -111,8 +116,8 @@ impl App {
         let (needs_inventory, inventory) = watch::channel(false);
         let (cluster, synced) = self.start_watches(has_policy, inventory);
         let leadership = self.start_election(synced.clone());
-        let mut registry = Registry::default();
-        build_info(&mut registry);
+        let metrics = self.register_metrics(leadership.clone());
+        let (mut registry, errors) = (metrics.registry, metrics.evaluation.errors().clone());
         let board = Board::new();
         let parts = Parts {
             cluster: Arc::new(cluster.clone()),
@@ -120,7 +125,7 @@ impl App {
             clock: self.clock.clone(),
             board: board.clone(),
             leadership: leadership.clone(),
-            metrics: EvaluationMetrics::register(&mut registry),
+            metrics: metrics.evaluation,
         };
         let (record, instance) = (&self.config.record, &self.config.instance);
         let (recorder, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
@@ -128,8 +133,8 @@ impl App {
         let engine = Arc::new(engine.with_deletion_orders(self.config.pod_deletion_cost));
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
-        let metrics = StateMetrics::register(&mut registry);
-        self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), metrics);
+        let state_metrics = StateMetrics::register(&mut registry);
+        self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), state_metrics);
         let (events, writer) = EventRecorder::new(
             self.client.clone(),
             cluster.clone(),
@@ -144,14 +149,14 @@ impl App {
             engine: engine.clone(),
             events: events.clone(),
             leadership: leadership.clone(),
-            metrics: ConfigMetrics::register(&mut registry),
+            metrics: metrics.config,
             needs_inventory,
             ready,
         });
         let ca_metrics = CaBundleMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
-        self.start_writers(cluster, &board, &leadership);
+        self.start_writers(cluster, &board, &leadership, events.clone(), (metrics.statuses, errors));
         let settings = ServerSettings {
             serving: self.serving_certificate(),
             shared_pki: self.share_certificates(certificates.bundles.clone()),
@@ -172,6 +177,13 @@ impl App {
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
         Ok(engine)
+    }
+
+    fn register_metrics(&self, leadership: watch::Receiver<Leadership>) -> ProgramMetrics {
+        let Config { controller_instance, lease, interval, .. } = &self.config;
+        let installation =
+            Installation { controller_instance: controller_instance.as_deref(), lease, interval: *interval };
+        ProgramMetrics::register(installation, &self.requests, leadership)
     }
 
     async fn bind(&self, settings: ServerSettings, ports: ServerPorts) -> anyhow::Result<Server> {
@@ -273,6 +285,8 @@ impl App {
         cluster: ClusterReader,
         board: &Board,
         leadership: &watch::Receiver<Leadership>,
+        events: EventRecorder,
+        (queue, errors): (QueueMetrics, ErrorMetrics),
     ) {
         let instance = self.config.instance.clone();
         let writer = StatusWriter::new(
@@ -282,7 +296,9 @@ impl App {
             leadership.clone(),
             instance,
             current_series_names,
-        );
+        )
+        .with_failures(events)
+        .with_metrics(queue, errors);
         self.phases.work.start("status writer", |stop| writer.run(stop));
         let store = self.store();
         let board = board.clone();

@@ -142,6 +142,7 @@ impl PolicyUpdater {
         let (policy, problems) = self.loader.load(&self.known_texts(&now), &self.namespaces);
         self.log_deleted(&now);
         self.maps = now;
+        self.parts.metrics.set_policy(&policy);
         let before = self.parts.engine.policy();
         if *before != policy {
             let changes = changes(&before, &policy).join("; ");
@@ -186,6 +187,7 @@ impl PolicyUpdater {
         self.parts.metrics.set_invalid(rejected().map(entry));
         let new: Vec<_> =
             problems.iter().filter(|problem| !self.problems.iter().any(|known| known == *problem)).collect();
+        self.parts.metrics.rejected(new.iter().filter(|problem| problem.is_rejected).count());
         for problem in new.iter().take(MAX_REPORTED) {
             if problem.is_rejected { warn!("{problem}") } else { info!("{problem}") }
         }

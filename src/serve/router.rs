@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{RequestPartsExt, Router};
 use http::request::Parts;
+use tokio::task::spawn_blocking;
 
 use super::admin::{self, AdminState, health, snapshots};
 use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
@@ -16,7 +17,7 @@ use super::custom_metrics::{self, ObjectPath};
 use super::data_read::ReadState;
 use super::decisions;
 use super::discovery;
-use super::encoding::{Reason, Status};
+use super::encoding::{Reason, Status, internal_error};
 use super::external_metrics::{self, MetricPath};
 use super::forward::InstanceVerifier;
 use super::middleware::{AuditId, observe_request};
@@ -99,7 +100,14 @@ async fn own_metrics(
     let mut request = request.into_parts().0;
     let attributes = Attributes::Path { verb: "get", path: METRICS };
     match authorize(&auth, &mut request, &attributes).await {
-        Ok(()) => hold_permit(permit, admin::metrics(&admin)),
+        Ok(()) => {
+            // Not on the threads that answer reads: thousands of variants take tens of milliseconds. The permit stays with the
+            // thread if the client goes away.
+            match spawn_blocking(move || (admin::metrics(&admin), permit)).await {
+                Ok((answer, permit)) => hold_permit(permit, answer),
+                Err(failure) => internal_error(&failure).into_response(),
+            }
+        }
         Err(error) => error.into_response(),
     }
 }

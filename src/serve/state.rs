@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::admin::{AdminState, BoardMetrics, Health, ReplicaChanges};
+use super::admin::{AdminState, BoardMetrics, DecisionCounts, Health};
 use super::auth::{AuthState, Reviewer, TrustData};
 use super::data_read::{MAX_READS, ReadState, SyncedOnce};
 use super::forward::{Forwarder, InstanceVerifier};
@@ -70,7 +70,7 @@ pub(super) struct States {
     health: Arc<Health>,
     pub(super) instances: Arc<InstanceVerifier>,
     request_metrics: Arc<RequestMetrics>,
-    replica_changes: Arc<ReplicaChanges>,
+    decision_counts: Arc<DecisionCounts>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) connection_errors: Arc<ConnectionErrors>,
     pub(super) settings: ServerSettings,
@@ -81,12 +81,12 @@ impl AppState {
     #[must_use]
     pub fn new(settings: ServerSettings, ports: ServerPorts) -> Self {
         let ServerPorts { reader, reviewer, events, recent, mut registry } = ports;
-        let replica_changes = Arc::new(ReplicaChanges::default());
+        let decision_counts = Arc::new(DecisionCounts::default());
         registry.register_collector(Box::new(BoardMetrics {
             reader: reader.clone(),
             leadership: settings.leadership.clone(),
             controller_instance: settings.controller_instance.clone(),
-            replica_changes: replica_changes.clone(),
+            decision_counts: decision_counts.clone(),
         }));
         let request_metrics = Arc::new(RequestMetrics::register(&mut registry));
         let evidence_age = EvidenceAge::register(&mut registry);
@@ -123,7 +123,7 @@ impl AppState {
             health: Arc::new(health),
             instances: Arc::new(instances),
             request_metrics,
-            replica_changes,
+            decision_counts,
             certificates,
             connection_errors,
             settings,
@@ -136,7 +136,7 @@ impl AppState {
         tokio::join!(
             self.0.certificates.follow(shared_pki.clone()),
             self.0.auth.follow(trust.clone()),
-            self.0.replica_changes.follow(published.clone(), leadership.clone()),
+            self.0.decision_counts.follow(published.clone(), leadership.clone()),
         );
     }
 

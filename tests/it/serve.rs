@@ -15,6 +15,7 @@ mod golden;
 mod golden_errors;
 pub(crate) mod identity;
 mod legacy;
+mod metrics;
 mod operators;
 mod overload;
 pub(crate) mod pki;

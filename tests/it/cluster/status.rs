@@ -18,13 +18,7 @@ impl Fixture {
     }
 
     async fn of(variant: Value, leadership: Leadership) -> Self {
-        Self::in_cluster(cluster_of(variant).await, leadership)
-    }
-
-    fn in_cluster(
-        (client, writes, reader, stop): (kube::Client, Writes, ClusterReader, CancellationToken),
-        leadership: Leadership,
-    ) -> Self {
+        let (client, writes, reader, stop) = cluster_of(variant).await;
         let board = Board::new();
         let leadership = watch::Sender::new(leadership);
         let published = board.subscribe();

@@ -56,7 +56,7 @@ fn readable(answer: &Answer) -> String {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch for the person who runs the tests")]
-fn must_update() -> bool {
+pub(crate) fn must_update() -> bool {
     std::env::var("WVA_UPDATE_GOLDEN").is_ok()
 }
 
