@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::ffi::OsString;
 
+use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 
 use super::args::ServeArgs;
 use super::legacy::{Unused, unused_variable, unused_variables};
@@ -16,12 +17,14 @@ const SERVE: &str = "serve";
 /// The first words of a command line that belongs to no subcommand.
 const OF_NO_SUBCOMMAND: [&str; 4] = ["-h", "--help", "-V", "--version"];
 /// Why a key has no effect that is not a setting at all.
-const NOT_A_SETTING: &str = "it is no setting: check its spelling";
+pub const NOT_A_SETTING: &str = "it is no setting: check its spelling";
 
 /// A command line of the program. If it is one of `serve`, settings from elsewhere may complete it.
 pub struct CommandLine {
     command: Command,
     words: Vec<OsString>,
+    /// Whether the variables of this process count.
+    has_environment: bool,
     /// The keys without effect, of all settings that were added.
     unused: Vec<Unused>,
 }
@@ -41,7 +44,16 @@ impl CommandLine {
         {
             words.iter_mut().skip(2).for_each(|word| add_dash(serve, word));
         }
-        Self { command, words, unused: Vec::new() }
+        Self { command, words, has_environment: true, unused: Vec::new() }
+    }
+
+    /// The arguments of a container of WVA's controllers. The variables of this process do not count; those of the container can be
+    /// added.
+    #[must_use]
+    pub fn of_container(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let command = Command::new("wva").subcommand(ServeArgs::augment_args(Command::new(SERVE)));
+        let words = ["wva", SERVE].map(OsString::from).into_iter().chain(arguments);
+        Self { has_environment: false, ..Self::new(command, words) }
     }
 
     /// The words.
@@ -93,8 +105,9 @@ impl CommandLine {
     /// The settings without effect in `args`, in the environment and in what was added, each once.
     #[must_use]
     pub fn unused(&self, args: &ServeArgs) -> Vec<Unused> {
+        let variables = self.has_environment.then(unused_variables).into_iter().flatten();
         let mut unused: Vec<Unused> =
-            args.legacy.unused().chain(unused_variables()).chain(self.unused.iter().cloned()).collect();
+            args.legacy.unused().chain(variables).chain(self.unused.iter().cloned()).collect();
         // A stable sort: of one name, the first counts.
         unused.sort_by(|left, right| left.name.cmp(&right.name));
         unused.dedup_by(|later, earlier| later.name == earlier.name);
@@ -102,7 +115,12 @@ impl CommandLine {
     }
 
     fn matches(&self) -> Result<ArgMatches, clap::Error> {
-        self.command.clone().try_get_matches_from(&self.words)
+        let mut command = self.command.clone();
+        if !self.has_environment {
+            let without_variable = |arg: Arg| arg.env(Resettable::Reset);
+            command = command.mut_subcommand(SERVE, |serve| serve.mut_args(without_variable));
+        }
+        command.try_get_matches_from(&self.words)
     }
 
     fn serve_arguments(&self) -> impl Iterator<Item = &Arg> {
@@ -269,6 +287,25 @@ mod tests {
         line.add(&settings("LEADER_ELECTION_ID: file\nCONTROLLER_INSTANCE: file\n")).unwrap();
         let (config, _) = resolved(&line);
         assert_eq!((config.lease.as_str(), config.controller_instance.as_deref()), ("flag", Some("file")));
+    }
+
+    #[test]
+    fn of_a_container_only_its_own_variables_count_and_before_its_file() {
+        let mut line = CommandLine::of_container(["--leader-elect", "-v=4"].map(OsString::from));
+        let variables = [("LEADER_ELECTION_ID", "variable"), ("GLOBAL_OPT_INTERVAL", "60s"), ("EMPTY", "")];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        line.add(&Settings::of_variables("its environment".into(), variables)).unwrap();
+        line.add(&settings("LEADER_ELECTION_ID: file\nCONTROLLER_INSTANCE: file\n")).unwrap();
+        let args = line.args().unwrap();
+        let unused: Vec<_> = line.unused(&args).into_iter().map(|unused| unused.name).collect();
+        assert_eq!(unused, ["--leader-elect", "GLOBAL_OPT_INTERVAL"]);
+        let config = Config::try_from(args).unwrap();
+        assert_eq!(
+            (config.lease.as_str(), config.controller_instance.as_deref()),
+            ("variable", Some("file"))
+        );
+        let unknown = CommandLine::of_container(["--pool-group=x".into()]).args().unwrap_err();
+        assert_eq!(unknown.kind(), clap::error::ErrorKind::UnknownArgument);
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod settings;
 mod source;
 
 pub use args::{LEASE_NAME, LogArgs, RecordArgs, ServeArgs, SourceKind};
-pub use command_line::CommandLine;
+pub use command_line::{CommandLine, NOT_A_SETTING};
 pub use error::ConfigError;
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};

@@ -42,9 +42,19 @@ impl Settings {
         }
     }
 
+    /// Settings by the names of variables. An empty one counts as unset.
+    #[must_use]
+    pub fn of_variables(origin: String, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+        let set = variables.into_iter().filter(|(_, text)| !text.is_empty());
+        Self { origin, values: set.map(|(key, text)| (key, Secret::from(text))).collect() }
+    }
+
     /// Parses a YAML mapping of keys to texts, numbers and switches. As in WVA, the case of keys does not matter, and an empty
     /// value counts as unset.
-    pub(super) fn parse(origin: String, text: &str) -> Result<Self, SettingsError> {
+    ///
+    /// # Errors
+    /// When it cannot be parsed, or when a value is a list or a mapping. Names the key.
+    pub fn parse(origin: String, text: &str) -> Result<Self, SettingsError> {
         let fail = |problem: String| SettingsError { origin: origin.clone(), problem };
         let document = document::parse(text).map_err(|cause| fail(format!("it is not YAML: {cause}")))?;
         let fields = match document {
