@@ -1,5 +1,6 @@
 //! The client of the API server: one for the whole program.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{self, Poll};
@@ -30,11 +31,12 @@ pub(super) async fn client(
 ) -> anyhow::Result<kube::Client> {
     let mut from = match kubeconfig {
         Some(path) => {
-            let file =
-                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("--kubeconfig {}", path.display()))?
+            let unusable = |error: &dyn Error| {
+                anyhow::anyhow!("--kubeconfig {}: {}", path.display(), kubeconfig_problem(error))
+            };
+            let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
+            let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+            config.map_err(|error| unusable(&error))?
         }
         None => kube::Config::incluster().context(
             "not in a cluster, and no --kubeconfig given; to try without a cluster, run `wva demo`",
@@ -107,6 +109,14 @@ impl Drop for Observation {
     }
 }
 
+/// Why a kubeconfig cannot be used, on one line. The text of a syntax error is left out: it quotes the file, and so perhaps a token.
+pub(crate) fn kubeconfig_problem(error: &dyn Error) -> String {
+    const SYNTAX: &str = "failed to parse kubeconfig YAML";
+    let text = error.to_string();
+    let shown = text.find(SYNTAX).map_or(text.as_str(), |at| &text[..at + SYNTAX.len()]);
+    shown.lines().next().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::SocketAddr;
@@ -155,6 +165,19 @@ mod tests {
         let text = text(registry);
         let line = format!(r#"rest_client_requests_total{{code="{code}",method="GET",host="{address}"}} 1"#);
         assert!(text.lines().any(|own| own == line), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_parsed_is_refused_without_its_token() {
+        let path = std::env::temp_dir().join(format!("wva-syntax-{}.yaml", std::process::id()));
+        for user in ["geheim", "{token: geheim", "{token: [geheim]}"] {
+            std::fs::write(&path, format!("users: [{{name: u, user: {user}}}]\n")).unwrap();
+            let refused = client(Some(&path), ApiRequestMetrics::default()).await.err();
+            let text = format!("{:#}", refused.expect("no kubeconfig"));
+            assert!(text.contains("--kubeconfig") && text.contains("parse"), "{text}");
+            assert!(!text.contains("geheim"), "{text}");
+        }
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[tokio::test]
