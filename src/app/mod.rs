@@ -9,4 +9,5 @@ mod serve;
 mod sources;
 mod tasks;
 
+pub(crate) use client::kubeconfig_problem;
 pub use serve::serve;

@@ -3,6 +3,7 @@
 mod decisions;
 mod demo;
 pub mod fleet;
+mod migrate;
 mod output;
 mod runtime;
 mod serve;
@@ -34,6 +35,7 @@ enum Command {
     Decide(decisions::decide::Args),
     Replay(decisions::replay::Args),
     Simulate(Box<simulate::Args>),
+    Migrate(migrate::Args),
     /// Print the CustomResourceDefinition of VariantAutoscaling as YAML
     ///
     /// Helm installs it once and never upgrades it. After an upgrade of wva, apply it with `wva crd | kubectl apply -f -`.
@@ -53,6 +55,7 @@ pub fn main() -> ExitCode {
         Command::Decide(args) => decisions::decide::main(&args),
         Command::Replay(args) => decisions::replay::main(&args),
         Command::Simulate(args) => simulate::main(*args),
+        Command::Migrate(args) => migrate::main(&args),
         Command::Crd => {
             crd_yaml().map_or_else(|error| report_error(EXIT_FAILURE, &error), |yaml| print_page(&yaml))
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Exit code of a command that failed for another reason than its input.
 pub(super) const EXIT_FAILURE: u8 = 1;
 /// Exit code for input that cannot be used.
-const EXIT_UNUSABLE_INPUT: u8 = 2;
+pub(super) const EXIT_UNUSABLE_INPUT: u8 = 2;
 /// Exit code for an invalid configuration of `wva serve` (`EX_USAGE` of sysexits.h).
 pub(super) const EXIT_USAGE: u8 = 64;
 

@@ -25,6 +25,8 @@ mod server;
 mod state;
 pub mod tls;
 
+pub(crate) use external_metrics::selector::LabelSelector;
+pub(crate) use external_metrics::{Labels, Metric};
 pub use ports::{AmbiguousSelector, EventSink, NoEvents, PublishedReader};
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

@@ -27,6 +27,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("record", &["engine"], &["kube", "k8s_openapi", "axum", "reqwest"]),
     ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
+    (
+        "migrate",
+        &["cluster", "config", "serve"],
+        &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],
+    ),
     ("simulate", &["config", "record"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio"]),
 ];
 

@@ -12,7 +12,9 @@ use tokio::task::spawn_blocking;
 
 use super::material::{Folder, lines, scenarios, stream_of, wva};
 use super::served::recorded;
-use crate::serve::pki::SERVICE;
+use crate::serve::pki::{Authority, SERVICE};
+use crate::serve::process::kubeconfig;
+use crate::serve::reviewing_api_server::ReviewingApiServer;
 
 /// Ten minutes of little load on one variant.
 const SCENARIO: &str = "\
@@ -100,7 +102,13 @@ fn material(folder: &Folder) {
     }
     folder.file("measured.csv", table.as_bytes());
     stand_in(folder, "curl", &recording);
-    stand_in(folder, "kubectl", Path::new("/dev/null"));
+    let installation = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/migrate/chart-0.5.yaml");
+    let text = std::fs::read(&installation).unwrap();
+    std::fs::create_dir(folder.path().join("manifests")).unwrap();
+    for name in ["all.yaml", "manifests/wva.yaml", "more.yaml", "releases.yaml"] {
+        folder.file(name, &text);
+    }
+    stand_in(folder, "kubectl", &installation);
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_wva"), folder.path().join("wva")).unwrap();
 }
 
@@ -112,6 +120,7 @@ fn run(folder: &Path, example: &str) -> Result<(), String> {
         .args(["-o", "pipefail", "-e", "-c", example])
         .current_dir(folder)
         .env("PATH", format!("{}:{path}", folder.display()))
+        .env("KUBECONFIG", folder.join("kubeconfig"))
         .output()
         .map_err(|error| error.to_string())?;
     if output.status.success() {
@@ -126,11 +135,14 @@ async fn every_example_of_every_help_runs_as_it_stands() {
     recorded.evaluate(2).await;
     let server = format!("https://127.0.0.1:{}", recorded.server.address.port());
     let authority = recorded.server.shared_ca.pem();
+    let authorities = ["front-proxy-ca", "kubernetes"].map(Authority::new);
+    let cluster = ReviewingApiServer::start(&authorities[0], &authorities[1], &[]).await;
     let failed = spawn_blocking(move || {
         let folder = Folder::new();
         material(&folder);
         folder.file("ca.crt", authority.as_bytes());
         folder.file("token", b"good\n");
+        folder.file("kubeconfig", kubeconfig(cluster.address).as_bytes());
         let commands = commands();
         let found: BTreeSet<String> = commands.iter().flat_map(|words| examples(&help(words))).collect();
         assert!(commands.len() >= 8 && found.len() >= 12, "{commands:?} {found:#?}");

@@ -160,7 +160,8 @@ fn directory(name: &str) -> PathBuf {
     directory
 }
 
-fn kubeconfig(address: SocketAddr) -> String {
+/// Of an API server at `address`.
+pub(crate) fn kubeconfig(address: SocketAddr) -> String {
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
          clusters: [{{name: c, cluster: {{server: \"http://{address}\"}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
