@@ -25,10 +25,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(75);
 ///
 /// # Errors
 /// When neither says how to reach a cluster.
-pub(super) async fn client(
-    kubeconfig: Option<&Path>,
-    metrics: ApiRequestMetrics,
-) -> anyhow::Result<kube::Client> {
+pub async fn client(kubeconfig: Option<&Path>, metrics: ApiRequestMetrics) -> anyhow::Result<kube::Client> {
     let mut from = match kubeconfig {
         Some(path) => {
             let unusable = |error: &dyn Error| {

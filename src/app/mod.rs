@@ -9,5 +9,6 @@ mod serve;
 mod sources;
 mod tasks;
 
+pub use client::client;
 pub(crate) use client::kubeconfig_problem;
 pub use serve::serve;

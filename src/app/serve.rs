@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use super::adapters::{ClusterReviewer, shared_pki};
-use super::client::client;
 use super::metrics::{Installation, ProgramMetrics};
 use super::recording::recorder;
 use super::self_signed;
@@ -63,13 +62,11 @@ struct Phases {
     watches: Phase,
 }
 
-/// Runs until a signal or a failure.
+/// Runs until a signal or a failure. `client` reaches the cluster.
 ///
 /// # Errors
 /// When a part cannot be built, or one ends that should run for ever.
-pub async fn serve(config: Config) -> anyhow::Result<()> {
-    let requests = ApiRequestMetrics::default();
-    let client = client(config.kubeconfig.as_deref(), requests.clone()).await?;
+pub async fn serve(config: Config, client: kube::Client, requests: ApiRequestMetrics) -> anyhow::Result<()> {
     let shutdown_delay = config.shutdown_delay;
     let clock = Arc::new(SystemClock);
     let mut app = App { config, client, requests, clock, phases: Phases::default() };

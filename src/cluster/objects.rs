@@ -39,6 +39,9 @@ pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
 /// The API group of LeaderWorkerSets.
 pub(crate) const LEADER_WORKER_SET_GROUP: &str = "leaderworkerset.x-k8s.io";
 
+/// Label of a ConfigMap that stores state of this program: which kind of state it is.
+pub(crate) const STATE_LABEL: &str = "wva.llmd.ai/state";
+
 /// Annotation of a pod that a ReplicaSet reads when it shrinks: the lowest cost goes first. A pod without it has cost 0.
 pub(crate) const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 

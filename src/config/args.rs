@@ -321,6 +321,10 @@ pub struct ConfigMapArgs {
     /// ConfigMap with the costs of accelerators, for the analyzer inferno.
     #[arg(long, env = "ACCELERATOR_COSTS_CONFIG_MAP_NAME", default_value = ACCELERATOR_COSTS, value_name = "NAME")]
     pub accelerator_costs_config_map: String,
+    /// ConfigMap with settings of this command, in place of a --config-file: its keys are the names of variables, or its key
+    /// config.yaml contains them. Read when the program starts. Whoever may write it controls this program.
+    #[arg(long, env = "CONFIG_MAP_NAME", value_name = "NAME")]
+    pub main_config_map: Option<String>,
     /// Label selector of the nodes whose GPUs count when the cluster's GPUs limit additions. Default: all nodes.
     #[arg(long, env = "WVA_NODE_SELECTOR", value_name = "SELECTOR")]
     pub node_selector: Option<String>,

@@ -10,21 +10,27 @@ use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
 use super::args::ServeArgs;
 use super::legacy::{Unused, unused_variable, unused_variables};
 use super::ranged::quote;
+use super::resolve::Config;
 use super::settings::{Settings, SettingsError};
 
 /// The subcommand.
 const SERVE: &str = "serve";
 /// The first words of a command line that belongs to no subcommand.
 const OF_NO_SUBCOMMAND: [&str; 4] = ["-h", "--help", "-V", "--version"];
+/// Why a key has no effect that is needed earlier.
+const TOO_LATE: &str = "it is needed before this is read: set the variable of this name";
 /// Why a key has no effect that is not a setting at all.
 pub const NOT_A_SETTING: &str = "it is no setting: check its spelling";
 
 /// A command line of the program. If it is one of `serve`, settings from elsewhere may complete it.
+#[derive(Clone)]
 pub struct CommandLine {
     command: Command,
     words: Vec<OsString>,
     /// Whether the variables of this process count.
     has_environment: bool,
+    /// The settings that were added: key, and flag with value.
+    added: Vec<(String, OsString)>,
     /// The keys without effect, of all settings that were added.
     unused: Vec<Unused>,
 }
@@ -44,7 +50,7 @@ impl CommandLine {
         {
             words.iter_mut().skip(2).for_each(|word| add_dash(serve, word));
         }
-        Self { command, words, has_environment: true, unused: Vec::new() }
+        Self { command, words, has_environment: true, added: Vec::new(), unused: Vec::new() }
     }
 
     /// The arguments of a container of WVA's controllers. The variables of this process do not count; those of the container can be
@@ -67,30 +73,61 @@ impl CommandLine {
     /// # Errors
     /// Names the file, the key, its value and what is valid.
     pub fn add(&mut self, settings: &Settings) -> Result<(), SettingsError> {
-        let fail = |error: clap::Error| settings.error(error.to_string());
-        let matches = self.matches().map_err(fail)?;
-        let Some(made) = matches.subcommand_matches(SERVE) else { return Ok(()) };
-        let arguments: Vec<Arg> = self.serve_arguments().cloned().collect();
-        for (key, value) in settings.iter() {
-            let origin = settings.origin();
-            let reads_key = |arg: &&Arg| arg.get_env().is_some_and(|name| name == key);
-            let Some((arg, long)) =
-                arguments.iter().find(reads_key).and_then(|arg| Some((arg, arg.get_long()?)))
-            else {
-                let unknown = || Unused { name: key.into(), origin: origin.into(), why: NOT_A_SETTING };
-                self.unused.push(unused_variable(key, origin).unwrap_or_else(unknown));
-                continue;
-            };
-            if is_made(made, arg.get_id().as_str()) {
-                continue;
+        settings.iter().try_for_each(|(key, value)| self.add_setting(settings, key, value))
+    }
+
+    /// Adds those of the settings with which the configuration is valid, alone and together. Returns what is wrong with the others.
+    pub fn add_valid(&mut self, settings: &Settings) -> Vec<SettingsError> {
+        let before = self.added.len();
+        let added = settings.iter().map(|(key, value)| self.add_setting(settings, key, value));
+        let mut errors: Vec<SettingsError> = added.filter_map(Result::err).collect();
+        let Err(contradiction) = self.check() else { return errors };
+        let is_valid_without = |index: &usize| {
+            let mut line = self.clone();
+            line.added.remove(*index);
+            line.check().is_ok()
+        };
+        errors.push(match (before..self.added.len()).find(is_valid_without) {
+            Some(index) => settings.error(format!("{}: {contradiction}", self.added.remove(index).0)),
+            None => {
+                self.added.truncate(before);
+                settings.error(format!("{contradiction}: none of its settings counts"))
             }
-            // Before the words of the user, of which the last may be anything.
-            self.words.insert(2, format!("--{long}={value}").into());
-            if let Err(error) = self.matches() {
-                return Err(settings.error(format!("{key} {}: {}", quote(value), cause(&error))));
-            }
+        });
+        errors
+    }
+
+    /// Whether the configuration is valid.
+    fn check(&self) -> Result<(), String> {
+        let args = self.args().map_err(|error| error.to_string())?;
+        Config::try_from(args).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Adds a setting unless a flag or the environment makes it.
+    fn add_setting(&mut self, settings: &Settings, key: &str, value: &str) -> Result<(), SettingsError> {
+        let origin = settings.origin();
+        if settings.is_too_late(key) {
+            self.unused.push(Unused { name: key.into(), origin: origin.into(), why: TOO_LATE });
+            return Ok(());
         }
-        Ok(())
+        let reads_key = |arg: &&Arg| arg.get_env().is_some_and(|name| name == key);
+        let arg = self.serve_arguments().find(reads_key);
+        let Some((id, long)) = arg.and_then(|arg| Some((arg.get_id().clone(), arg.get_long()?.to_owned())))
+        else {
+            let unknown = || Unused { name: key.into(), origin: origin.into(), why: NOT_A_SETTING };
+            self.unused.push(unused_variable(key, origin).unwrap_or_else(unknown));
+            return Ok(());
+        };
+        let matches = self.matches().map_err(|error| settings.error(error.to_string()))?;
+        if matches.subcommand_matches(SERVE).is_none_or(|made| is_made(made, id.as_str())) {
+            return Ok(());
+        }
+        let word = format!("--{long}={value}");
+        self.added.push((key.to_owned(), word.into()));
+        self.matches().map(|_| ()).map_err(|error| {
+            self.added.pop();
+            settings.error(format!("{key} {}: {}", quote(value), cause(&error)))
+        })
     }
 
     /// The arguments of `serve`.
@@ -106,8 +143,16 @@ impl CommandLine {
     #[must_use]
     pub fn unused(&self, args: &ServeArgs) -> Vec<Unused> {
         let variables = self.has_environment.then(unused_variables).into_iter().flatten();
+        let main = args.config_maps.main_config_map.as_ref().filter(|name| !name.is_empty());
+        let main =
+            main.filter(|_| args.config_file.as_ref().is_some_and(|path| !path.as_os_str().is_empty()));
+        let main = main.map(|_| Unused {
+            name: "CONFIG_MAP_NAME".into(),
+            origin: "the command line, the environment or a file".into(),
+            why: "the file of --config-file replaces the main ConfigMap",
+        });
         let mut unused: Vec<Unused> =
-            args.legacy.unused().chain(variables).chain(self.unused.iter().cloned()).collect();
+            args.legacy.unused().chain(variables).chain(main).chain(self.unused.iter().cloned()).collect();
         // A stable sort: of one name, the first counts.
         unused.sort_by(|left, right| left.name.cmp(&right.name));
         unused.dedup_by(|later, earlier| later.name == earlier.name);
@@ -115,12 +160,15 @@ impl CommandLine {
     }
 
     fn matches(&self) -> Result<ArgMatches, clap::Error> {
-        let mut command = self.command.clone();
+        let mut serve = self.command.clone();
         if !self.has_environment {
             let without_variable = |arg: Arg| arg.env(Resettable::Reset);
-            command = command.mut_subcommand(SERVE, |serve| serve.mut_args(without_variable));
+            serve = serve.mut_subcommand(SERVE, |serve| serve.mut_args(without_variable));
         }
-        command.try_get_matches_from(&self.words)
+        // Before the words of the user, of which the last may be anything.
+        let (program, words) = self.words.split_at(self.words.len().min(2));
+        let added = self.added.iter().map(|(_, word)| word);
+        serve.try_get_matches_from(program.iter().chain(added).chain(words))
     }
 
     fn serve_arguments(&self) -> impl Iterator<Item = &Arg> {
@@ -163,7 +211,7 @@ mod tests {
     use clap::{CommandFactory, Parser, Subcommand};
 
     use super::*;
-    use crate::config::{Config, LEASE_NAME, LeaseTimes, Source};
+    use crate::config::{LEASE_NAME, LeaseTimes, Source};
 
     #[derive(Parser)]
     struct Cli {
@@ -317,6 +365,48 @@ mod tests {
         let lease = refused("LEADER_ELECTION_LEASE_DURATION: 7s");
         let expected = format!("{file}: LEADER_ELECTION_LEASE_DURATION \"7s\": must be 8s to 1h");
         assert!(lease.starts_with(&expected), "{lease}");
+    }
+
+    /// The configuration with these settings of the main ConfigMap, and what is wrong with those that do not count.
+    fn with_main_config_map(words: &str, entries: &[(&str, &str)]) -> (Config, Vec<String>) {
+        let entries = entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+        let mut line = line(words);
+        let errors = line.add_valid(&Settings::of_config_map("wva", "main", &entries).unwrap());
+        (resolved(&line).0, errors.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_bad_value_in_the_main_configmap_does_not_stop_the_start_and_the_others_count() {
+        let url = ("PROMETHEUS_BASE_URL", "https://p");
+        let (config, errors) = with_main_config_map("serve", &[url, ("WVA_SCALE_TO_ZERO", "maybe")]);
+        assert!(matches!(config.source, Source::Prometheus(_)));
+        assert_eq!(errors, ["ConfigMap wva/main: WVA_SCALE_TO_ZERO \"maybe\": must be true or false"]);
+    }
+
+    #[test]
+    fn a_value_in_the_main_configmap_that_contradicts_a_flag_is_left_out_alone() {
+        let entries = [
+            ("LEADER_ELECTION_LEASE_DURATION", "2m"),
+            ("PROMETHEUS_CLIENT_CERT_PATH", "/c"),
+            ("PROMETHEUS_CLIENT_KEY_PATH", "/k"),
+            ("PROMETHEUS_BASE_URL", "https://p"),
+        ];
+        let (config, errors) = with_main_config_map("serve --max-stale 5m", &entries);
+        let Source::Prometheus(prometheus) = config.source else { panic!("{:?}", config.source) };
+        assert!(prometheus.client.is_some());
+        assert_eq!(config.lease_times.duration, Duration::from_secs(15), "the default");
+        assert!(
+            errors.len() == 1 && errors[0].contains("LEADER_ELECTION_LEASE_DURATION: --max-stale"),
+            "{errors:?}"
+        );
+        let contradictory = [
+            ("LEADER_ELECTION_LEASE_DURATION", "2m"),
+            ("PROMETHEUS_CLIENT_CERT_PATH", "/c"),
+            ("PROMETHEUS_BASE_URL", "https://p"),
+        ];
+        let (config, errors) = with_main_config_map("serve", &contradictory);
+        assert!(matches!(config.source, Source::Scrape(_)));
+        assert!(errors.len() == 1 && errors[0].ends_with("none of its settings counts"), "{errors:?}");
     }
 
     #[test]

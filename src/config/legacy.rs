@@ -83,7 +83,6 @@ const SETTINGS: &[LegacySetting] = &[
     unused("", "POOL_GROUP", "the scheduler's queue is read from its metrics"),
     unused("", "EPP_METRIC_READER_BEARER_TOKEN", "the scheduler's metrics are read through Prometheus"),
     unused("", "SCALE_FROM_ZERO_ENGINE_MAX_CONCURRENCY", "one evaluation covers all variants"),
-    unused("", "CONFIG_MAP_NAME", "its settings are flags, variables and the file of --config-file"),
     unused("", "OTEL_*", "no traces are exported"),
 ];
 

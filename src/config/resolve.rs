@@ -11,8 +11,8 @@ use wva_core::model::{ModelPolicy, ScaleToZero, Scope};
 use wva_core::units::Seconds;
 
 use super::args::{
-    ACCELERATOR_COSTS, ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_PORT, DEFAULT_SERVICE, LEASE_NAME,
-    QUEUEING_MODEL, RecordArgs, SATURATION, SCALE_TO_ZERO, SERVICE_CLASSES, ServeArgs, ServingArgs,
+    ConfigMapArgs, DEFAULT_NAMESPACE, DEFAULT_PORT, DEFAULT_SERVICE, LEASE_NAME, RecordArgs, ServeArgs,
+    ServingArgs,
 };
 use super::error::ConfigError;
 use super::lease::LeaseTimes;
@@ -74,6 +74,8 @@ pub struct Config {
     pub policy: Policy,
     /// The ConfigMaps with policies.
     pub config_maps: ConfigMapNames,
+    /// The ConfigMap with settings of the command line, if one is named and no file has them.
+    pub main_config_map: Option<String>,
     /// The nodes whose GPUs count towards limits; `None` for all.
     pub node_selector: Option<String>,
     /// Whether pods are annotated with deletion costs.
@@ -157,6 +159,8 @@ impl TryFrom<ServeArgs> for Config {
                 ..Policy::default()
             },
             config_maps: config_map_names(&args.config_maps)?,
+            main_config_map: non_empty(args.config_maps.main_config_map)
+                .filter(|_| non_empty_path(args.config_file).is_none()),
             pod_deletion_cost: args.decision.pod_deletion_cost,
             node_selector: non_empty(args.config_maps.node_selector),
         })
@@ -194,39 +198,19 @@ fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError
 
 /// The names of the ConfigMaps, which must be unique.
 fn config_map_names(args: &ConfigMapArgs) -> Result<ConfigMapNames, ConfigError> {
-    let kinds = [
-        (ConfigMapKind::Saturation, "--saturation-config-map", &args.saturation_config_map, SATURATION),
-        (
-            ConfigMapKind::ScaleToZero,
-            "--scale-to-zero-config-map",
-            &args.scale_to_zero_config_map,
-            SCALE_TO_ZERO,
-        ),
-        (
-            ConfigMapKind::QueueingModel,
-            "--queueing-model-config-map",
-            &args.queueing_model_config_map,
-            QUEUEING_MODEL,
-        ),
-        (
-            ConfigMapKind::ServiceClasses,
-            "--service-classes-config-map",
-            &args.service_classes_config_map,
-            SERVICE_CLASSES,
-        ),
-        (
-            ConfigMapKind::AcceleratorCosts,
-            "--accelerator-costs-config-map",
-            &args.accelerator_costs_config_map,
-            ACCELERATOR_COSTS,
-        ),
-    ];
     let mut flags: BTreeMap<String, &'static str> = BTreeMap::new();
     let mut names = ConfigMapNames::new();
-    for (kind, flag, name, default) in kinds {
-        let name = or_default(name.clone(), default);
-        if let Some(second) = flags.insert(name.clone(), flag) {
-            return Err(ConfigError::SameConfigMap { first: flag, second, name });
+    for kind in ConfigMapKind::ALL {
+        let given = match kind {
+            ConfigMapKind::Saturation => &args.saturation_config_map,
+            ConfigMapKind::ScaleToZero => &args.scale_to_zero_config_map,
+            ConfigMapKind::QueueingModel => &args.queueing_model_config_map,
+            ConfigMapKind::ServiceClasses => &args.service_classes_config_map,
+            ConfigMapKind::AcceleratorCosts => &args.accelerator_costs_config_map,
+        };
+        let name = or_default(given.clone(), kind.names().default);
+        if let Some(first) = flags.insert(name.clone(), kind.flag()) {
+            return Err(ConfigError::SameConfigMap { first, second: kind.flag(), name });
         }
         names.insert(kind, name);
     }

@@ -10,6 +10,11 @@ use super::document;
 use super::ranged::shorten;
 use super::secret::Secret;
 
+/// The key of a ConfigMap that contains WVA's whole configuration file.
+const CONFIG_FILE_KEY: &str = "config.yaml";
+/// The variables that are needed to find and to read a ConfigMap, or before.
+const BEFORE_CONFIG_MAPS: &[&str] =
+    &["CONFIG_MAP_NAME", "KUBECONFIG", "LOG_LEVEL", "POD_IP", "POD_NAME", "POD_NAMESPACE"];
 /// Characters of a key in a message.
 const MAX_KEY_CHARS: usize = 60;
 
@@ -19,6 +24,8 @@ pub struct Settings {
     origin: String,
     /// Some of them are secrets, such as a bearer token.
     values: BTreeMap<String, Secret>,
+    /// The keys that are read too late to have an effect.
+    too_late: &'static [&'static str],
 }
 
 /// Why settings cannot be used: where they are, the key, and the cause.
@@ -46,7 +53,8 @@ impl Settings {
     #[must_use]
     pub fn of_variables(origin: String, variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let set = variables.into_iter().filter(|(_, text)| !text.is_empty());
-        Self { origin, values: set.map(|(key, text)| (key, Secret::from(text))).collect() }
+        let values = set.map(|(key, text)| (key, Secret::from(text))).collect();
+        Self { origin, values, too_late: &[] }
     }
 
     /// Parses a YAML mapping of keys to texts, numbers and switches. As in WVA, the case of keys does not matter, and an empty
@@ -76,7 +84,30 @@ impl Settings {
             values.insert(key, Secret::from(text));
         }
         values.retain(|_, text| !text.as_str().is_empty());
-        Ok(Self { origin, values })
+        Ok(Self { origin, values, too_late: &[] })
+    }
+
+    /// The settings of WVA's main ConfigMap: those of its key `config.yaml`, or else of its keys.
+    ///
+    /// # Errors
+    /// When `config.yaml` is no mapping of settings. Names the ConfigMap and the key.
+    pub fn of_config_map(
+        namespace: &str,
+        name: &str,
+        entries: &BTreeMap<String, String>,
+    ) -> Result<Self, SettingsError> {
+        let origin = format!("ConfigMap {namespace}/{name}");
+        if let Some(text) = entries.get(CONFIG_FILE_KEY) {
+            let settings = Self::parse(format!("{origin}, entry {CONFIG_FILE_KEY}"), text)?;
+            return Ok(Self { too_late: BEFORE_CONFIG_MAPS, ..settings });
+        }
+        let values = entries.iter().map(|(key, text)| (shorten(key, MAX_KEY_CHARS), text.clone()));
+        Ok(Self { too_late: BEFORE_CONFIG_MAPS, ..Self::of_variables(origin, values) })
+    }
+
+    /// Whether `key` is read too late to have an effect.
+    pub(super) fn is_too_late(&self, key: &str) -> bool {
+        self.too_late.contains(&key)
     }
 
     /// Where they are from.
@@ -123,6 +154,21 @@ mod tests {
         let text = "PROMETHEUS_BEARER_TOKEN: s3cret\nPROMETHEUS_BASE_URL: https://user:s3cret@p\n";
         let shown = format!("{:?}", Settings::parse("f".into(), text).unwrap());
         assert!(shown.contains("PROMETHEUS_BEARER_TOKEN") && !shown.contains("s3cret"), "{shown}");
+    }
+
+    #[test]
+    fn a_configmap_has_a_key_for_each_setting_or_one_for_the_whole_file() {
+        let read = |entries: &[(&str, &str)]| {
+            let entries = entries.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+            let settings = Settings::of_config_map("wva", "main", &entries).unwrap();
+            let values = settings.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
+            (settings.origin().to_owned(), values.join(" "))
+        };
+        let flat = [("WVA_SCALE_TO_ZERO", "true"), ("PROMETHEUS_BASE_URL", "")];
+        assert_eq!(read(&flat), ("ConfigMap wva/main".into(), "WVA_SCALE_TO_ZERO=true".into()));
+        let file = [("config.yaml", "WVA_SCALE_TO_ZERO: \"true\"\n"), ("WVA_NODE_SELECTOR", "ignored")];
+        let expected = ("ConfigMap wva/main, entry config.yaml".into(), "WVA_SCALE_TO_ZERO=true".into());
+        assert_eq!(read(&file), expected);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Turns the watched ConfigMaps into a policy, passes it to the engine, and reports what is wrong with them.
 
-use std::collections::BTreeSet;
+mod selection;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,15 +10,17 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use wva_core::Policy;
 
 use crate::cluster::watch::config_maps::{ConfigMapSelection, ConfigMaps};
 use crate::cluster::{ClusterReader, ConfigMapReader, EventRecorder};
 use crate::config::Config;
 use crate::config::policy_config::{
-    ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, changes,
+    ConfigMapKind, ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, changes,
 };
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
+use selection::{Selection, select};
 
 /// How long the start waits for the ConfigMaps: a third of the time that readiness waits for everything.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -47,11 +51,16 @@ pub(crate) fn config_map_selection(config: &Config) -> ConfigMapSelection {
         let names = config.config_maps.iter().filter(|(kind, _)| kind.may_be_local() == is_local);
         names.map(|(_, name)| name.clone()).collect()
     };
+    // Of several installations in one namespace, none can tell whose a ConfigMap with such a name is.
+    let is_alone = config.controller_instance.is_none();
+    let has_default_name =
+        config.config_maps.iter().filter(|(kind, name)| is_alone && *name == kind.names().default);
     ConfigMapSelection {
         release_namespace: config.namespace.clone(),
         watch_namespace: config.watch_namespace.clone(),
         release_names: names(false),
         names: names(true),
+        found_by_known_names: has_default_name.map(|(kind, _)| *kind).collect(),
     }
 }
 
@@ -60,12 +69,26 @@ pub(crate) struct PolicyUpdater {
     parts: PolicyParts,
     loader: PolicyLoader,
     names: ConfigMapNames,
+    /// Those in the release namespace, which may have a name that WVA gave them.
+    release_names: ConfigMapNames,
     release_namespace: String,
     /// The namespaces that have variants.
     namespaces: BTreeSet<String>,
+    /// Those in force in the release namespace without being configured.
+    adopted: BTreeMap<ConfigMapKind, Adoption>,
     /// As last reported.
     maps: Arc<ConfigMaps>,
     problems: Problems,
+    /// Whether they were reported as events too, which only the leader does.
+    is_recorded: bool,
+}
+
+/// A ConfigMap that is in force without being configured, because it has a name that WVA gave it.
+struct Adoption {
+    name: String,
+    /// What it decides, and the next step.
+    note: String,
+    is_recorded: bool,
 }
 
 impl PolicyUpdater {
@@ -75,11 +98,14 @@ impl PolicyUpdater {
         Self {
             parts,
             loader: PolicyLoader::new(config.policy.clone(), names.clone(), release_namespace.clone()),
+            release_names: names.clone(),
             names,
             release_namespace,
             namespaces: BTreeSet::new(),
+            adopted: BTreeMap::new(),
             maps: Arc::default(),
             problems: Problems::default(),
+            is_recorded: false,
         }
     }
 
@@ -100,6 +126,7 @@ impl PolicyUpdater {
         if cluster.wait_for(|observed| observed.view.synced).await.is_err() {
             return;
         }
+        let mut leadership = self.parts.leadership.clone();
         loop {
             self.update();
             self.parts.ready.send_replace(true);
@@ -118,6 +145,8 @@ impl PolicyUpdater {
                         Err(_) => return,
                     },
                     () = &mut events_due => break,
+                    // Problems of the start, when nobody leads yet, become events too.
+                    () = until_mine(&mut leadership), if !self.is_recorded => break,
                 }
             }
         }
@@ -139,7 +168,12 @@ impl PolicyUpdater {
     fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
-        let (policy, problems) = self.loader.load(&self.known_texts(&now), &self.namespaces);
+        let Selection { texts, release_names } =
+            select(&now, &self.names, &self.release_namespace, &self.release_names);
+        self.loader.set_release_names(release_names.clone());
+        self.release_names = release_names;
+        let (policy, problems) = self.loader.load(&texts, &self.namespaces);
+        self.adopt(&texts, &policy);
         self.log_deleted(&now);
         self.maps = now;
         self.parts.metrics.set_policy(&policy);
@@ -155,18 +189,35 @@ impl PolicyUpdater {
         self.report(problems);
     }
 
-    /// The ConfigMaps that count, by namespace and kind.
-    fn known_texts(&self, now: &ConfigMaps) -> ConfigMapTexts {
-        let mut maps = ConfigMapTexts::new();
-        for ((namespace, name), map) in &now.maps {
-            let kind = self.names.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind);
-            if let Some(kind) =
-                kind.filter(|kind| *namespace == self.release_namespace || kind.may_be_local())
-            {
-                maps.insert((namespace.clone(), kind), map.entries.clone());
-            }
+    /// Names each ConfigMap that is newly in force without being configured: it may be a leftover, and what it changes was decided
+    /// otherwise before.
+    fn adopt(&mut self, texts: &ConfigMapTexts, policy: &Policy) {
+        let mut known = std::mem::take(&mut self.adopted);
+        for (kind, name) in &self.release_names {
+            let key = (self.release_namespace.clone(), *kind);
+            let known = known.remove(kind).filter(|adoption| adoption.name == *name);
+            let adoption = match (known, texts.get(&key), self.names.get(kind)) {
+                (Some(known), Some(_), _) => known,
+                (None, Some(Ok(_)), Some(configured)) if configured != name => {
+                    let mut others = texts.clone();
+                    others.remove(&key);
+                    let (without, _) = self.loader.clone().load(&others, &self.namespaces);
+                    let changes = changes(&without, policy).join("; ");
+                    let (flag, purpose) = (kind.flag(), kind.purpose());
+                    let note = format!(
+                        "it decides about {purpose}, because WVA names it so and there is no {configured}: set {flag}={name} to \
+                         confirm that, or delete it. It changes {}",
+                        if changes.is_empty() { "nothing" } else { &changes }
+                    );
+                    warn!("ConfigMap {}/{name}: {note}", self.release_namespace);
+                    Adoption { name: name.clone(), note, is_recorded: false }
+                }
+                _ => continue,
+            };
+            self.adopted.insert(*kind, adoption);
         }
-        maps
+        let names = self.adopted.values().map(|adoption| adoption.name.as_str());
+        self.parts.metrics.set_adopted(&self.release_namespace, names);
     }
 
     fn log_deleted(&self, now: &ConfigMaps) {
@@ -178,6 +229,16 @@ impl PolicyUpdater {
                 "the ConfigMap of the release namespace is"
             };
             info!(namespace, name, "ConfigMap deleted: its entries no longer count; {instead} in force");
+        }
+    }
+
+    /// Records an event on each ConfigMap that is in force without being configured, once.
+    fn record_adopted(&mut self) {
+        for adoption in self.adopted.values_mut().filter(|adoption| !adoption.is_recorded) {
+            let map = self.maps.maps.get(&(self.release_namespace.clone(), adoption.name.clone()));
+            adoption.is_recorded = map.is_some_and(|map| {
+                self.parts.events.record_config_map(map, "ConfigMapAdopted", adoption.note.clone())
+            });
         }
     }
 
@@ -200,13 +261,15 @@ impl PolicyUpdater {
                 "{left_out} more problems with ConfigMaps are not shown: fix those that are, then check again"
             );
         }
-        if self.parts.leadership.borrow().is_mine() {
+        self.is_recorded = self.parts.leadership.borrow().is_mine();
+        if self.is_recorded {
             for problem in rejected().take(MAX_REPORTED) {
                 let key = (problem.namespace.clone(), problem.config_map.clone());
                 if let Some(map) = self.maps.maps.get(&key) {
-                    self.parts.events.record_invalid_config(map, problem.to_string());
+                    self.parts.events.record_config_map(map, "InvalidConfiguration", problem.to_string());
                 }
             }
+            self.record_adopted();
         }
         let had_rejected = self.problems.iter().any(|problem| problem.is_rejected);
         if had_rejected && rejected().next().is_none() {
@@ -216,7 +279,39 @@ impl PolicyUpdater {
     }
 }
 
+/// Resolves once this instance leads.
+async fn until_mine(leadership: &mut watch::Receiver<Leadership>) {
+    if leadership.wait_for(Leadership::is_mine).await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// Namespace, ConfigMap and key.
 fn entry(problem: &Problem) -> (&str, &str, &str) {
     (&problem.namespace, &problem.config_map, &problem.key)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::config::ServeArgs;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: ServeArgs,
+    }
+
+    #[test]
+    fn two_installations_in_one_namespace_do_not_adopt_the_configmaps_of_each_other() {
+        let found = |flags: &[&str]| {
+            let args = Cli::parse_from(["serve"].iter().chain(flags)).args;
+            config_map_selection(&Config::try_from(args).unwrap()).found_by_known_names.len()
+        };
+        assert_eq!(found(&[]), ConfigMapKind::ALL.len());
+        assert_eq!(found(&["--saturation-config-map", "mine"]), ConfigMapKind::ALL.len() - 1);
+        assert_eq!(found(&["--controller-instance", "blue"]), 0);
+    }
 }

@@ -21,6 +21,13 @@ struct Entry {
     key: String,
 }
 
+/// A ConfigMap.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Adopted {
+    configmap: String,
+    namespace: String,
+}
+
 /// The settings that decide how models without their own are scaled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InfoLabels {
@@ -38,6 +45,7 @@ struct OptimizerLabel {
 #[derive(Debug, Clone, Default)]
 pub struct ConfigMetrics {
     invalid: Family<Entry, Gauge>,
+    adopted: Family<Adopted, Gauge>,
     info: Family<InfoLabels, Gauge>,
     /// The labels that `info` has.
     shown: Arc<Mutex<Option<InfoLabels>>>,
@@ -54,6 +62,8 @@ impl ConfigMetrics {
         let help =
             "1 for each invalid entry of a ConfigMap: its last valid text, or the default, is in force";
         registry.register("wva_config_invalid", help, metrics.invalid.clone());
+        let help = "1 for each ConfigMap that is in force without being configured, because it has a name that WVA gave it";
+        registry.register("wva_config_adopted", help, metrics.adopted.clone());
         let help = "WVA configuration information (value is always 1)";
         registry.register("wva_config_info", help, metrics.info.clone());
         let help = "Global default (not per-model override) KV cache spare threshold configuration value";
@@ -108,6 +118,15 @@ impl ConfigMetrics {
         for (namespace, configmap, key) in entries {
             let [namespace, configmap, key] = [namespace, configmap, key].map(str::to_owned);
             self.invalid.get_or_create(&Entry { configmap, namespace, key }).set(1);
+        }
+    }
+
+    /// Sets the ConfigMaps of `namespace` that are in force without being configured.
+    pub fn set_adopted<'a>(&self, namespace: &str, names: impl Iterator<Item = &'a str>) {
+        self.adopted.clear();
+        for configmap in names {
+            let adopted = Adopted { configmap: configmap.to_owned(), namespace: namespace.to_owned() };
+            self.adopted.get_or_create(&adopted).set(1);
         }
     }
 }

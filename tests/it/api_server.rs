@@ -398,11 +398,17 @@ fn selects(path: &str, query: &str, own: &str, object: &Value) -> bool {
         return false;
     }
     let by_name = parameter(query, "fieldSelector").and_then(|field| field.strip_prefix("metadata.name%3D"));
-    let labels =
-        parameter(query, "labelSelector").unwrap_or_default().replace("%3D", "=").replace("%2F", "/");
+    let labels = parameter(query, "labelSelector")
+        .unwrap_or_default()
+        .replace("%3D", "=")
+        .replace("%2F", "/")
+        .replace("%21", "!");
     let mut labels = labels.split("%2C").filter(|label| !label.is_empty());
     by_name.is_none_or(|selected| selected == name)
         && labels.all(|label| {
+            if let Some(absent) = label.strip_prefix('!') {
+                return object["metadata"]["labels"][absent].is_null();
+            }
             let (key, value) = label.split_once('=').unwrap();
             object["metadata"]["labels"][key] == value
         })

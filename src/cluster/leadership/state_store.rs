@@ -20,14 +20,13 @@ use wva_core::memory::{GroupMemory, Memory, other_version};
 use super::state_encoding::{
     DECISIONS_VERSION, DecodedShards, MAX_SHARDS, Shard, ShardHeader, StateValue, decode,
 };
+use crate::cluster::objects::STATE_LABEL;
 use crate::cluster::requests::{LogOnce, MANAGED_BY, RequestError, bounded};
 use crate::cluster::watch::watch_health::{watch_config, watch_events};
 use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restored, Term};
 
 /// Attempts to write one object: after a conflict it is read again once; a second one means that another holder writes.
 const MAX_WRITE_ATTEMPTS: u32 = 2;
-/// Label of a state object: which kind it is.
-const KIND_LABEL: &str = "wva.llmd.ai/state";
 /// Label of a state object: which installation it belongs to, where several share a namespace.
 const INSTALLATION_LABEL: &str = "wva.llmd.ai/installation";
 /// Data key of the header.
@@ -144,7 +143,7 @@ impl StateStore {
     }
 
     fn selector(&self, kind: StateKind) -> String {
-        format!("{KIND_LABEL}={},{INSTALLATION_LABEL}={}", kind.name(), self.prefix)
+        format!("{STATE_LABEL}={},{INSTALLATION_LABEL}={}", kind.name(), self.prefix)
     }
 
     /// The entries of `shards`. Reports what of them is dropped, or counts as of now.
@@ -264,7 +263,7 @@ impl StateStore {
         resource_version: Option<String>,
         shard: &Shard,
     ) -> ConfigMap {
-        let labels = [(KIND_LABEL, kind.name()), (INSTALLATION_LABEL, self.prefix.as_str()), MANAGED_BY];
+        let labels = [(STATE_LABEL, kind.name()), (INSTALLATION_LABEL, self.prefix.as_str()), MANAGED_BY];
         let header = serde_json::to_string(&shard.header).unwrap_or_default();
         let data = [(HEADER_KEY, header), (ENTRIES_KEY, shard.lines.clone())];
         ConfigMap {
@@ -380,7 +379,7 @@ fn parse(map: &ConfigMap) -> Result<(String, Shard), SmolStr> {
     let name = map.metadata.name.clone().unwrap_or_default();
     let data = map.data.as_ref();
     let header = data.and_then(|data| data.get(HEADER_KEY)).map_or("", String::as_str);
-    let kind = map.labels().get(KIND_LABEL).map_or("", String::as_str);
+    let kind = map.labels().get(STATE_LABEL).map_or("", String::as_str);
     let kind = if kind == StateKind::Memory.name() { StateKind::Memory } else { StateKind::Decisions };
     match serde_json::from_str::<ShardHeader>(header) {
         Ok(header) if header.version == kind.version() => {

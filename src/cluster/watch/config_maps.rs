@@ -1,5 +1,5 @@
-//! Watches the ConfigMaps that configure decisions: those of the release namespace, and some names in every namespace. Their
-//! content is not interpreted here.
+//! Watches the ConfigMaps that configure decisions: those of the release namespace, also under the names that WVA gave them, and
+//! some names in every namespace. Their content is not interpreted here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::store_events::store_events;
 use super::watch_health::watch_config;
-use crate::cluster::objects::ObjectKey;
+use crate::cluster::objects::{ObjectKey, STATE_LABEL};
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
+use crate::config::policy_config::ConfigMapKind;
 
 /// Bounds of a ConfigMap outside the release namespace. Any tenant may create them, in all of its namespaces, and each entry
 /// becomes a whole policy.
@@ -27,6 +28,12 @@ const MAX_TENANT_ENTRIES: usize = 300;
 /// What to check when they cannot be listed.
 const RBAC_HINT: &str =
     "check that the service account may list and watch them by name (the chart's values configMaps.*)";
+/// What to check when the ConfigMaps of the release namespace cannot be listed.
+const RELEASE_RBAC_HINT: &str = "check that the service account may list and watch all ConfigMaps of its own namespace, or set the \
+                                 name of each with its flag (wva serve --help)";
+
+/// ConfigMaps of the release namespace in one answer of a list: each may have 1 MiB, whatever it is for.
+const RELEASE_PAGE_SIZE: u32 = 20;
 
 /// Which ConfigMaps to watch.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +46,16 @@ pub struct ConfigMapSelection {
     pub release_names: Vec<String>,
     /// Names that count in every namespace.
     pub names: Vec<String>,
+    /// Kinds that count in the release namespace also under the names that WVA gave them.
+    pub found_by_known_names: Vec<ConfigMapKind>,
+}
+
+impl ConfigMapSelection {
+    /// Whether a ConfigMap of the release namespace counts only for a name that WVA gave it.
+    fn is_found(&self, name: &str) -> bool {
+        let is_watched_by_name = self.release_names.iter().chain(&self.names).any(|own| own == name);
+        !is_watched_by_name && self.found_by_known_names.iter().any(|kind| kind.names().is_of_wva(name))
+    }
 }
 
 /// A ConfigMap.
@@ -102,9 +119,11 @@ impl ConfigMapWatch {
         }
     }
 
-    /// One watch for each name and namespace, with a field selector for the name, so that RBAC can grant it by name.
+    /// One watch for each name and namespace, with a field selector for the name, so that RBAC can grant it by name; and one of the
+    /// release namespace, if its ConfigMaps may have names that are not known before.
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
-        let ConfigMapSelection { release_namespace, watch_namespace, release_names, names } = &self.selection;
+        let ConfigMapSelection { release_namespace, watch_namespace, release_names, names, .. } =
+            &self.selection;
         let mut watches: Vec<(&String, Option<&String>)> =
             release_names.iter().map(|name| (name, Some(release_namespace))).collect();
         for name in names {
@@ -118,7 +137,7 @@ impl ConfigMapWatch {
                 }
             }
         }
-        let streams = watches.into_iter().enumerate().map(|(index, (name, namespace))| {
+        let by_name = watches.into_iter().map(|(name, namespace)| {
             let api: Api<ConfigMap> = match namespace {
                 Some(namespace) => Api::namespaced(self.client.clone(), namespace),
                 None => Api::all(self.client.clone()),
@@ -127,10 +146,28 @@ impl ConfigMapWatch {
             let release_namespace = release_namespace.clone();
             let convert =
                 move |map: ConfigMap| (ObjectKey::of(&map.metadata), Some(watched(map, &release_namespace)));
-            let events = store_events("ConfigMaps", RBAC_HINT, watcher(api, by_name), convert);
-            events.map(move |event| (index, event)).boxed()
+            store_events("ConfigMaps", RBAC_HINT, watcher(api, by_name), convert).boxed()
         });
-        futures::stream::select_all(streams)
+        let streams = by_name.chain(self.found_in_release_namespace()).enumerate();
+        futures::stream::select_all(
+            streams.map(|(index, events)| events.map(move |event| (index, event)).boxed()),
+        )
+    }
+
+    /// The watch of the release namespace, of all ConfigMaps but state, which is large and changes all the time.
+    fn found_in_release_namespace(&self) -> Option<BoxStream<'static, StoreEvent<WatchedConfigMap>>> {
+        let selection = self.selection.clone();
+        if selection.found_by_known_names.is_empty() {
+            return None;
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &selection.release_namespace);
+        let not_state = watch_config().labels(&format!("!{STATE_LABEL}")).page_size(RELEASE_PAGE_SIZE);
+        let convert = move |map: ConfigMap| {
+            let key = ObjectKey::of(&map.metadata);
+            let is_found = selection.is_found(&key.name);
+            (key, is_found.then(|| watched(map, &selection.release_namespace)))
+        };
+        Some(store_events("ConfigMaps", RELEASE_RBAC_HINT, watcher(api, not_state), convert).boxed())
     }
 }
 

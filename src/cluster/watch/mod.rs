@@ -8,6 +8,7 @@ mod convert;
 mod inventory;
 mod kind_store;
 mod known_targets;
+pub mod main_config_map;
 mod metrics_address;
 mod model_server;
 mod object_store;

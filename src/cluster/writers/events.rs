@@ -152,16 +152,16 @@ impl EventRecorder {
         self.count(self.own.push(event))
     }
 
-    /// Records on a ConfigMap that an entry of it is ignored because of `problem`.
-    pub fn record_invalid_config(&self, map: &WatchedConfigMap, problem: String) {
+    /// Records on a ConfigMap what is wrong with it or unexpected, as one of few reasons in CamelCase. False when it is lost.
+    pub fn record_config_map(&self, map: &WatchedConfigMap, reason: &'static str, note: String) -> bool {
         self.count(self.external.push(NewEvent {
             object: map.object.clone(),
             type_: EventType::Warning,
-            reason: "InvalidConfiguration",
-            note: problem,
-            // One event a ConfigMap at a time: its author could make up new problems without end.
+            reason,
+            note,
+            // One event of a reason a ConfigMap at a time: its author could make up new problems without end.
             topic: String::new(),
-        }));
+        }))
     }
 
     /// Records, on the variant, why the API server refused its status; on 16 variants in 10 minutes.

@@ -9,6 +9,7 @@ mod last_good;
 mod layers;
 mod limits;
 mod model_key;
+mod names;
 mod overlay;
 mod problem;
 
@@ -36,42 +37,8 @@ use overlay::Section;
 use problem::Location;
 
 pub use changes::changes;
+pub use names::{ConfigMapKind, ConfigMapNames, Found, KnownNames};
 pub use problem::{Problem, Problems};
-
-/// The purpose of a ConfigMap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ConfigMapKind {
-    /// Thresholds and analyzers by model, and limits.
-    Saturation,
-    /// Scaling to zero by model.
-    ScaleToZero,
-    /// The queueing model. Its default entry makes it the analyzer of all models.
-    QueueingModel,
-    /// The service classes of the legacy solver.
-    ServiceClasses,
-    /// The accelerators of the legacy solver.
-    AcceleratorCosts,
-}
-
-impl ConfigMapKind {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [
-        Self::Saturation,
-        Self::ScaleToZero,
-        Self::QueueingModel,
-        Self::ServiceClasses,
-        Self::AcceleratorCosts,
-    ];
-
-    /// Whether a namespace with variants may have a ConfigMap of this kind, which replaces that of the release namespace there.
-    #[must_use]
-    pub const fn may_be_local(self) -> bool {
-        matches!(self, Self::Saturation | Self::ScaleToZero | Self::QueueingModel)
-    }
-}
-
-/// The names of the ConfigMaps, which are unique.
-pub type ConfigMapNames = BTreeMap<ConfigMapKind, String>;
 
 /// The texts of a ConfigMap's entries by key, or why they cannot be read.
 pub type EntryTexts = Result<Arc<BTreeMap<String, String>>, String>;
@@ -80,10 +47,14 @@ pub type EntryTexts = Result<Arc<BTreeMap<String, String>>, String>;
 pub type ConfigMapTexts = BTreeMap<(String, ConfigMapKind), EntryTexts>;
 
 /// Makes policies of ConfigMaps, and remembers the last good text of each entry.
+#[derive(Clone)]
 pub struct PolicyLoader {
     /// The policy where no ConfigMap sets anything.
     base: Policy,
+    /// The names in namespaces of variants.
     names: ConfigMapNames,
+    /// The names in the release namespace.
+    release_names: ConfigMapNames,
     /// The namespace whose ConfigMaps apply to all others.
     release_namespace: String,
     namespaces: BTreeMap<String, NamespaceEntries>,
@@ -92,7 +63,7 @@ pub struct PolicyLoader {
 }
 
 /// The entries of one namespace's ConfigMaps.
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct NamespaceEntries {
     saturation: LastGood<SaturationEntry>,
     scale_to_zero: LastGood<ScaleToZeroEntry>,
@@ -105,12 +76,19 @@ impl PolicyLoader {
     pub fn new(base: Policy, names: ConfigMapNames, release_namespace: String) -> Self {
         Self {
             base,
+            release_names: names.clone(),
             names,
             release_namespace,
             namespaces: BTreeMap::new(),
             classes: LastGood::default(),
             accelerators: LastGood::default(),
         }
+    }
+
+    /// Sets the names in the release namespace, for problems. They differ from those in other namespaces where an installation of WVA
+    /// gave them.
+    pub fn set_release_names(&mut self, names: ConfigMapNames) {
+        self.release_names = names;
     }
 
     /// The policy of the current ConfigMaps, for variants in `namespaces`.
@@ -121,11 +99,12 @@ impl PolicyLoader {
         for namespace in iter::once(release).chain(namespaces.iter().filter(|name| *name != release)) {
             let only = (namespace != release).then_some(namespace.as_str());
             let entries = self.namespaces.entry(namespace.clone()).or_default();
-            let mut reader = EntryReader { texts, names: &self.names, namespace, problems: &mut problems };
+            let names = if namespace == release { &self.release_names } else { &self.names };
+            let mut reader = EntryReader { texts, names, namespace, problems: &mut problems };
             reader.read_namespace(entries, only);
         }
-        let mut reader =
-            EntryReader { texts, names: &self.names, namespace: release, problems: &mut problems };
+        let names = &self.release_names;
+        let mut reader = EntryReader { texts, names, namespace: release, problems: &mut problems };
         reader.read_legacy(&mut self.classes, &mut self.accelerators);
         (self.policy(&mut problems), problems.interleaved())
     }
@@ -186,12 +165,17 @@ impl PolicyLoader {
     ) -> ConfigMapLayer<'a, E> {
         let (namespace, entries) =
             if own.is_empty() { (self.release_namespace.as_str(), release) } else { (namespace, own) };
-        ConfigMapLayer { location: Location { namespace, config_map: name(&self.names, kind) }, entries }
+        ConfigMapLayer { location: self.location(namespace, kind), entries }
+    }
+
+    fn location<'a>(&'a self, namespace: &'a str, kind: ConfigMapKind) -> Location<'a> {
+        let names = if namespace == self.release_namespace { &self.release_names } else { &self.names };
+        Location { namespace, config_map: name(names, kind) }
     }
 
     /// Notes limits and `compat` in entries where they have no effect, because they are for all models together.
     fn note_misplaced(&self, namespace: &str, entries: &NamespaceEntries, problems: &mut Problems) {
-        let location = Location { namespace, config_map: name(&self.names, ConfigMapKind::Saturation) };
+        let location = self.location(namespace, ConfigMapKind::Saturation);
         for (key, entry) in entries.saturation.iter() {
             let is_default = key == DEFAULT;
             let is_elsewhere = !(is_default && namespace == self.release_namespace);
@@ -263,7 +247,7 @@ impl EntryReader<'_> {
     ) {
         let location = Location { namespace: self.namespace, config_map: name(self.names, kind) };
         match self.texts.get(&(self.namespace.to_owned(), kind)) {
-            Some(Err(cause)) => return self.problems.add_unreadable(location, cause),
+            Some(Err(cause)) => return self.problems.add_unreadable(location, cause, entries.is_empty()),
             Some(Ok(texts)) => entries.update(texts, |key, text| {
                 read_entry(text, |fields, diagnostics| check(fields, key, diagnostics))
             }),

@@ -88,9 +88,14 @@ impl Problems {
         Self { problems, left_out: self.left_out }
     }
 
-    /// Adds a ConfigMap that cannot be read.
-    pub(super) fn add_unreadable(&mut self, location: Location<'_>, cause: &str) {
-        self.add(location, "", true, format!("{cause}; its last entries stay in force"));
+    /// Adds a ConfigMap that cannot be read. `has_none`: it has no entry from before, either.
+    pub(super) fn add_unreadable(&mut self, location: Location<'_>, cause: &str, has_none: bool) {
+        let instead = if has_none {
+            "none of its entries is in force"
+        } else {
+            "what was last in force stays in force"
+        };
+        self.add(location, "", true, format!("{cause}; {instead}"));
     }
 
     /// Adds the diagnostics of entries: key, diagnostics, and whether an earlier text is in force.

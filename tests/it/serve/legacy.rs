@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use super::process::Process;
 
 /// Runs the program without a cluster, which ends it once the configuration is valid. Returns its exit code and its log.
@@ -79,7 +81,7 @@ fn help_names_wvas_flags_in_one_line_only() {
 }
 
 #[tokio::test]
-async fn the_arguments_of_wvas_chart_start_the_program() {
+async fn the_arguments_of_wvas_chart_start_the_program_with_the_configmap_of_that_chart() {
     let config = file("chart", "GLOBAL_OPT_INTERVAL: \"60s\"\nWVA_SCALE_TO_ZERO: \"true\"\n");
     let arguments = [
         "--leader-elect=true",
@@ -92,11 +94,65 @@ async fn the_arguments_of_wvas_chart_start_the_program() {
         "-leader-election-renew-deadline=50s",
         "-leader-election-retry-period=10s",
     ];
-    let process = Process::start_with_objects("wva-chart", &arguments, &[]).await;
+    let metadata = json!({
+        "namespace": "wva", "name": "prod-workload-variant-autoscaler-wva-saturation-scaling-config", "uid": "c"
+    });
+    let data = json!({ "default": "kvCacheThreshold: 0.6\n" });
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+    let process = Process::start_with_objects("wva-chart", &arguments, &[("/api/v1/configmaps", map)]).await;
     let log = process.log();
+    assert!(log.contains("global.default.saturation.kvCacheThreshold: 0.8 → 0.6"), "{log}");
     assert!(log.contains("GLOBAL_OPT_INTERVAL"), "{log}");
-    let lease =
-        process.api.objects.get("/apis/coordination.k8s.io/v1/namespaces/wva/leases/72dd1cf1.llm-d.ai");
-    assert_eq!(lease.unwrap()["spec"]["leaseDurationSeconds"], 60);
+    assert_eq!(lease_duration(&process), 60);
     std::fs::remove_file(config).unwrap();
+}
+
+/// A cluster with a main ConfigMap.
+async fn with_main_config_map(name: &str, arguments: &[&str], map: &str, data: Value) -> Process {
+    let metadata = json!({ "namespace": "wva", "name": map, "uid": "m" });
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data });
+    Process::start_with_objects(name, arguments, &[("/api/v1/configmaps", map)]).await
+}
+
+/// The duration of the Lease, seconds.
+fn lease_duration(process: &Process) -> Value {
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/wva/leases/72dd1cf1.llm-d.ai";
+    process.api.objects.get(lease).unwrap()["spec"]["leaseDurationSeconds"].clone()
+}
+
+#[tokio::test]
+async fn wvas_main_configmap_sets_what_neither_a_flag_nor_a_variable_sets() {
+    let data = json!({
+        "LEADER_ELECTION_LEASE_DURATION": "30s", "LEADER_ELECTION_RETRY_PERIOD": "1s", "GLOBAL_OPT_INTERVAL": "60s",
+        "LOG_LEVEL": "error", "WVA_SCALE_TO_ZERO": "maybe"
+    });
+    let flags = ["--main-config-map=prod-variantautoscaling-config", "--lease-retry-period=3s"];
+    let process = with_main_config_map("wva-main", &flags, "prod-variantautoscaling-config", data).await;
+    assert_eq!(lease_duration(&process), 30);
+    let log = process.log();
+    assert!(log.contains("settings are read from the main ConfigMap"), "{log}");
+    let origin = "ConfigMap wva/prod-variantautoscaling-config";
+    for name in ["GLOBAL_OPT_INTERVAL", "LOG_LEVEL"] {
+        let named = format!("this setting has no effect name={name:?} origin={origin:?}");
+        assert_eq!(log.matches(&named).count(), 1, "{name}: {log}");
+    }
+    let bad = format!("{origin}: WVA_SCALE_TO_ZERO \"maybe\": must be true or false");
+    assert_eq!(log.matches(&bad).count(), 1, "a bad value of a ConfigMap does not stop the start: {log}");
+}
+
+#[tokio::test]
+async fn a_main_configmap_that_nobody_named_cannot_redirect_the_token() {
+    let data =
+        json!({ "LEADER_ELECTION_LEASE_DURATION": "30s", "PROMETHEUS_BASE_URL": "https://attacker.llm" });
+    let process = with_main_config_map("wva-main-planted", &[], "wva-variantautoscaling-config", data).await;
+    assert_eq!(lease_duration(&process), 15);
+    assert!(!process.log().contains("attacker"), "{}", process.log());
+}
+
+#[tokio::test]
+async fn a_main_configmap_that_does_not_exist_is_named_and_the_program_starts() {
+    let flags = ["--main-config-map=missing"];
+    let process = Process::start_with_objects("wva-main-missing", &flags, &[]).await;
+    let named = "there is no such ConfigMap: create it, or remove --main-config-map (CONFIG_MAP_NAME)";
+    assert!(process.log().contains(named), "{}", process.log());
 }

@@ -171,6 +171,7 @@ fn register_all() -> Registry {
     evaluation.collected(Duration::from_millis(3), Some("timeout"));
     evaluation.unattributed(&BTreeMap::from([("llm".into(), 1)]));
     config.set_invalid([("llm", "map", "default")].into_iter());
+    config.set_adopted("wva", ["map"].into_iter());
     statuses.added(1);
     StateMetrics::register(&mut registry).set_cut("memory", "learned", 1);
     CaBundleMetrics::register(&mut registry);

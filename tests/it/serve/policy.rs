@@ -14,7 +14,11 @@ const SATURATION: &str = "wva-saturation-scaling-config";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config_map(namespace: &str, data: Value) -> Value {
-    let metadata = json!({ "namespace": namespace, "name": SATURATION, "uid": format!("cm-{namespace}") });
+    named_config_map(namespace, SATURATION, data)
+}
+
+fn named_config_map(namespace: &str, name: &str, data: Value) -> Value {
+    let metadata = json!({ "namespace": namespace, "name": name, "uid": format!("cm-{namespace}") });
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data })
 }
 
@@ -100,6 +104,81 @@ async fn an_invalid_entry_is_reported_and_its_last_good_text_stays() {
     logged(&process, "kvCacheThreshold: 0.6 → 0.75").await;
     logged(&process, "every entry of the ConfigMaps is valid again").await;
     assert!(!metrics(&process).await.contains("wva_config_invalid{"));
+}
+
+/// Waits for a Warning event with this reason about the ConfigMap with this uid, and returns its note.
+async fn warning(process: &Process, reason: &str, uid: &str) -> String {
+    let note = || {
+        let events = process.api.objects.writes("/apis/events.k8s.io/").into_iter();
+        let mut events = events.map(|event| event.body);
+        events.find(|event| event["reason"] == reason && event["regarding"]["uid"] == uid)
+    };
+    until(process, reason, async || note().is_some()).await;
+    let event = note().unwrap();
+    assert_eq!(event["type"], "Warning");
+    event["note"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_leftover_configmap_of_wvas_chart_does_not_decide_silently_after_an_upgrade() {
+    let leftover = "prod-wva-saturation-scaling-config";
+    let map = named_config_map("wva", leftover, json!({ "default": "kvCacheThreshold: 0.6\n" }));
+    let process = Process::start_with_objects("adopted", &[], &[(CONFIG_MAPS, map.clone())]).await;
+    let note = format!(
+        "it decides about thresholds, analyzers and limits, because WVA names it so and there is no {SATURATION}: set \
+         --saturation-config-map={leftover} to confirm that, or delete it. It changes "
+    );
+    let log = process.log();
+    let warned = format!("ConfigMap wva/{leftover}: {note}");
+    let line = log
+        .lines()
+        .find(|line| line.contains(&warned))
+        .unwrap_or_else(|| panic!("before it was ready:\n{log}"));
+    assert!(line.contains("WARN") && line.contains("kvCacheThreshold: 0.8 → 0.6"), "{line}");
+    let event = warning(&process, "ConfigMapAdopted", "cm-wva").await;
+    assert!(event.starts_with(&note) && event.contains("kvCacheThreshold: 0.8 → 0.6"), "{event}");
+    let series = format!("wva_config_adopted{{configmap=\"{leftover}\",namespace=\"wva\"}} 1");
+    assert!(metrics(&process).await.contains(&series));
+    process.api.objects.delete(&object_path(CONFIG_MAPS, &map));
+    logged(&process, "kvCacheThreshold: 0.6 → 0.8").await;
+    assert!(!metrics(&process).await.contains("wva_config_adopted{"));
+}
+
+#[tokio::test]
+async fn a_second_configmap_with_wvas_ending_changes_nothing_until_ours_appears() {
+    let (prefixed, second) = ("prod-wva-saturation-scaling-config", "aaa-capacity-scaling-config");
+    let first = named_config_map("wva", prefixed, json!({ "default": "kvCacheThreshold: 0.6\n" }));
+    let process = Process::start_with_objects("found", &[], &[(CONFIG_MAPS, first)]).await;
+    let second_map = named_config_map("wva", second, json!({ "default": "kvCacheThreshold: 0.5\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, second_map);
+    let problem = format!(
+        "ConfigMap wva/{prefixed}: by its name it decides about thresholds, analyzers and limits, and so does ConfigMap {second}: \
+         set the name of the right one with --saturation-config-map, or delete the others; what was last in force stays in force"
+    );
+    logged(&process, &problem).await;
+    let labels = format!("configmap=\"{prefixed}\",namespace=\"wva\",key=\"\"");
+    assert!(metrics(&process).await.contains(&format!("wva_config_invalid{{{labels}}} 1")));
+    let ours = config_map("wva", json!({ "default": "kvCacheThreshold: 0.7\n" }));
+    process.api.objects.put_in(CONFIG_MAPS, ours);
+    logged(&process, "kvCacheThreshold: 0.6 → 0.7").await;
+    logged(&process, "every entry of the ConfigMaps is valid again").await;
+}
+
+#[tokio::test]
+async fn two_configmaps_with_wvas_ending_at_the_start_are_shown_everywhere_and_the_defaults_count() {
+    let (first, second) = ("a-saturation-scaling-config", "b-saturation-scaling-config");
+    let map = |name: &str| named_config_map("wva", name, json!({ "default": "kvCacheThreshold: 0.6\n" }));
+    let objects = [(CONFIG_MAPS, map(first)), (CONFIG_MAPS, map(second))];
+    let process = Process::start_with_objects("ambiguous", &[], &objects).await;
+    let problem = format!(
+        "ConfigMap wva/{first}: by its name it decides about thresholds, analyzers and limits, and so does ConfigMap {second}: \
+         set the name of the right one with --saturation-config-map, or delete the others; none of its entries is in force"
+    );
+    assert!(process.log().contains(&problem), "before it was ready:\n{}", process.log());
+    assert!(!process.log().contains("kvCacheThreshold: 0.8 →"));
+    let labels = format!("configmap=\"{first}\",namespace=\"wva\",key=\"\"");
+    assert!(metrics(&process).await.contains(&format!("wva_config_invalid{{{labels}}} 1")));
+    assert_eq!(warning(&process, "InvalidConfiguration", "cm-wva").await, problem);
 }
 
 #[tokio::test]
