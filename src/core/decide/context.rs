@@ -84,7 +84,10 @@ impl<'a> ModelContext<'a> {
             inputs: arithmetic::input_rules(policy.compat),
             cycle: policy.cycle,
             max_stale: policy.max_stale,
-            classes: &policy.service_classes,
+            classes: model
+                .service_class
+                .as_ref()
+                .map_or(policy.service_classes.as_slice(), std::slice::from_ref),
             unit_costs: &policy.accelerators,
             group,
             signal_history: before.and_then(|before| before.signal_history.as_deref()),

@@ -154,6 +154,10 @@ fn latencies_that_are_promised_size_the_fleet() {
     world.policy.service_classes = premium(latency);
     let outcome = decided(&world, 2.0);
     assert!(target(&outcome).desired.get() < 4, "{}", target(&outcome).explanation);
+    let own = LatencyTargets { itl_ms: 21.0, ..latency };
+    world.policy.global.default.service_class = premium(own).pop();
+    let by_own_class = decided(&world, 2.0);
+    assert!(target(&by_own_class).desired > target(&outcome).desired, "the class of the model alone counts");
 }
 
 #[test]

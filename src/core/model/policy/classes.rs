@@ -1,10 +1,29 @@
-//! Input of the legacy solver beside the models: service classes and accelerators.
+//! Latency objectives, and input of the legacy solver beside the models: service classes and accelerators.
 
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use super::LatencyTargets;
-use crate::units::Cost;
+use crate::units::{Cost, OutOfRange};
+
+/// Latency objectives.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LatencyTargets {
+    /// Time to first token, milliseconds, above 0.
+    pub ttft_ms: f64,
+    /// Inter-token latency, milliseconds, above 0.
+    pub itl_ms: f64,
+}
+
+impl LatencyTargets {
+    pub(super) fn check(self) -> Result<(), OutOfRange> {
+        let targets = [("targetTTFT", self.ttft_ms), ("targetITL", self.itl_ms)];
+        match targets.into_iter().find(|(_, value)| !(value.is_finite() && *value > 0.0)) {
+            None => Ok(()),
+            Some((unit, value)) => Err(OutOfRange { unit, value, allowed: "above 0" }),
+        }
+    }
+}
 
 /// A class of users, and the latencies it is promised.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -15,12 +15,10 @@ use smol_str::SmolStr;
 use super::{Compat, GroupId};
 use crate::units::{OutOfRange, Seconds};
 
-pub use classes::{ClassTarget, ServiceClass, UnitCost};
+pub use classes::{ClassTarget, LatencyTargets, ServiceClass, UnitCost};
 pub(crate) use limits::check_gpu_quota;
 pub use limits::{LimitPolicy, Power, Quota};
-pub use models::{
-    LatencyTargets, ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, SecondaryAnalyzer, Steps, Utilisation,
-};
+pub use models::{ModelPolicy, QueueingPolicy, ScaleToZero, Scoring, SecondaryAnalyzer, Steps, Utilisation};
 pub use rate::RatePolicy;
 pub use saturation::SaturationPolicy;
 pub use stability::{Stability, StepLimit};

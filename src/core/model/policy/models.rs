@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{RatePolicy, SaturationPolicy, Stability};
+use super::{LatencyTargets, RatePolicy, SaturationPolicy, ServiceClass, Stability};
 use crate::model::Analyzer;
 use crate::units::{OutOfRange, Replicas, Seconds, at_least_zero};
 
@@ -31,6 +31,9 @@ pub struct ModelPolicy {
     pub rate: RatePolicy,
     /// Settings of the queueing model.
     pub queueing: QueueingPolicy,
+    /// The only class of service for the legacy solver; `None` for those of all models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_class: Option<ServiceClass>,
     /// Settings of the scores (`threshold`, `weighted`).
     pub scoring: Scoring,
     /// Limits on how fast numbers change.
@@ -49,6 +52,7 @@ impl Default for ModelPolicy {
             scale_to_zero: None,
             rate: RatePolicy::default(),
             queueing: QueueingPolicy::default(),
+            service_class: None,
             scoring: Scoring::default(),
             stability: Stability::default(),
         }
@@ -69,6 +73,8 @@ impl ModelPolicy {
         }
         self.rate.check()?;
         self.queueing.check()?;
+        let targets = self.service_class.iter().flat_map(|class| &class.targets);
+        targets.map(|target| target.latency).try_for_each(LatencyTargets::check)?;
         self.scoring.check()?;
         self.stability.check()
     }
@@ -230,22 +236,10 @@ impl Default for QueueingPolicy {
 
 impl QueueingPolicy {
     fn check(&self) -> Result<(), OutOfRange> {
-        let above = |unit, value: f64, least: f64, allowed| {
-            if value.is_finite() && value > least { Ok(()) } else { Err(OutOfRange { unit, value, allowed }) }
-        };
-        above("sloMultiplier", self.slo_multiplier, 1.0, "above 1")?;
-        let Some(LatencyTargets { ttft_ms, itl_ms }) = self.targets else { return Ok(()) };
-        above("targetTTFT", ttft_ms, 0.0, "above 0")?;
-        above("targetITL", itl_ms, 0.0, "above 0")
+        let (unit, value, allowed) = ("sloMultiplier", self.slo_multiplier, "above 1");
+        if !(value.is_finite() && value > 1.0) {
+            return Err(OutOfRange { unit, value, allowed });
+        }
+        self.targets.map_or(Ok(()), LatencyTargets::check)
     }
-}
-
-/// Latency objectives.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct LatencyTargets {
-    /// Time to first token, milliseconds, above 0.
-    pub ttft_ms: f64,
-    /// Inter-token latency, milliseconds, above 0.
-    pub itl_ms: f64,
 }
