@@ -47,6 +47,8 @@ pub(crate) const MAX_KIND_CHARS: usize = 63;
 const MAX_API_VERSION_CHARS: usize = 317;
 /// Names of objects: RFC 1123 subdomains. An empty name is reported by a condition.
 const OBJECT_NAME: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$";
+/// Durations as Go writes them, and 1h 30m.
+const IDLE_TIMEOUT: &str = r"^([0-9]+(\.[0-9]+)?(h|m|s|ms)\s?)+$";
 /// Text on one line, without control characters.
 const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
 
@@ -109,44 +111,45 @@ pub struct VariantAutoscalingSpec {
     #[schemars(schema_with = "unread_schema")]
     pub model_profile: Option<Unread>,
 
-    /// Of earlier versions: accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    /// Of earlier versions: the field key names an entry of the ConfigMap of service classes, and its latency objectives for this
+    /// model count as sloTtft and sloTpot. The field name has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "unread_schema")]
-    pub slo_class_ref: Option<Unread>,
+    pub slo_class_ref: Option<Value>,
 
-    /// Accepted and kept, without effect. The threshold is set per model in the saturation ConfigMap.
+    /// A replica of this model is saturated at this KV-cache use, above 0 to 1. Of several variants of a model, the lowest counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "unread_schema")]
-    pub saturation_threshold: Option<Unread>,
+    #[schemars(schema_with = "threshold_schema")]
+    pub saturation_threshold: Option<Value>,
 
-    /// Accepted and kept, without effect. Scaling to zero is set per model in ConfigMaps.
+    /// Whether and when the model is scaled to zero while it is idle: only if all of its variants allow it and have minReplicas 0,
+    /// and after the longest of their idle times. With enabled, an unset minReplicas is 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(schema_with = "unread_schema")]
-    pub scale_to_zero: Option<Unread>,
+    #[schemars(schema_with = "scale_to_zero_schema")]
+    pub scale_to_zero: Option<Value>,
 
-    /// Accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    /// Objective for the time between two tokens, milliseconds. Of several variants of a model, the lowest counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "unread_schema")]
-    pub slo_tpot: Option<Unread>,
+    pub slo_tpot: Option<Value>,
 
-    /// Accepted and kept, without effect. Objectives are set per model in ConfigMaps.
+    /// Objective for the time to the first token, milliseconds. Of several variants of a model, the lowest counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "unread_schema")]
-    pub slo_ttft: Option<Unread>,
+    pub slo_ttft: Option<Value>,
 }
 
 impl VariantAutoscalingSpec {
-    /// The names of fields that are set and have no effect.
-    pub(crate) fn fields_without_effect(&self) -> impl Iterator<Item = &'static str> {
+    /// The fields that are settings of the model.
+    pub(crate) fn model_settings(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         let fields = [
-            ("modelProfile", &self.model_profile),
-            ("sloClassRef", &self.slo_class_ref),
             ("saturationThreshold", &self.saturation_threshold),
             ("scaleToZero", &self.scale_to_zero),
+            ("sloClassRef", &self.slo_class_ref),
             ("sloTpot", &self.slo_tpot),
             ("sloTtft", &self.slo_ttft),
         ];
-        fields.map(|(name, field)| field.as_ref().map(|_| name)).into_iter().flatten()
+        fields.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?)))
     }
 }
 
@@ -294,6 +297,22 @@ fn unread_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
+fn threshold_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "number", "minimum": 0, "exclusiveMinimum": true, "maximum": 1 })
+}
+
+fn scale_to_zero_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "enabled": { "type": "boolean", "description": "Whether this variant allows it." },
+            "idleTimeout": {
+                "type": "string", "description": "After which idle time, 1s to 720h, such as 300s or 10m.", "pattern": IDLE_TIMEOUT
+            }
+        }
+    })
+}
+
 fn last_run_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "string",
@@ -409,6 +428,16 @@ mod tests {
     }
 
     #[test]
+    fn the_api_server_refuses_an_edit_that_would_leave_a_setting_without_a_valid_value() {
+        let crd = serde_json::to_value(VariantAutoscaling::crd()).unwrap();
+        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let threshold = &spec["properties"]["saturationThreshold"];
+        assert_eq!((&threshold["minimum"], &threshold["exclusiveMinimum"]), (&0.0.into(), &true.into()));
+        let timeout = &spec["properties"]["scaleToZero"]["properties"]["idleTimeout"];
+        assert_eq!(timeout["pattern"], IDLE_TIMEOUT);
+    }
+
+    #[test]
     fn the_definition_refuses_no_object_that_an_earlier_version_stored() {
         let crd: Value = serde_saphyr::from_str(&crd_yaml().unwrap()).unwrap();
         let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
@@ -421,16 +450,11 @@ mod tests {
             "an event reports a minimum above the maximum"
         );
         assert_eq!(spec["properties"]["scaleTargetRef"]["type"], "object", "and not null");
-        for unread in
-            ["saturationThreshold", "scaleToZero", "modelProfile", "sloClassRef", "sloTpot", "sloTtft"]
-        {
-            let mut keywords: Vec<_> = spec["properties"][unread].as_object().unwrap().keys().collect();
+        // The other two, saturationThreshold and scaleToZero, were in no definition.
+        for earlier in ["modelProfile", "sloClassRef", "sloTpot", "sloTtft"] {
+            let mut keywords: Vec<_> = spec["properties"][earlier].as_object().unwrap().keys().collect();
             keywords.sort();
-            assert_eq!(
-                keywords,
-                ["description", "x-kubernetes-preserve-unknown-fields"],
-                "{unread} is not read"
-            );
+            assert_eq!(keywords, ["description", "x-kubernetes-preserve-unknown-fields"], "{earlier}");
         }
     }
 

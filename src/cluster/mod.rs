@@ -3,7 +3,7 @@
 
 pub mod crd;
 pub mod leadership;
-mod objects;
+pub(crate) mod objects;
 pub mod pki;
 pub(crate) mod requests;
 pub(crate) mod reviews;
@@ -21,4 +21,4 @@ pub use watch::{
     ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, TrustData, TrustWatch,
     WatchSettings,
 };
-pub use writers::{DeletionCostWriter, EventRecorder, StatusWriter};
+pub use writers::{DeletionCostWriter, EventRecorder, Recorded, StatusWriter};

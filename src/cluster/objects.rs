@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 use wva_core::model::{InvalidVariant, Variant};
 
 use super::crd::VariantAutoscalingStatus;
+use crate::config::policy_config::VariantSettings;
 
 /// What identifies an object of one kind. The namespace of a cluster object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,10 @@ pub struct VariantObject {
     pub generation: i64,
     /// What its owner should know once.
     pub(crate) notices: Vec<Notice>,
+    /// What its spec sets for its model, if anything.
+    pub settings: Option<Arc<VariantSettings>>,
+    /// Its model, also if its spec is invalid otherwise; `None` if it cannot be read.
+    pub model: Option<SmolStr>,
     /// The variant, or why its spec is invalid.
     pub variant: Result<Variant, InvalidVariant>,
     /// Its status as stored; `None` when the object cannot be parsed.

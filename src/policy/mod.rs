@@ -1,6 +1,7 @@
 //! Turns the watched ConfigMaps into a policy, passes it to the engine, and reports what is wrong with them.
 
 mod selection;
+mod variants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,14 +14,16 @@ use tracing::{info, warn};
 use wva_core::Policy;
 
 use crate::cluster::watch::config_maps::{ConfigMapSelection, ConfigMaps};
+use crate::cluster::writers::events::REPEAT_INTERVAL;
 use crate::cluster::{ClusterReader, ConfigMapReader, EventRecorder};
 use crate::config::Config;
 use crate::config::policy_config::{
-    ConfigMapKind, ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, changes,
+    ConfigMapKind, ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, VariantsByModel, changes,
 };
 use crate::engine::{Engine, Leadership};
 use crate::telemetry::ConfigMetrics;
 use selection::{Selection, select};
+use variants::{FindingReports, with_settings};
 
 /// How long the start waits for the ConfigMaps: a third of the time that readiness waits for everything.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,11 +77,14 @@ pub(crate) struct PolicyUpdater {
     release_namespace: String,
     /// The namespaces that have variants.
     namespaces: BTreeSet<String>,
+    /// The variants with settings of their own, as last read.
+    variants: VariantsByModel,
     /// Those in force in the release namespace without being configured.
     adopted: BTreeMap<ConfigMapKind, Adoption>,
     /// As last reported.
     maps: Arc<ConfigMaps>,
     problems: Problems,
+    findings: FindingReports,
     /// Whether they were reported as events too, which only the leader does.
     is_recorded: bool,
 }
@@ -102,9 +108,11 @@ impl PolicyUpdater {
             names,
             release_namespace,
             namespaces: BTreeSet::new(),
+            variants: VariantsByModel::new(),
             adopted: BTreeMap::new(),
             maps: Arc::default(),
             problems: Problems::default(),
+            findings: FindingReports::default(),
             is_recorded: false,
         }
     }
@@ -131,10 +139,10 @@ impl PolicyUpdater {
             self.update();
             self.parts.ready.send_replace(true);
             sleep(MIN_UPDATE_INTERVAL).await;
-            let events_due = sleep(EVENT_INTERVAL);
+            let events_due = sleep(if self.findings.is_waiting() { REPEAT_INTERVAL } else { EVENT_INTERVAL });
             tokio::pin!(events_due);
-            // Variants change all the time; only a new namespace may have ConfigMaps of its own.
-            while self.variant_namespaces() == self.namespaces {
+            // Variants change all the time; only a new namespace may have ConfigMaps of its own, and few variants have settings.
+            while !self.variants_changed() {
                 tokio::select! {
                     changed = maps.changed() => match changed {
                         Ok(()) => break,
@@ -150,6 +158,12 @@ impl PolicyUpdater {
                 }
             }
         }
+    }
+
+    /// Whether the namespaces with variants, or the settings of variants, are others than at the last update.
+    fn variants_changed(&self) -> bool {
+        self.variant_namespaces() != self.namespaces
+            || with_settings(&self.parts.cluster.state()) != self.variants
     }
 
     fn variant_namespaces(&self) -> BTreeSet<String> {
@@ -168,11 +182,14 @@ impl PolicyUpdater {
     fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
+        self.variants = with_settings(&self.parts.cluster.state());
+        self.loader.set_variants(self.variants.clone());
         let Selection { texts, release_names } =
             select(&now, &self.names, &self.release_namespace, &self.release_names);
         self.loader.set_release_names(release_names.clone());
         self.release_names = release_names;
-        let (policy, problems) = self.loader.load(&texts, &self.namespaces);
+        let (policy, mut problems) = self.loader.load(&texts, &self.namespaces);
+        self.findings.update(problems.take_variants());
         self.adopt(&texts, &policy);
         self.log_deleted(&now);
         self.maps = now;
@@ -270,6 +287,8 @@ impl PolicyUpdater {
                 }
             }
             self.record_adopted();
+            // Those of variants are recorded a few at a time, each time in another update.
+            self.is_recorded = self.findings.record(EVENT_INTERVAL, &self.parts.events);
         }
         let had_rejected = self.problems.iter().any(|problem| problem.is_rejected);
         if had_rejected && rejected().next().is_none() {

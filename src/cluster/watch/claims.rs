@@ -109,6 +109,8 @@ pub(super) mod tests {
             created: Timestamp::UNIX_EPOCH,
             generation: 1,
             notices: Vec::new(),
+            settings: None,
+            model: Some("m".into()),
             variant: Ok(variant),
             status: None,
         }

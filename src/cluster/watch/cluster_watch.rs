@@ -17,7 +17,7 @@ use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
-use super::convert::{invalid_variant, notices, own_status, variant_id};
+use super::convert::{invalid_variant, model_settings, notices, own_status, readable_model, variant_id};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::object_store::{ClusterState, ClusterStore};
@@ -269,6 +269,8 @@ async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
 }
 
 fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
+    let settings = object.as_ref().ok().and_then(model_settings);
+    let model = object.as_ref().ok().and_then(readable_model);
     let (metadata, variant, status, notices) = match object {
         Ok(object) => {
             let (variant, notices) = (Variant::try_from(&object), notices(&object.spec));
@@ -286,6 +288,8 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
         created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),
         notices,
+        settings,
+        model,
         variant,
         status,
     }))

@@ -24,7 +24,7 @@ use crate::cluster::watch::config_maps::WatchedConfigMap;
 
 /// The same event of the same object is written once in this time. Shorter than the hour for which the API server keeps an
 /// event, so that a lasting problem always has one.
-const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
+pub(crate) const REPEAT_INTERVAL: Duration = Duration::from_secs(600);
 /// Most events in a queue: one each for a hundred variants; each has at most 1 kB.
 const MAX_QUEUED: usize = 128;
 /// Most events of a queue that are remembered so that they are not repeated: 16 full queues, about 2 MB. Beyond that, new
@@ -65,6 +65,17 @@ impl NewEvent {
     }
 }
 
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recorded {
+    /// It will be written.
+    Queued,
+    /// It is dropped, because one of the same object and reason, which may have another text, was queued within the last 10 minutes.
+    Repeated,
+    /// There was no room.
+    Lost,
+}
+
 /// What makes two events the same: uid of the object, reason, topic.
 type EventKey = (Option<String>, &'static str, String);
 
@@ -81,31 +92,32 @@ impl EventQueue {
         (Self { queue, written: Arc::default() }, receiver)
     }
 
-    /// Queues an event unless it is a repetition; false when there is no room.
-    fn push(&self, mut event: NewEvent) -> bool {
+    /// Queues an event unless it is a repetition, or there is no room.
+    fn push(&self, mut event: NewEvent) -> Recorded {
         event.note = shortened(&event.note, MAX_NOTE_BYTES).to_owned();
         let key = (event.object.uid.clone(), event.reason, std::mem::take(&mut event.topic));
         let mut written = self.written.lock();
         if written.get(&key).is_some_and(|at| at.elapsed() < REPEAT_INTERVAL) {
-            return true;
+            return Recorded::Repeated;
         }
         if written.len() >= MAX_REMEMBERED {
             written.retain(|_, at| at.elapsed() < REPEAT_INTERVAL);
         }
         let queued = written.len() < MAX_REMEMBERED && self.queue.try_send(event).is_ok();
-        if queued {
-            written.insert(key, Instant::now());
+        if !queued {
+            return Recorded::Lost;
         }
-        queued
+        written.insert(key, Instant::now());
+        Recorded::Queued
     }
 
     /// The same, unless `most` objects have had an event of this reason lately. An event that is left out is not lost.
-    fn push_at_most(&self, most: usize, event: NewEvent) -> bool {
+    fn push_at_most(&self, most: usize, event: NewEvent) -> Recorded {
         let is_recent = |((_, reason, _), at): &(&EventKey, &Instant)| {
             *reason == event.reason && at.elapsed() < REPEAT_INTERVAL
         };
         let recent = self.written.lock().iter().filter(is_recent).count();
-        recent >= most || self.push(event)
+        if recent >= most { Recorded::Repeated } else { self.push(event) }
     }
 }
 
@@ -116,6 +128,8 @@ pub struct EventRecorder {
     own: EventQueue,
     /// Caused by others (reads, ConfigMaps) as often as they like: these must not displace events about ourselves.
     external: EventQueue,
+    /// About the settings of variants, of which a tenant may have any number: these must not displace the others.
+    variants: EventQueue,
     lost: Counter,
     cluster: ClusterReader,
 }
@@ -125,6 +139,7 @@ pub struct EventWriter {
     publisher: EventPublisher,
     own: mpsc::Receiver<NewEvent>,
     external: mpsc::Receiver<NewEvent>,
+    variants: mpsc::Receiver<NewEvent>,
     lost: Counter,
 }
 
@@ -139,29 +154,47 @@ impl EventRecorder {
     ) -> (Self, EventWriter) {
         let (own, own_events) = EventQueue::new();
         let (external, external_events) = EventQueue::new();
+        let (variants, variant_events) = EventQueue::new();
         let lost = Counter::default();
         let help = "Kubernetes events that could not be queued or written";
         registry.register("wva_events_lost", help, lost.clone());
-        let recorder = Self { own, external, lost: lost.clone(), cluster };
+        let recorder = Self { own, external, variants, lost: lost.clone(), cluster };
         let publisher = EventPublisher::new(client, instance);
-        (recorder, EventWriter { publisher, own: own_events, external: external_events, lost })
+        let (own, external, variants) = (own_events, external_events, variant_events);
+        (recorder, EventWriter { publisher, own, external, variants, lost })
     }
 
     /// Queues an event, unless the same one was queued within the last 10 minutes. Never waits; false when it is lost.
     pub fn record(&self, event: NewEvent) -> bool {
-        self.count(self.own.push(event))
+        self.count(self.own.push(event)) != Recorded::Lost
     }
 
     /// Records on a ConfigMap what is wrong with it or unexpected, as one of few reasons in CamelCase. False when it is lost.
     pub fn record_config_map(&self, map: &WatchedConfigMap, reason: &'static str, note: String) -> bool {
-        self.count(self.external.push(NewEvent {
+        let recorded = self.count(self.external.push(NewEvent {
             object: map.object.clone(),
             type_: EventType::Warning,
             reason,
             note,
             // One event of a reason a ConfigMap at a time: its author could make up new problems without end.
             topic: String::new(),
-        }))
+        }));
+        recorded != Recorded::Lost
+    }
+
+    /// Records something about the settings in the spec of a variant, as one of few reasons in CamelCase. One that is gone needs none.
+    pub fn record_settings(
+        &self,
+        id: &VariantId,
+        type_: EventType,
+        reason: &'static str,
+        note: String,
+    ) -> Recorded {
+        let state = self.cluster.state();
+        let Some(known) = state.objects.get(id) else { return Recorded::Queued };
+        let object = variant_reference(id, &known.uid);
+        // One event of a reason a variant at a time, as for ConfigMaps.
+        self.count(self.variants.push(NewEvent { object, type_, reason, note, topic: String::new() }))
     }
 
     /// Records, on the variant, why the API server refused its status; on 16 variants in 10 minutes.
@@ -192,11 +225,11 @@ impl EventRecorder {
         }));
     }
 
-    fn count(&self, queued: bool) -> bool {
-        if !queued {
+    fn count(&self, recorded: Recorded) -> Recorded {
+        if recorded == Recorded::Lost {
             self.lost.inc();
         }
-        queued
+        recorded
     }
 }
 
@@ -239,6 +272,7 @@ impl EventWriter {
             biased;
             Some(event) = self.own.recv() => Some(event),
             Some(event) = self.external.recv() => Some(event),
+            Some(event) = self.variants.recv() => Some(event),
             else => None,
         }
     }
@@ -324,22 +358,20 @@ mod tests {
     #[tokio::test]
     async fn an_event_that_was_lost_is_not_taken_for_a_repetition() {
         let (queue, mut events) = EventQueue::new();
-        assert!((0..MAX_QUEUED).all(|topic| queue.push(event(topic))));
-        assert!(!queue.push(event(MAX_QUEUED)), "the queue is full");
-        assert!(queue.push(event(0)), "a repetition");
+        assert!((0..MAX_QUEUED).all(|topic| queue.push(event(topic)) == Recorded::Queued));
+        assert_eq!(queue.push(event(MAX_QUEUED)), Recorded::Lost, "the queue is full");
+        assert_eq!(queue.push(event(0)), Recorded::Repeated);
         events.recv().await.unwrap();
-        assert!(queue.push(event(MAX_QUEUED)), "it was lost before");
+        assert_eq!(queue.push(event(MAX_QUEUED)), Recorded::Queued, "it was lost before");
     }
 
     #[tokio::test]
     async fn refused_statuses_of_a_fleet_displaced_all_other_events() {
         let (queue, mut events) = EventQueue::new();
         let refused = |topic| NewEvent { reason: "StatusUpdateFailed", ..event(topic) };
-        assert!(
-            (0..1000).all(|topic| queue.push_at_most(MAX_REFUSED, refused(topic))),
-            "none counts as lost"
-        );
-        assert!(queue.push(event(0)));
+        let lost = |topic| queue.push_at_most(MAX_REFUSED, refused(topic)) == Recorded::Lost;
+        assert!(!(0..1000).any(lost));
+        assert_eq!(queue.push(event(0)), Recorded::Queued);
         let queued: Vec<_> =
             std::iter::from_fn(|| events.try_recv().ok()).map(|event| event.reason).collect();
         assert_eq!((queued.len(), queued.last()), (MAX_REFUSED + 1, Some(&"Reason")));
@@ -350,7 +382,7 @@ mod tests {
         let (queue, mut events) = EventQueue::new();
         let mut queued = 0;
         for topic in 0..2 * MAX_REMEMBERED {
-            queued += usize::from(queue.push(event(topic)));
+            queued += usize::from(queue.push(event(topic)) == Recorded::Queued);
             while events.try_recv().is_ok() {}
         }
         assert_eq!((queued, queue.written.lock().len()), (MAX_REMEMBERED, MAX_REMEMBERED));

@@ -8,5 +8,5 @@ mod status_events;
 mod status_writer;
 
 pub use deletion_cost::DeletionCostWriter;
-pub use events::{EventRecorder, EventWriter};
+pub use events::{EventRecorder, EventWriter, Recorded};
 pub use status_writer::StatusWriter;

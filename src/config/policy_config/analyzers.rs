@@ -77,6 +77,11 @@ impl AnalyzerChoice {
         Self { name: Some(Analyzer::QueueingModel), ..Self::default() }
     }
 
+    /// What thresholds of V1 choose.
+    pub(super) fn percentages() -> Self {
+        Self { has_percentages: true, ..Self::default() }
+    }
+
     /// This choice, with fields that are not set taken from `below`. An entry that names another leading analyzer must list its
     /// secondary ones again.
     pub(super) fn over(&self, below: &Self) -> Self {
@@ -92,7 +97,7 @@ impl AnalyzerChoice {
 
     /// The leading analyzer: the named one. With a list alone, `saturation` leads, because in WVA v0.9 the token analyzer always
     /// runs beside others. With V1's thresholds alone, V1 leads, which is WVA's default. Otherwise the default of this program does.
-    fn leading(&self) -> Analyzer {
+    pub(super) fn leading(&self) -> Analyzer {
         let for_list = self.list.is_some().then_some(Analyzer::Saturation);
         let is_v1 = self.has_percentages || self.has_empty_name;
         let for_v1 = is_v1.then_some(Analyzer::SaturationPercent);

@@ -5,7 +5,7 @@ use std::{fmt, iter};
 
 use smol_str::SmolStr;
 use wva_core::GroupId;
-use wva_core::model::{ScaleToZero, Scope};
+use wva_core::model::{ScaleToZero, Scope, ServiceClass};
 
 use super::super::document::Diagnostics;
 use super::analyzers::AnalyzerChoice;
@@ -13,6 +13,8 @@ use super::entries::{QueueingEntry, SaturationEntry, ScaleToZeroEntry, model_pol
 use super::last_good::{DEFAULT, LastGood};
 use super::overlay::{Overlay, ScaleToZeroOverlay};
 use super::problem::{Location, Problems};
+use super::variant_settings::Variants;
+use super::variants::{Below, VariantLayer};
 
 /// The entries of one ConfigMap, and its location.
 pub(super) struct ConfigMapLayer<'a, E> {
@@ -31,13 +33,18 @@ pub(super) struct Layers<'a> {
     pub(super) base: ScaleToZero,
     /// The only namespace whose models are included; `None` for all.
     pub(super) only: Option<&'a str>,
+    /// The models that are included of which variants have settings.
+    pub(super) variants: Vec<(&'a GroupId, &'a Variants)>,
+    /// The service classes, which variants may name.
+    pub(super) classes: &'a LastGood<ServiceClass>,
 }
 
-/// The entries of one model in two ConfigMaps, with their keys.
+/// The entries of one model in two ConfigMaps, with their keys, and its variants if one of them has settings.
 #[derive(Default)]
 struct ModelEntries<'a> {
     saturation: Option<(&'a str, &'a SaturationEntry)>,
     queueing: Option<(&'a str, &'a QueueingEntry)>,
+    variants: Option<&'a Variants>,
 }
 
 impl Layers<'_> {
@@ -65,13 +72,25 @@ impl Layers<'_> {
             let below = by_model.get(&group.model).copied().unwrap_or(scale_to_zero);
             let own_scale_to_zero = own.and_then(|own| own_scale_to_zero(own, &default, below));
             let own_queueing = entries.queueing.map_or(&queueing, |(_, entry)| entry).policy(&queueing);
-            let choice = queueing_choice.as_ref().unwrap_or(&choice);
+            let in_force = queueing_choice.as_ref().unwrap_or(&choice);
             let mut diagnostics = Diagnostics::default();
-            let policy = model_policy(&layers, choice, own_scale_to_zero, own_queueing, &mut diagnostics);
+            let mut policy =
+                model_policy(&layers, in_force, own_scale_to_zero, own_queueing, &mut diagnostics);
             // Notes about the default have been added above.
             diagnostics.notes.retain(|note| !default_diagnostics.notes.contains(note));
             let key = entries.saturation.map_or(DEFAULT, |(key, _)| key);
             problems.add_notes(self.saturation.location, key, &diagnostics);
+            if let Some(variants) = entries.variants {
+                let below = Below {
+                    group: &group,
+                    layers: &layers,
+                    choice: queueing_choice.is_none().then_some(&choice),
+                    scale_to_zero: own_scale_to_zero.unwrap_or(below),
+                    classes: self.classes,
+                    policy,
+                };
+                policy = VariantLayer::new(below, variants, problems.of_variants()).policy();
+            }
             (group, policy)
         });
         let models = models.collect();
@@ -115,6 +134,9 @@ impl Layers<'_> {
         }
         for (group, first) in self.by_model(&self.queueing, |entry| entry.group.as_ref(), problems) {
             models.entry(group).or_default().queueing = Some(first);
+        }
+        for (group, variants) in &self.variants {
+            models.entry((*group).clone()).or_default().variants = Some(*variants);
         }
         models
     }

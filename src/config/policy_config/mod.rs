@@ -12,6 +12,8 @@ mod model_key;
 mod names;
 mod overlay;
 mod problem;
+mod variant_settings;
+mod variants;
 
 #[cfg(test)]
 mod tests;
@@ -23,8 +25,8 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use smol_str::SmolStr;
-use wva_core::Policy;
 use wva_core::model::{ServiceClass, UnitCost};
+use wva_core::{GroupId, Policy};
 
 use super::document::{self, Diagnostics};
 use analyzers::AnalyzerChoice;
@@ -39,6 +41,8 @@ use problem::Location;
 pub use changes::changes;
 pub use names::{ConfigMapKind, ConfigMapNames, Found, KnownNames};
 pub use problem::{Problem, Problems};
+pub use variant_settings::{ModelVariant, VariantSettings, Variants, VariantsByModel};
+pub use variants::{Finding, Findings};
 
 /// The texts of a ConfigMap's entries by key, or why they cannot be read.
 pub type EntryTexts = Result<Arc<BTreeMap<String, String>>, String>;
@@ -58,6 +62,7 @@ pub struct PolicyLoader {
     /// The namespace whose ConfigMaps apply to all others.
     release_namespace: String,
     namespaces: BTreeMap<String, NamespaceEntries>,
+    variants: VariantsByModel,
     classes: LastGood<ServiceClass>,
     accelerators: LastGood<UnitCost>,
 }
@@ -80,6 +85,7 @@ impl PolicyLoader {
             names,
             release_namespace,
             namespaces: BTreeMap::new(),
+            variants: VariantsByModel::new(),
             classes: LastGood::default(),
             accelerators: LastGood::default(),
         }
@@ -89,6 +95,13 @@ impl PolicyLoader {
     /// gave them.
     pub fn set_release_names(&mut self, names: ConfigMapNames) {
         self.release_names = names;
+    }
+
+    /// Sets the settings of VariantAutoscalings, which count from the next policy on. A field that is no longer valid keeps its last
+    /// valid value.
+    pub fn set_variants(&mut self, mut variants: VariantsByModel) {
+        variant_settings::keep_valid(&mut variants, &self.variants);
+        self.variants = variants;
     }
 
     /// The policy of the current ConfigMaps, for variants in `namespaces`.
@@ -153,7 +166,23 @@ impl PolicyLoader {
             choice,
             base: self.base.global.default.scale_to_zero.unwrap_or_default(),
             only: (*namespace != self.release_namespace).then_some(namespace),
+            variants: self.variants_in(namespace),
+            classes: &self.classes,
         }
+    }
+
+    /// The models in the scope of `namespace` of which variants have settings. The scope of the release namespace is every namespace
+    /// without entries of its own.
+    fn variants_in(&self, namespace: &str) -> Vec<(&GroupId, &Variants)> {
+        if namespace == self.release_namespace {
+            let has_scope = |namespace: &str| {
+                namespace != self.release_namespace
+                    && self.namespaces.get(namespace).is_some_and(|entries| !entries.is_empty())
+            };
+            return self.variants.iter().filter(|(group, _)| !has_scope(&group.namespace)).collect();
+        }
+        let from = self.variants.range(GroupId::new(namespace, "")..);
+        from.take_while(|(group, _)| group.namespace == namespace).collect()
     }
 
     fn layer<'a, E>(

@@ -55,6 +55,12 @@ ranged! {
     pub(super) Retention: Duration in Time::between(Duration::from_secs(1), MAX_RETENTION);
 }
 
+impl From<PositiveFraction> for Fraction {
+    fn from(fraction: PositiveFraction) -> Self {
+        Self(fraction.get())
+    }
+}
+
 /// Settings that are applied to a policy `P`, or to a field of one.
 pub(super) trait Overlay<P> {
     /// Changes what is set here, and leaves the rest of `policy` as it is.

@@ -6,6 +6,7 @@ use std::fmt;
 use super::super::document::Diagnostics;
 use super::super::ranged::shorten;
 use super::last_good::DEFAULT;
+use super::variants::Findings;
 
 /// Most problems that are reported at a time. An author can write any number of invalid entries, so that the problems are shared
 /// equally among ConfigMaps.
@@ -53,11 +54,12 @@ pub(super) struct Location<'a> {
     pub(super) config_map: &'a str,
 }
 
-/// All problems, each once: at most a hundred, shared equally among ConfigMaps.
+/// All problems, each once: at most a hundred of ConfigMaps, shared equally among them, and those of VariantAutoscalings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problems {
     problems: Vec<Problem>,
     left_out: usize,
+    variants: Findings,
 }
 
 impl Problems {
@@ -85,7 +87,17 @@ impl Problems {
         let mut ranked: Vec<(usize, Problem)> = ranks.into_iter().zip(self.problems).collect();
         ranked.sort_by_key(|(rank, _)| *rank);
         let problems = ranked.into_iter().map(|(_, problem)| problem).collect();
-        Self { problems, left_out: self.left_out }
+        Self { problems, ..self }
+    }
+
+    /// What the owners of VariantAutoscalings should know of their settings.
+    #[must_use]
+    pub fn take_variants(&mut self) -> Findings {
+        std::mem::take(&mut self.variants)
+    }
+
+    pub(super) fn of_variants(&mut self) -> &mut Findings {
+        &mut self.variants
     }
 
     /// Adds a ConfigMap that cannot be read. `has_none`: it has no entry from before, either.

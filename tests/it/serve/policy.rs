@@ -226,3 +226,30 @@ async fn an_excluded_namespace_is_ignored_with_its_configmaps() {
     annotate("false");
     logged(&process, "namespaces=[]").await;
 }
+
+#[tokio::test]
+async fn a_variant_tunes_its_own_model_and_a_bad_value_is_an_event_on_it() {
+    const VARIANTS: &str = "/apis/llmd.ai/v1alpha1/variantautoscalings";
+    let with = |settings: Value| {
+        let mut variant = variant("llm");
+        for (field, value) in settings.as_object().unwrap() {
+            variant["spec"][field] = value.clone();
+        }
+        variant
+    };
+    let tuned = with(json!({ "saturationThreshold": 0.7, "sloTtft": "fast\u{202e}\nFORGED" }));
+    let process = Process::start_with_objects("variant-settings", &[], &[(VARIANTS, tuned)]).await;
+    let log = process.log();
+    assert!(log.contains("global.models: none → ") && log.contains("llm/m"), "before it was ready:\n{log}");
+    let problem = "spec.sloTtft \"fast";
+    assert!(log.contains(&format!("VariantAutoscaling llm/chat: {problem}")), "{log}");
+    assert!(!log.contains("\nFORGED") && !log.contains('\u{202e}'), "{log}");
+    let event = warning(&process, "InvalidConfiguration", "u").await;
+    assert!(event.starts_with(problem) && event.contains("is not a number"), "{event}");
+    let in_effect = "spec.saturationThreshold had no effect in earlier versions, and count now: analyzer saturation-percent";
+    assert!(log.contains(in_effect), "{log}");
+    process.api.objects.put_in(VARIANTS, with(json!({ "saturationThreshold": 0.6 })));
+    logged(&process, "kvCacheThreshold: 0.7 → 0.6").await;
+    process.api.objects.put_in(VARIANTS, variant("llm"));
+    logged(&process, "global.models: {").await;
+}

@@ -7,6 +7,7 @@ mod entries;
 mod properties;
 mod reload;
 mod scopes;
+mod variants;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,0 +1,242 @@
+//! The settings of VariantAutoscalings: which count, and how their owners are told about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube::runtime::events::EventType;
+use tokio::time::Instant;
+use tracing::{info, warn};
+use wva_core::{GroupId, VariantId};
+
+use crate::cluster::text::plain;
+use crate::cluster::{ClusterState, EventRecorder, Recorded};
+use crate::config::policy_config::{Finding, Findings, ModelVariant, VariantsByModel};
+
+/// Most findings that are logged, and that are recorded as events, at a time.
+const MAX_AT_A_TIME: usize = 20;
+/// Most of these events about variants of one namespace.
+const MAX_RECORDED_PER_NAMESPACE: usize = 5;
+/// Longest text about one object: that of an event.
+const MAX_TEXT_BYTES: usize = 1000;
+
+/// The variants of each model of which at least one has settings. Variants of which the model cannot be read may be of any model of
+/// their namespace; the first of them stands for all.
+pub(super) fn with_settings(state: &ClusterState) -> VariantsByModel {
+    let mut variants = VariantsByModel::new();
+    if state.objects.values().all(|object| object.settings.is_none()) {
+        return variants;
+    }
+    let ignored: BTreeSet<&VariantId> = state.view.invalid.iter().map(|invalid| &invalid.id).collect();
+    let readable =
+        || state.objects.iter().filter_map(|(id, object)| Some((id, object.model.as_ref()?, object)));
+    for (id, model, object) in readable() {
+        if object.settings.is_some() && !ignored.contains(id) {
+            variants.entry(GroupId::new(id.namespace.clone(), model.clone())).or_default();
+        }
+    }
+    for (id, model, object) in readable() {
+        if let Some(of_model) = variants.get_mut(&GroupId::new(id.namespace.clone(), model.clone())) {
+            let (name, settings) = (id.name.clone(), object.settings.clone());
+            of_model.push(ModelVariant { name, settings, is_decided: !ignored.contains(id) });
+        }
+    }
+    let mut unreadable: BTreeMap<&str, &VariantId> = BTreeMap::new();
+    for (id, _) in state.objects.iter().filter(|(_, object)| object.model.is_none()) {
+        unreadable.entry(&id.namespace).or_insert(id);
+    }
+    for (group, of_model) in &mut variants {
+        if let Some(id) = unreadable.get(&*group.namespace) {
+            of_model.push(ModelVariant { name: id.name.clone(), settings: None, is_decided: false });
+        }
+    }
+    variants
+}
+
+/// What is reported about the settings of a variant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    /// Settings that are invalid.
+    Invalid,
+    /// Settings without effect.
+    Unused,
+    /// What settings make of their model.
+    InEffect,
+}
+
+impl Topic {
+    const fn event(self) -> (EventType, &'static str) {
+        match self {
+            Self::Invalid => (EventType::Warning, "InvalidConfiguration"),
+            Self::Unused => (EventType::Normal, "FieldsWithoutEffect"),
+            Self::InEffect => (EventType::Normal, "SettingsInEffect"),
+        }
+    }
+}
+
+/// The findings that were reported. One that is new is logged, and recorded as an event; that of a lasting problem is repeated.
+#[derive(Default)]
+pub(super) struct FindingReports(BTreeMap<(VariantId, Topic), FindingReport>);
+
+struct FindingReport {
+    text: String,
+    /// When its event was queued last.
+    recorded: Option<Instant>,
+}
+
+impl FindingReports {
+    /// Logs those of `findings` that are new.
+    pub(super) fn update(&mut self, findings: Findings) {
+        let mut known = std::mem::take(&mut self.0);
+        let mut new = 0;
+        for (id, Finding { errors, notes, in_effect }) in findings {
+            let texts = [
+                (Topic::Invalid, errors.join("; ")),
+                (Topic::Unused, notes.join("; ")),
+                (Topic::InEffect, in_effect),
+            ];
+            for (topic, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+                // It contains what the author of the object wrote.
+                let text = plain(&text, MAX_TEXT_BYTES);
+                let key = (id.clone(), topic);
+                let known = known.remove(&key).filter(|report| report.text == text);
+                if known.is_none() {
+                    new += 1;
+                    if new <= MAX_AT_A_TIME {
+                        log(&id, topic, &text);
+                    }
+                }
+                self.0.insert(key, known.unwrap_or(FindingReport { text, recorded: None }));
+            }
+        }
+        if new > MAX_AT_A_TIME {
+            warn!("and {} more about settings of VariantAutoscalings, which are events", new - MAX_AT_A_TIME);
+        }
+    }
+
+    /// Records events, a few at a time, so that no namespace delays those of the others. That of a problem that lasts is repeated after
+    /// `repeat`. False if more can be recorded at once.
+    pub(super) fn record(&mut self, repeat: Duration, events: &EventRecorder) -> bool {
+        self.record_by(repeat, |id, topic, text| {
+            let (type_, reason) = topic.event();
+            events.record_settings(id, type_, reason, text)
+        })
+    }
+
+    fn record_by(
+        &mut self,
+        repeat: Duration,
+        mut record: impl FnMut(&VariantId, Topic, String) -> Recorded,
+    ) -> bool {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut recorded = 0;
+        for ((id, topic), report) in &mut self.0 {
+            let count = counts.entry(&id.namespace).or_default();
+            let is_due = report.recorded.is_none_or(|at| *topic == Topic::Invalid && at.elapsed() >= repeat);
+            if !is_due || *count == MAX_RECORDED_PER_NAMESPACE {
+                continue;
+            }
+            if recorded == MAX_AT_A_TIME {
+                return false;
+            }
+            match record(id, *topic, report.text.clone()) {
+                Recorded::Queued => {
+                    report.recorded = Some(Instant::now());
+                    (*count, recorded) = (*count + 1, recorded + 1);
+                }
+                // An earlier text was recorded a short time ago: this one follows.
+                Recorded::Repeated => {}
+                // It is counted, and tried again later.
+                Recorded::Lost => return true,
+            }
+        }
+        recorded == 0
+    }
+
+    /// Whether events could not be recorded yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.0.values().any(|report| report.recorded.is_none())
+    }
+}
+
+fn log(id: &VariantId, topic: Topic, text: &str) {
+    match topic {
+        Topic::Invalid | Topic::InEffect => warn!("VariantAutoscaling {id}: {text}"),
+        Topic::Unused => info!("VariantAutoscaling {id}: {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use serde_json::json;
+    use wva_core::model::InvalidVariant;
+
+    use super::*;
+    use crate::cluster::objects::VariantObject;
+    use crate::config::policy_config::VariantSettings;
+    use crate::engine::ClusterView;
+
+    fn id(name: &str) -> VariantId {
+        VariantId::new("llm", name)
+    }
+
+    fn invalid(name: &str) -> InvalidVariant {
+        InvalidVariant { id: id(name), problem: String::new() }
+    }
+
+    fn object(name: &str, model: Option<&str>) -> VariantObject {
+        let settings = model.map(|_| Arc::new(VariantSettings::read(json!({ "sloTtft": 300 }))));
+        VariantObject {
+            uid: name.into(),
+            created: Timestamp::UNIX_EPOCH,
+            generation: 1,
+            notices: Vec::new(),
+            settings,
+            model: model.map(Into::into),
+            variant: Err(invalid(name)),
+            status: None,
+        }
+    }
+
+    fn findings(error: &str) -> Findings {
+        Findings::from([(id("a"), Finding { errors: vec![error.to_owned()], ..Finding::default() })])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_error_within_ten_minutes_is_told_after_them_and_a_lasting_one_again() {
+        let repeat = Duration::from_secs(1800);
+        let mut reports = FindingReports::default();
+        let mut told = Vec::new();
+        let mut record = |reports: &mut FindingReports, outcome: Recorded| {
+            reports.record_by(repeat, |_, _, text| {
+                told.push(format!("{text}: {outcome:?}"));
+                outcome
+            })
+        };
+        reports.update(findings("first"));
+        assert!(!record(&mut reports, Recorded::Queued));
+        assert!(record(&mut reports, Recorded::Queued), "nothing is left");
+        reports.update(findings("second"));
+        assert!(record(&mut reports, Recorded::Repeated) && reports.is_waiting());
+        reports.update(findings("second"));
+        assert!(!record(&mut reports, Recorded::Queued) && !reports.is_waiting());
+        tokio::time::advance(repeat).await;
+        assert!(!record(&mut reports, Recorded::Queued));
+        assert_eq!(told, ["first: Queued", "second: Repeated", "second: Queued", "second: Queued"]);
+    }
+
+    #[test]
+    fn a_variant_about_which_nothing_is_decided_has_no_settings_that_count_but_is_known() {
+        let objects = [("a", Some("m")), ("b", Some("m")), ("c", None)];
+        let objects =
+            objects.into_iter().map(|(name, model)| (id(name), Arc::new(object(name, model)))).collect();
+        let invalid = vec![invalid("b"), invalid("c")];
+        let view = Arc::new(ClusterView { invalid, ..ClusterView::default() });
+        let variants = with_settings(&ClusterState { view, objects, ..ClusterState::default() });
+        let of_model = &variants[&GroupId::new("llm", "m")];
+        let seen: Vec<_> = of_model.iter().map(|variant| (&*variant.name, variant.is_decided)).collect();
+        assert_eq!(seen, [("a", true), ("b", false), ("c", false)]);
+    }
+}
