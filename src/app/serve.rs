@@ -22,9 +22,9 @@ use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
-    ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings,
-    ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter, Election,
-    ElectionSettings, EventRecorder, SelfCheck, ServiceRef, StateStore, StateWriter, StatusWriter,
+    AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager,
+    CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
+    Election, ElectionSettings, EventRecorder, SelfCheck, ServiceRef, StateStore, StateWriter, StatusWriter,
     TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
@@ -201,6 +201,7 @@ impl App {
             node_selector: self.config.node_selector.clone(),
             deletion_cost: self.config.pod_deletion_cost,
             max_stale: Duration::from_secs_f64(self.config.policy.max_stale.get()),
+            annotated: self.config.annotated_autoscalers,
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);
@@ -286,6 +287,18 @@ impl App {
         (queue, errors): (QueueMetrics, ErrorMetrics),
     ) {
         let instance = self.config.instance.clone();
+        if self.config.annotated_autoscalers {
+            let writer = AnnotatedEventWriter::new(
+                self.client.clone(),
+                cluster.clone(),
+                board.subscribe(),
+                leadership.clone(),
+                instance.clone(),
+                current_series_names,
+            );
+            let writer = writer.with_metrics(errors.clone());
+            self.phases.work.start("annotated event writer", |stop| writer.run(stop));
+        }
         let writer = StatusWriter::new(
             self.client.clone(),
             cluster,

@@ -21,4 +21,6 @@ pub use watch::{
     ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, TrustData, TrustWatch,
     WatchSettings,
 };
-pub use writers::{DeletionCostWriter, EventRecorder, Recorded, StatusWriter};
+pub use writers::{
+    AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, Recorded, StatusWriter,
+};

@@ -1,11 +1,12 @@
 //! Leaf types of watched objects that `watch` fills and `writers` read, and the labels and annotations both know.
 
+use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
-use wva_core::model::{InvalidVariant, Variant};
+use wva_core::model::{InvalidVariant, TargetRef, Variant, VariantId};
 
 use super::crd::VariantAutoscalingStatus;
 use crate::config::policy_config::VariantSettings;
@@ -46,9 +47,54 @@ pub(crate) const STATE_LABEL: &str = "wva.llmd.ai/state";
 /// Annotation of a pod that a ReplicaSet reads when it shrinks: the lowest cost goes first. A pod without it has cost 0.
 pub(crate) const DELETION_COST_ANNOTATION: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// What is kept of a `VariantAutoscaling`.
+/// The kinds of objects that make a variant. Of two objects of one age, that of the first kind takes precedence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum VariantKind {
+    /// Always.
+    #[default]
+    VariantAutoscaling,
+    /// With annotations.
+    HorizontalPodAutoscaler,
+    /// Of KEDA, with annotations.
+    ScaledObject,
+}
+
+impl VariantKind {
+    /// True where annotations make it a variant. It has no status of ours.
+    pub(crate) const fn is_annotated(self) -> bool {
+        !matches!(self, Self::VariantAutoscaling)
+    }
+
+    /// As a reference to an object has it.
+    pub(crate) const fn api_version(self) -> &'static str {
+        match self {
+            Self::VariantAutoscaling => "llmd.ai/v1alpha1",
+            Self::HorizontalPodAutoscaler => "autoscaling/v2",
+            Self::ScaledObject => "keda.sh/v1alpha1",
+        }
+    }
+
+    /// Its name.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::VariantAutoscaling => "VariantAutoscaling",
+            Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
+            Self::ScaledObject => "ScaledObject",
+        }
+    }
+}
+
+impl fmt::Display for VariantKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What is kept of an object that makes a variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VariantObject {
+    /// Its kind.
+    pub kind: VariantKind,
     /// Its uid: a status is never written to a later object of the same name.
     pub uid: String,
     /// When it was created: of several variants with one scale target, the oldest decides.
@@ -61,10 +107,23 @@ pub struct VariantObject {
     pub settings: Option<Arc<VariantSettings>>,
     /// Its model, also if its spec is invalid otherwise; `None` if it cannot be read.
     pub model: Option<SmolStr>,
+    /// Its scale target, also if it is invalid otherwise; `None` if it cannot be read.
+    pub target: Option<TargetRef>,
     /// The variant, or why its spec is invalid.
     pub variant: Result<Variant, InvalidVariant>,
     /// Its status as stored; `None` when the object cannot be parsed.
     pub status: Option<VariantAutoscalingStatus>,
+}
+
+/// An object whose annotations make no variant, because another one has its name or its scale target.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bystander {
+    /// Its namespace and name.
+    pub id: VariantId,
+    /// The object.
+    pub object: Arc<VariantObject>,
+    /// Which one, and what follows from that.
+    pub(crate) notice: Notice,
 }
 
 /// An event about an object that is seen for the first time.

@@ -100,9 +100,15 @@ pub struct ClusterArgs {
     /// Watch only this namespace. Default: all namespaces.
     #[arg(long, env = "WATCH_NAMESPACE", value_name = "NAMESPACE")]
     pub watch_namespace: Option<String>,
-    /// Handle only VariantAutoscalings whose label wva.llmd.ai/controller-instance has this value. Default: all of them.
+    /// Handle only VariantAutoscalings and annotated autoscalers whose label wva.llmd.ai/controller-instance has this value.
+    /// Default: all of them.
     #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
     pub controller_instance: Option<String>,
+    /// Treat HorizontalPodAutoscalers and KEDA's ScaledObjects with the annotation llm-d.ai/managed "true" as variants. With false,
+    /// they are not watched.
+    #[arg(long, env = "WVA_ANNOTATED_AUTOSCALERS", num_args = 0..=1, default_value = "true",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
+    pub annotated_autoscalers: bool,
     /// Name of the Lease that elects the instance that decides. Instances with different names decide independently.
     #[arg(long, env = "LEADER_ELECTION_ID", alias = "leader-election-id", default_value = LEASE_NAME, value_name = "NAME")]
     pub lease_name: String,

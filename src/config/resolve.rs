@@ -46,6 +46,8 @@ pub struct Config {
     pub watch_namespace: Option<String>,
     /// The controller instance whose objects are handled, if set; also a label of all metrics.
     pub controller_instance: Option<String>,
+    /// HPAs and ScaledObjects make variants too, where annotations say so.
+    pub annotated_autoscalers: bool,
     /// The name of the Lease.
     pub lease: String,
     /// The times of the Lease.
@@ -128,6 +130,7 @@ impl TryFrom<ServeArgs> for Config {
             namespace: or_default(cluster.namespace, DEFAULT_NAMESPACE),
             service: or_default(cluster.service_name, DEFAULT_SERVICE),
             controller_instance: non_empty(cluster.controller_instance),
+            annotated_autoscalers: cluster.annotated_autoscalers,
             lease: or_default(cluster.lease_name, LEASE_NAME),
             lease_times,
             listen,
@@ -381,6 +384,12 @@ mod tests {
         assert!(!config("--scale-to-zero=").unwrap().policy.global.default.scale_to_zero.unwrap().enabled);
         let marks = |flags| config(flags).unwrap().pod_deletion_cost;
         assert!(marks("--pod-deletion-cost") && !marks("--pod-deletion-cost=") && !marks(""));
+        let annotated = |flags| config(flags).unwrap().annotated_autoscalers;
+        assert!(
+            annotated("")
+                && annotated("--annotated-autoscalers")
+                && !annotated("--annotated-autoscalers=false")
+        );
         assert!(config("--scale-to-zero=maybe").unwrap_err().contains("true or false"));
     }
 

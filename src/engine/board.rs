@@ -11,7 +11,7 @@ use wva_core::usage::Usage;
 use wva_core::{Decision, Report, VariantId};
 
 use super::leadership::Term;
-use super::ports::Revision;
+use super::ports::{ClusterView, Revision};
 
 /// Where a published result comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,17 @@ impl Published {
             usage: BTreeMap::new(),
             revisions: Arc::default(),
         }
+    }
+
+    /// The decisions by the names that series have: those of variants, and those of annotated objects that another object
+    /// decides for. No name occurs twice.
+    pub fn series<'a>(
+        &'a self,
+        view: &'a ClusterView,
+    ) -> impl Iterator<Item = (&'a VariantId, &'a Decision)> {
+        let followers = view.followers.iter().filter(|name| !self.decisions.contains_key(*name));
+        let decided = followers.filter_map(|name| Some((name, self.decisions.get(&view.aliased(name)?)?)));
+        self.decisions.iter().chain(decided)
     }
 }
 

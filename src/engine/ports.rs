@@ -177,6 +177,12 @@ pub struct ClusterView {
     pub excluded: BTreeSet<SmolStr>,
     /// The objects that the variants were read from.
     pub revisions: Arc<BTreeMap<VariantId, Revision>>,
+    /// Further names by which reads find a variant, with its own name. No object has one of these names as its own.
+    pub aliases: BTreeMap<VariantId, SmolStr>,
+    /// Those of these names that are names of objects, and not of scale targets: they have series too.
+    pub followers: BTreeSet<VariantId>,
+    /// The variants that are no VariantAutoscalings, but annotated objects.
+    pub annotated: BTreeSet<VariantId>,
 }
 
 /// Which object a variant was read from, and in which state: what was decided about it says nothing about a later one.
@@ -206,6 +212,12 @@ impl ClusterView {
         let claims = self.claims.get(from..).unwrap_or_default();
         let count = claims.partition_point(|claim| claim.key() == key);
         claims.get(..count).unwrap_or_default()
+    }
+
+    /// The variant that a further name stands for; `None` where it is no such name.
+    #[must_use]
+    pub fn aliased(&self, name: &VariantId) -> Option<VariantId> {
+        self.aliases.get(name).map(|own| VariantId::new(name.namespace.clone(), own.clone()))
     }
 
     /// The state of a valid variant.

@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::runtime::events::EventType;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use wva_core::{GroupId, VariantId};
 
 use crate::cluster::text::plain;
-use crate::cluster::{ClusterState, EventRecorder, Recorded};
+use crate::cluster::{ClusterState, EventRecorder, EventType, Recorded};
 use crate::config::policy_config::{Finding, Findings, ModelVariant, VariantsByModel};
 
 /// Most findings that are logged, and that are recorded as events, at a time.
@@ -174,7 +173,7 @@ mod tests {
     use wva_core::model::InvalidVariant;
 
     use super::*;
-    use crate::cluster::objects::VariantObject;
+    use crate::cluster::objects::{VariantKind, VariantObject};
     use crate::config::policy_config::VariantSettings;
     use crate::engine::ClusterView;
 
@@ -189,12 +188,14 @@ mod tests {
     fn object(name: &str, model: Option<&str>) -> VariantObject {
         let settings = model.map(|_| Arc::new(VariantSettings::read(json!({ "sloTtft": 300 }))));
         VariantObject {
+            kind: VariantKind::default(),
             uid: name.into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,
             notices: Vec::new(),
             settings,
             model: model.map(Into::into),
+            target: None,
             variant: Err(invalid(name)),
             status: None,
         }

@@ -25,7 +25,8 @@ pub(crate) const DESIRED_HELP: &str = "Desired number of replicas for each varia
 /// Room for one line, which has about 170 bytes.
 const LINE_BYTES: usize = 192;
 
-/// One line for each variant whose target may be answered, by namespace and name. A variant without a number has no line, so that
+/// One line for each variant whose target may be answered, by namespace and name, then one for each annotated object that another
+/// object decides for, under its own name. A variant without a number has no line, so that
 /// its autoscaler keeps what it has.
 ///
 /// # Errors
@@ -38,7 +39,7 @@ pub(crate) fn render(state: &ReadState, published: &Published) -> Result<Respons
     let (now, max_stale) = (state.reader.now(), state.reader.max_stale());
     let mut text = format!("# HELP {NAME} {DESIRED_HELP}\n# TYPE {NAME} gauge\n");
     text.reserve(LINE_BYTES * published.decisions.len());
-    for (id, decision) in &published.decisions {
+    for (id, decision) in published.series(&state.reader.view()) {
         let Ok(target) = decision.fresh_target(now, max_stale) else { continue };
         let labels = Labels::new(id, decision.accelerator.as_deref(), state.controller_instance.as_deref());
         write_line(&mut text, labels, target.desired.get()).map_err(|error| internal_error(&error))?;

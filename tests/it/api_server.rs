@@ -372,10 +372,11 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 /// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
-    const COLLECTIONS: [&str; 10] = [
+    const COLLECTIONS: [&str; 11] = [
         "apiservices",
         "configmaps",
         "deployments",
+        "horizontalpodautoscalers",
         "leases",
         "namespaces",
         "nodes",

@@ -82,6 +82,21 @@ fn the_chart_grants_patching_pods_only_with_pod_deletion_cost() {
 }
 
 #[test]
+fn the_chart_grants_listing_autoscalers_only_where_their_annotations_count() {
+    let template = read("charts/wva/templates/rbac.yaml");
+    let (_, rest) = template.split_once("{{- if $.Values.annotatedAutoscalers }}").unwrap();
+    let (rules, _) = rest.split_once("{{- end }}").unwrap();
+    let manifest = read("manifests/wva.yaml");
+    for resource in ["horizontalpodautoscalers", "scaledobjects"] {
+        let rule = format!("resources: [{resource}]\n    verbs: [list, watch]\n");
+        assert!(rules.contains(&rule), "{rules}");
+        assert!(manifest.contains(&rule), "the default install reads {resource}");
+        assert_eq!(template.matches(resource).count(), 1, "nothing more is granted");
+    }
+    assert!(read("charts/wva/values.yaml").contains("\nannotatedAutoscalers: true\n"));
+}
+
+#[test]
 fn the_chart_grants_listing_namespaces_only_where_all_are_watched() {
     let rule = "  - apiGroups: [\"\"]\n    resources: [namespaces]\n    verbs: [list, watch]\n";
     assert!(read("manifests/wva.yaml").contains(rule));

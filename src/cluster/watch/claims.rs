@@ -63,7 +63,7 @@ fn remove_excess(valid: &mut Vec<(&Variant, &VariantObject)>) -> Vec<InvalidVari
         let stays = *count <= MAX_VARIANTS_PER_MODEL;
         if !stays {
             let problem = format!(
-                "spec.modelID {} has more than {MAX_VARIANTS_PER_MODEL} variants in namespace {namespace}; only the first \
+                "model {} has more than {MAX_VARIANTS_PER_MODEL} variants in namespace {namespace}; only the first \
                  {MAX_VARIANTS_PER_MODEL} by name are scaled: delete this variant or others of the model",
                 quoted(&variant.model)
             );
@@ -92,6 +92,7 @@ pub(super) mod tests {
     use wva_core::units::Cost;
 
     use super::*;
+    use crate::cluster::objects::VariantKind;
 
     /// A valid variant of the model `m` on the Deployment `target`.
     pub(in super::super) fn object(namespace: &str, name: &str, target: &str) -> VariantObject {
@@ -105,12 +106,14 @@ pub(super) mod tests {
             role: Role::Both,
         };
         VariantObject {
+            kind: VariantKind::default(),
             uid: name.into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,
             notices: Vec::new(),
             settings: None,
             model: Some("m".into()),
+            target: Some(variant.target.clone()),
             variant: Ok(variant),
             status: None,
         }
@@ -168,7 +171,7 @@ pub(super) mod tests {
         assert_eq!((invalid.len(), invalid[0].id.name.as_str()), (4_900, "v00100"));
         assert_eq!(
             invalid[0].problem,
-            "spec.modelID \"m\" has more than 100 variants in namespace crowded; only the first 100 by name are scaled: \
+            "model \"m\" has more than 100 variants in namespace crowded; only the first 100 by name are scaled: \
              delete this variant or others of the model"
         );
         // A later object changes none of the first ones.

@@ -17,7 +17,10 @@ use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
-use super::convert::{invalid_variant, model_settings, notices, own_status, readable_model, variant_id};
+use super::annotated_watch::annotated_changes;
+use super::convert::{
+    invalid_variant, model_settings, notices, own_status, readable_model, readable_target, variant_id,
+};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::object_store::{ClusterState, ClusterStore};
@@ -31,13 +34,14 @@ use super::target_api::{scale_target, target_api};
 use super::target_watch::TargetWatches;
 use super::watch_health::watch_config;
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
-use crate::cluster::objects::{ObjectKey, VariantObject};
+use crate::cluster::objects::{ObjectKey, VariantKind, VariantObject};
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
 use crate::engine::{Cluster, ClusterView};
 
-/// How long the first state waits for what the service account may lack the right to, or what may be absent: namespaces, nodes
-/// where they are a limit, and scale targets other than Deployments. After that no namespace counts as excluded, there is no
-/// inventory, and variants whose target is not known have no number.
+/// How long the first state waits for what the service account may lack the right to, or what may be absent: namespaces, annotated
+/// objects, nodes where they are a limit, and scale targets other than Deployments. After that no namespace counts as excluded, no
+/// object counts as annotated if that list is refused (if it fails in another way, the first state waits on), there is no inventory,
+/// and variants whose target is not known have no number.
 const OPTIONAL_LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Annotation of a namespace whose variants are ignored, with the value `true`.
 const EXCLUDE_ANNOTATION: &str = "wva.llmd.ai/exclude";
@@ -60,6 +64,8 @@ pub struct WatchSettings {
     pub node_selector: Option<String>,
     /// Keep what it takes to write the deletion cost of pods.
     pub deletion_cost: bool,
+    /// HPAs and ScaledObjects make variants too, where annotations say so.
+    pub annotated: bool,
     /// How long a scale target that may be absent stays known while the API server does not confirm it.
     pub max_stale: Duration,
 }
@@ -71,6 +77,7 @@ impl Default for WatchSettings {
             controller_instance: None,
             node_selector: None,
             deletion_cost: false,
+            annotated: false,
             max_stale: Duration::from_secs_f64(wva_core::Policy::default().max_stale.get()),
         }
     }
@@ -132,28 +139,28 @@ impl ClusterWatch {
         let mut targets = TargetWatches::new(self.client.clone(), self.settings.namespace.clone());
         let mut nodes = stream::pending().boxed();
         self.needs_nodes.mark_changed();
-        // With one namespace configured, an annotation does not exclude it.
-        let ignores_exclusions = self.settings.namespace.is_some();
-        let mut store = ClusterStore { ignores_exclusions, awaits_targets: true, ..ClusterStore::default() };
-        let namespaces_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
-        let mut nodes_deadline = namespaces_deadline;
-        let mut targets_deadline: Option<Instant> = None;
+        let mut store = self.empty_store();
+        let mut nodes_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
+        let (mut lists_deadline, mut targets_deadline): (Option<Instant>, Option<Instant>) = (None, None);
         let mut expiry = interval(EXPIRY_INTERVAL);
         let mut rebuild_at: Option<Instant> = None;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = sleep_until(namespaces_deadline), if !store.ignores_exclusions => {
+                () = sleep_until_due(lists_deadline), if !store.ignores_refusals => {
                     store.ignores_exclusions = true;
+                    store.ignores_refusals = true;
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 () = sleep_until_due(rebuild_at) => {
                     let state = store.state();
                     let is_changed = targets.follow(&state.view.variants, &mut store);
-                    if store.variants.has_listed() {
+                    lists_deadline = lists_deadline.or_else(|| begin_wait(&mut store));
+                    if store.knows_variants() {
                         targets_deadline.get_or_insert_with(|| Instant::now() + OPTIONAL_LIST_TIMEOUT);
                     }
                     store.awaits_targets &= !state.view.synced;
+                    store.awaits_annotated &= !state.view.synced;
                     self.newest.send_replace(Arc::new(state));
                     rebuild_at = is_changed.then(|| Instant::now() + DEBOUNCE_WINDOW);
                 }
@@ -193,11 +200,22 @@ impl ClusterWatch {
         }
     }
 
+    fn empty_store(&self) -> ClusterStore {
+        ClusterStore {
+            // With one namespace configured, an annotation does not exclude it.
+            ignores_exclusions: self.settings.namespace.is_some(),
+            awaits_targets: true,
+            awaits_annotated: self.settings.annotated,
+            ..ClusterStore::default()
+        }
+    }
+
     fn changes(&self) -> SelectAll<BoxStream<'static, Change>> {
         let instance = self.settings.controller_instance.as_ref();
         let selector = instance.map(|value| format!("{CONTROLLER_INSTANCE_LABEL}={value}"));
         let variants = selector.iter().fold(watch_config(), |config, labels| config.labels(labels));
         let crd_hint = "install the definition: kubectl apply -f crds/llmd.ai_variantautoscalings.yaml";
+        let annotated = variants.clone();
         let variants =
             guarded_events("VariantAutoscalings", crd_hint, watcher(self.api(), variants), variant_object);
         let deployments = ApiResource::erase::<Deployment>(&());
@@ -217,6 +235,10 @@ impl ClusterWatch {
             changes_by(replica_sets, |store, event| store.replica_sets.apply(event)),
             changes_by(pods, |store, event| store.pods.apply(event)),
         ]);
+        if self.settings.annotated {
+            let namespace = self.settings.namespace.as_deref();
+            changes.extend(annotated_changes(&self.client, namespace, &annotated));
+        }
         if self.settings.namespace.is_none() {
             let namespaces = self.excluded_namespaces();
             changes.push(changes_by(namespaces, |store, event| apply_exclusion(&mut store.excluded, event)));
@@ -268,9 +290,13 @@ async fn next_value(receiver: &mut watch::Receiver<bool>) -> bool {
     }
 }
 
-fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<Arc<VariantObject>> {
+/// What is kept of a VariantAutoscaling.
+pub(crate) fn variant_object(
+    object: Result<VariantAutoscaling, InvalidObject>,
+) -> Option<Arc<VariantObject>> {
     let settings = object.as_ref().ok().and_then(model_settings);
     let model = object.as_ref().ok().and_then(readable_model);
+    let target = object.as_ref().ok().and_then(readable_target);
     let (metadata, variant, status, notices) = match object {
         Ok(object) => {
             let (variant, notices) = (Variant::try_from(&object), notices(&object.spec));
@@ -284,15 +310,27 @@ fn variant_object(object: Result<VariantAutoscaling, InvalidObject>) -> Option<A
         }
     };
     Some(Arc::new(VariantObject {
+        kind: VariantKind::VariantAutoscaling,
         uid: metadata.uid.unwrap_or_default(),
         created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),
         notices,
         settings,
         model,
+        target,
         variant,
         status,
     }))
+}
+
+/// How long other lists are waited for, once the required ones are there. A refusal before that may be one of an API server that
+/// refused everything: it does not count.
+fn begin_wait(store: &mut ClusterStore) -> Option<Instant> {
+    store.has_required().then(|| {
+        store.hpas.forget_refusal();
+        store.scaled_objects.forget_refusal();
+        Instant::now() + OPTIONAL_LIST_TIMEOUT
+    })
 }
 
 /// Applies an event, and logs the excluded namespaces when they have changed.

@@ -38,9 +38,10 @@ impl TryFrom<&VariantAutoscaling> for Variant {
         let invalid = |problem: String| invalid_variant(id.clone(), &problem);
         Ok(Self {
             target: target(spec.scale_target_ref.as_ref(), &id).map_err(invalid)?,
-            cost: cost(spec.variant_cost.as_deref()).map_err(invalid)?,
-            bounds: bounds(min_replicas(spec), spec.max_replicas).map_err(invalid)?,
-            model: model(&spec.model_id).map_err(invalid)?,
+            cost: cost("spec.variantCost", spec.variant_cost.as_deref()).map_err(invalid)?,
+            bounds: bounds(("minReplicas", min_replicas(spec)), ("maxReplicas", spec.max_replicas))
+                .map_err(invalid)?,
+            model: model("spec.modelID", &spec.model_id).map_err(invalid)?,
             accelerator: object.metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
             role: Role::default(),
             id: id.clone(),
@@ -58,18 +59,19 @@ pub(crate) fn invalid_variant(id: VariantId, problem: &str) -> InvalidVariant {
     InvalidVariant { id, problem: plain(problem, MAX_PROBLEM_BYTES) }
 }
 
-fn model(id: &str) -> Result<SmolStr, String> {
+/// `field` is where the model is written.
+pub(super) fn model(field: &str, id: &str) -> Result<SmolStr, String> {
     let allowed = "must be the model_name of the serving metrics";
     if id.is_empty() {
-        return Err("spec.modelID is empty: set it to the model_name of the serving metrics".into());
+        return Err(format!("{field} is empty: set it to the model_name of the serving metrics"));
     }
     let count = id.chars().count();
     if count > MAX_MODEL_ID_CHARS {
         let problem = format!("has {count} characters: {allowed}, and have at most {MAX_MODEL_ID_CHARS}");
-        return Err(format!("spec.modelID {} {problem}", quoted(id)));
+        return Err(format!("{field} {} {problem}", quoted(id)));
     }
     if !id.chars().all(is_plain) {
-        return Err(format!("spec.modelID {} has control characters: {allowed}", quoted(id)));
+        return Err(format!("{field} {} has control characters: {allowed}", quoted(id)));
     }
     Ok(id.into())
 }
@@ -132,9 +134,14 @@ fn settings(spec: &VariantAutoscalingSpec) -> Option<VariantSettings> {
     (!fields.is_empty()).then(|| VariantSettings::read(fields.into()))
 }
 
+/// The scale target of an object, also of one that is invalid for another reason.
+pub(crate) fn readable_target(object: &VariantAutoscaling) -> Option<TargetRef> {
+    target(object.spec.scale_target_ref.as_ref(), &variant_id(&object.metadata)).ok()
+}
+
 /// The model of an object, also of one that is invalid for another reason.
 pub(crate) fn readable_model(object: &VariantAutoscaling) -> Option<SmolStr> {
-    model(&object.spec.model_id).ok()
+    model("spec.modelID", &object.spec.model_id).ok()
 }
 
 /// The minimum; where it is unset, 0 for a variant that allows its model to be scaled to zero.
@@ -143,7 +150,7 @@ fn min_replicas(spec: &VariantAutoscalingSpec) -> Option<i32> {
     spec.min_replicas.or_else(|| allows_zero().then_some(0))
 }
 
-fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
+pub(super) fn target_ref(reference: &ScaleTargetRef) -> Result<TargetRef, String> {
     // Earlier controllers never checked the kind, so objects without one exist.
     let kind = if reference.kind.is_empty() { DEPLOYMENT } else { reference.kind.as_str() };
     let is_kind = kind.len() <= MAX_KIND_CHARS
@@ -225,7 +232,8 @@ fn is_object_name(name: &str) -> bool {
     name.len() <= MAX_TARGET_NAME_CHARS && name.split('.').all(is_label)
 }
 
-fn cost(text: Option<&str>) -> Result<Cost, String> {
+/// `field` is where the cost is written.
+pub(super) fn cost(field: &str, text: Option<&str>) -> Result<Cost, String> {
     let value = match text {
         None | Some("") => Ok(Variant::DEFAULT_COST),
         Some(text) if text.len() > MAX_COST_CHARS => {
@@ -236,24 +244,28 @@ fn cost(text: Option<&str>) -> Result<Cost, String> {
     let cost = value.and_then(|value| Cost::new(value).map_err(|error| error.to_string()));
     cost.map_err(|cause| {
         let text = quoted(text.unwrap_or_default());
-        format!("spec.variantCost {text} is not a cost ({cause}): write a decimal number such as \"10.0\"")
+        format!("{field} {text} is not a cost ({cause}): write a decimal number such as \"10.0\"")
     })
 }
 
-fn bounds(min: Option<i32>, max: Option<i32>) -> Result<Bounds, String> {
+/// Each number with the field of the spec that it is written in.
+pub(super) fn bounds(
+    (min_field, min): (&str, Option<i32>),
+    (max_field, max): (&str, Option<i32>),
+) -> Result<Bounds, String> {
     let default = Bounds::default();
     let too_large = |field: &str, number: i32| {
         format!("spec.{field} {number} is too large: a variant has at most {MAX_REPLICAS} replicas")
     };
     let min = match min {
         None => default.min,
-        Some(min) if min > MAX_REPLICAS => return Err(too_large("minReplicas", min)),
-        Some(min) => replicas(min).ok_or_else(|| format!("spec.minReplicas {min} is negative"))?,
+        Some(min) if min > MAX_REPLICAS => return Err(too_large(min_field, min)),
+        Some(min) => replicas(min).ok_or_else(|| format!("spec.{min_field} {min} is negative"))?,
     };
     let max = match max {
         None => default.max,
-        Some(max) if max < 1 => return Err(format!("spec.maxReplicas {max} is below 1")),
-        Some(max) if max > MAX_REPLICAS => return Err(too_large("maxReplicas", max)),
+        Some(max) if max < 1 => return Err(format!("spec.{max_field} {max} is below 1")),
+        Some(max) if max > MAX_REPLICAS => return Err(too_large(max_field, max)),
         Some(max) => replicas(max),
     };
     Ok(Bounds { min, max })
@@ -277,7 +289,7 @@ pub(crate) fn replicas(number: i32) -> Option<Replicas> {
     u32::try_from(number).ok().map(Replicas::new)
 }
 
-fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
+pub(super) fn accelerator_label(labels: &BTreeMap<String, String>) -> Option<String> {
     labels.get(ACCELERATOR_LABEL).and_then(|name| accelerator_name(name))
 }
 

@@ -1,6 +1,9 @@
 //! Watches: the objects, what is kept of them, and the state of the cluster that an evaluation sees.
 
 mod accelerator;
+mod annotated;
+mod annotated_objects;
+mod annotated_watch;
 mod claims;
 mod cluster_watch;
 pub mod config_maps;
@@ -24,9 +27,14 @@ mod target_reads;
 mod target_watch;
 mod template;
 mod trust;
+mod variant_objects;
 pub(crate) mod watch_health;
 
+pub(crate) use annotated::annotated_manifest;
+pub(crate) use claims::{claims, split_by_validity};
+pub(crate) use cluster_watch::variant_object;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};
 pub use config_maps::{ConfigMapReader, ConfigMapWatch};
 pub use object_store::ClusterState;
 pub use trust::{TrustData, TrustWatch};
+pub(crate) use variant_objects::VariantObjects;

@@ -12,6 +12,7 @@ use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 
+use super::annotated_objects::AnnotatedObjects;
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
@@ -21,7 +22,8 @@ use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
 use super::template::replica_gpus;
-use crate::cluster::objects::{ObjectKey, PodWithCost, VariantObject};
+use super::variant_objects::VariantObjects;
+use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantObject};
 use crate::engine::{ClusterView, Endpoint, Revision};
 
 /// The pods of scale targets.
@@ -31,6 +33,13 @@ type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStore {
     pub(crate) variants: ObjectStore<Arc<VariantObject>>,
+    pub(crate) hpas: AnnotatedObjects,
+    pub(crate) scaled_objects: AnnotatedObjects,
+    /// Nothing is decided before the annotated objects are listed: without them their numbers would be forgotten. False once
+    /// something has been decided.
+    pub(crate) awaits_annotated: bool,
+    /// Nothing waits any longer for annotated objects that may not be listed.
+    pub(crate) ignores_refusals: bool,
     pub(crate) deployments: ObjectStore<ScaleTarget>,
     pub(crate) stateful_sets: OptionalTargets,
     pub(crate) leader_worker_sets: OptionalTargets,
@@ -57,6 +66,8 @@ pub struct ClusterState {
     pub view: Arc<ClusterView>,
     /// The objects behind it, for the status writer.
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
+    /// Annotated objects that make no variant.
+    pub bystanders: Vec<Bystander>,
     /// The pods of variants; empty unless their deletion costs are written.
     pub pods: BTreeMap<VariantId, Vec<PodWithCost>>,
 }
@@ -65,16 +76,21 @@ impl ClusterStore {
     /// Joins scale targets and pods to variants.
     pub(crate) fn state(&self) -> ClusterState {
         let excluded: BTreeSet<SmolStr> = self.excluded.iter().map(|(key, ())| (&*key.name).into()).collect();
-        let objects: BTreeMap<_, _> = self
-            .variants
-            .iter()
-            .filter(|(key, _)| !excluded.contains(&*key.namespace))
-            .map(|(key, object)| (VariantId::new(&*key.namespace, &*key.name), object.clone()))
-            .collect();
+        let named = |objects: &'_ ObjectStore<Arc<VariantObject>>| {
+            let included = objects.iter().filter(|(key, _)| !excluded.contains(&*key.namespace));
+            let named =
+                included.map(|(key, object)| (VariantId::new(&*key.namespace, &*key.name), object.clone()));
+            named.collect::<Vec<_>>()
+        };
+        let annotated = [&self.hpas, &self.scaled_objects].map(|kind| named(&kind.objects)).concat();
+        let VariantObjects { objects, aliases, bystanders } =
+            VariantObjects::new(named(&self.variants).into_iter().collect(), annotated);
         let claims = claims(&objects);
         let (variants, invalid) = split_by_validity(&objects, &claims);
         let (pods, other_pods) = self.pods_by_target(&variants);
         let mut with_cost = BTreeMap::new();
+        let followers = bystanders.iter().map(|bystander| &bystander.id);
+        let annotated = objects.iter().filter(|(_, object)| object.kind.is_annotated());
         let synced = self.has_synced() && !variants.iter().any(|(variant, _)| self.awaits(variant));
         let revisions = objects.iter().map(|(id, object)| (id.clone(), revision(object))).collect();
         let mut view = ClusterView {
@@ -83,6 +99,9 @@ impl ClusterStore {
             invalid,
             excluded,
             revisions: Arc::new(revisions),
+            followers: followers.filter(|id| aliases.contains_key(id)).cloned().collect(),
+            annotated: annotated.map(|(id, _)| id.clone()).collect(),
+            aliases,
             ..ClusterView::default()
         };
         let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
@@ -110,7 +129,7 @@ impl ClusterStore {
             }
             view.variants.push(state);
         }
-        ClusterState { view: Arc::new(view), objects, pods: with_cost }
+        ClusterState { view: Arc::new(view), objects, bystanders, pods: with_cost }
     }
 
     /// Applies the answer to a read of a scale target; true when something visible changed.
@@ -161,14 +180,26 @@ impl ClusterStore {
             }
     }
 
-    /// True when every kind that cannot be absent has been listed once.
+    /// True when all that nothing is decided without has been listed once, or is no longer waited for.
     fn has_synced(&self) -> bool {
-        let required = self.variants.has_listed()
+        let nodes = !self.awaits_nodes || self.nodes.has_listed();
+        let exclusions = self.excluded.has_listed() || self.ignores_exclusions;
+        self.has_required() && self.knows_variants() && nodes && exclusions
+    }
+
+    /// True when every kind that cannot be absent has been listed once.
+    pub(super) fn has_required(&self) -> bool {
+        self.variants.has_listed()
             && self.deployments.has_listed()
             && self.replica_sets.has_listed()
-            && self.pods.has_listed();
-        let nodes = !self.awaits_nodes || self.nodes.has_listed();
-        required && nodes && (self.excluded.has_listed() || self.ignores_exclusions)
+            && self.pods.has_listed()
+    }
+
+    /// True when the objects that make variants have been listed once, or are no longer waited for.
+    pub(super) fn knows_variants(&self) -> bool {
+        let is_known = |objects: &AnnotatedObjects| objects.is_known(self.ignores_refusals);
+        let annotated = !self.awaits_annotated || (is_known(&self.hpas) && is_known(&self.scaled_objects));
+        self.variants.has_listed() && annotated
     }
 
     /// The pods of the variants by their scale target, and the GPUs of all other pods.

@@ -70,6 +70,7 @@ fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
         name: Option<String>,
         uid: Option<String>,
         resource_version: Option<String>,
+        generation: Option<i64>,
         creation_timestamp: Option<Time>,
         deletion_timestamp: Option<Time>,
         labels: Option<BTreeMap<String, String>>,
@@ -82,6 +83,7 @@ fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
         name: read.name,
         uid: read.uid,
         resource_version: read.resource_version,
+        generation: read.generation,
         creation_timestamp: read.creation_timestamp,
         deletion_timestamp: read.deletion_timestamp,
         labels: read.labels,
@@ -92,17 +94,20 @@ fn partial_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Object
 }
 
 /// A scale target of any kind: its counts, and what its pod template requests. A field that the kind does not have is absent.
+pub(crate) type PartialTarget = PartialObject<TargetSpec, TargetStatus>;
+
+/// An object of one of several kinds, of whose spec and status only some fields are read.
 #[derive(Deserialize, Debug, Clone)]
-pub(crate) struct PartialTarget {
+pub(crate) struct PartialObject<S, T> {
     #[serde(deserialize_with = "partial_metadata")]
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
-    pub(crate) spec: TargetSpec,
+    pub(crate) spec: S,
     #[serde(default)]
-    pub(crate) status: TargetStatus,
+    pub(crate) status: T,
 }
 
-impl Resource for PartialTarget {
+impl<S, T> Resource for PartialObject<S, T> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 

@@ -137,6 +137,11 @@ impl WatchHealth {
         }
     }
 
+    /// Nothing is wrong any more, and nothing is to be watched either.
+    pub(crate) fn forget_failure(&mut self) {
+        self.logged.clear();
+    }
+
     /// Logs that the watch works again, if it did not.
     pub(crate) fn report_recovery(&mut self) {
         if self.logged.clear() {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
-use crate::cluster::crd::VariantAutoscaling;
+use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, REQUEST_TIMEOUT, error_text};
 use crate::cluster::text::{first_names, shortened};
 use crate::cluster::watch::ClusterReader;
@@ -192,15 +192,15 @@ impl EventRecorder {
     ) -> Recorded {
         let state = self.cluster.state();
         let Some(known) = state.objects.get(id) else { return Recorded::Queued };
-        let object = variant_reference(id, &known.uid);
+        let object = variant_reference(id, known);
         // One event of a reason a variant at a time, as for ConfigMaps.
         self.count(self.variants.push(NewEvent { object, type_, reason, note, topic: String::new() }))
     }
 
     /// Records, on the variant, why the API server refused its status; on 16 variants in 10 minutes.
-    pub(super) fn record_refused_status(&self, variant: &VariantId, uid: &str, note: String) {
+    pub(super) fn record_refused_status(&self, id: &VariantId, variant: &VariantObject, note: String) {
         let event = NewEvent {
-            object: variant_reference(variant, uid),
+            object: variant_reference(id, variant),
             type_: EventType::Warning,
             reason: "StatusUpdateFailed",
             note,
@@ -216,7 +216,7 @@ impl EventRecorder {
         let state = self.cluster.state();
         let Some(known) = state.objects.get(first) else { return };
         self.count(self.external.push(NewEvent {
-            object: variant_reference(first, &known.uid),
+            object: variant_reference(first, known),
             type_: EventType::Warning,
             reason: "SelectorMatchesSeveral",
             note: ambiguous_selector(metric, selector, variants),
@@ -233,14 +233,14 @@ impl EventRecorder {
     }
 }
 
-/// The variant that an event is about.
-pub(super) fn variant_reference(id: &VariantId, uid: &str) -> ObjectReference {
+/// The object of a variant, which an event is about.
+pub(super) fn variant_reference(id: &VariantId, object: &VariantObject) -> ObjectReference {
     ObjectReference {
-        api_version: Some(VariantAutoscaling::api_version(&()).into_owned()),
-        kind: Some(VariantAutoscaling::kind(&()).into_owned()),
+        api_version: Some(object.kind.api_version().to_owned()),
+        kind: Some(object.kind.as_str().to_owned()),
         namespace: Some(id.namespace.to_string()),
         name: Some(id.name.to_string()),
-        uid: Some(uid.to_owned()),
+        uid: Some(object.uid.clone()),
         ..ObjectReference::default()
     }
 }

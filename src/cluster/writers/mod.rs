@@ -1,5 +1,6 @@
 //! What is written about variants and their pods: statuses, events, deletion costs.
 
+mod annotated_events;
 pub mod deletion_cost;
 pub(crate) mod events;
 pub mod signal_gap;
@@ -7,6 +8,8 @@ mod status;
 mod status_events;
 mod status_writer;
 
+pub use annotated_events::AnnotatedEventWriter;
 pub use deletion_cost::DeletionCostWriter;
 pub use events::{EventRecorder, EventWriter, Recorded};
+pub use kube::runtime::events::EventType;
 pub use status_writer::StatusWriter;

@@ -31,10 +31,10 @@ use crate::engine::{Leadership, Origin, Published};
 use crate::telemetry::{ErrorMetrics, QueueMetrics};
 
 /// Writes at a time.
-const MAX_CONCURRENT_WRITES: usize = 8;
-/// How long each of them pauses after a write: at most 20 writes a second in all, whatever the variants do, so that the API
-/// server hardly notices. 1,000 variants that change together take 50 s.
-const WRITE_INTERVAL: Duration = Duration::from_millis(400);
+pub(super) const MAX_CONCURRENT_WRITES: usize = 8;
+/// How long each of them pauses after a status or an event: at most 20 of these a second in all, whatever the variants do, so
+/// that the API server hardly notices. 1,000 variants that change together take 50 s.
+pub(super) const WRITE_INTERVAL: Duration = Duration::from_millis(400);
 /// How long an object that differs only in figures of its messages is left alone: 1,000 variants cause at most 3.3 writes a
 /// second.
 const FIGURES_INTERVAL: Duration = Duration::from_secs(300);
@@ -51,7 +51,7 @@ const MAX_REFRESHES: f64 = 5.0 * REFRESHES_PER_SECOND;
 /// How long a written status counts as stored until the watch shows it.
 const SETTLE_WINDOW: Duration = Duration::from_secs(10);
 /// How long an object whose status was refused is left alone.
-const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 /// The same where the object is invalid by its definition: until somebody changes one of the two, every write is refused.
 const INVALID_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest cause of a refusal in the log and in an event: it may repeat what the object's author wrote.
@@ -82,21 +82,25 @@ struct StatusHistory {
 struct Refusal {
     at: Instant,
     cause: String,
+    /// Of the object.
+    uid: String,
     /// The generation of the object that is invalid by its definition.
     invalid: Option<i64>,
 }
 
 impl Refusal {
-    fn new(error: &RequestError, generation: i64) -> Self {
-        let invalid = (error.code() == Some(422)).then_some(generation);
-        Self { at: Instant::now(), cause: plain(&error.to_string(), MAX_CAUSE_BYTES), invalid }
+    fn new(error: &RequestError, object: &VariantObject) -> Self {
+        let invalid = (error.code() == Some(422)).then_some(object.generation);
+        let cause = plain(&error.to_string(), MAX_CAUSE_BYTES);
+        Self { at: Instant::now(), cause, uid: object.uid.clone(), invalid }
     }
 
-    /// The object of this generation is left alone.
-    fn holds(&self, generation: i64) -> bool {
+    /// True while the object is left alone.
+    fn holds(&self, object: &VariantObject) -> bool {
         let age = self.at.elapsed();
         match self.invalid {
-            Some(invalid) if invalid == generation => age < INVALID_INTERVAL,
+            _ if self.uid != object.uid => false,
+            Some(invalid) if invalid == object.generation => age < INVALID_INTERVAL,
             Some(_) => false,
             None => age < RETRY_INTERVAL,
         }
@@ -241,9 +245,11 @@ impl StatusWriter {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    let refusal = Refusal::new(&error, update.object.generation);
-                    let known = history.refusal.as_ref().map(|known| &known.cause);
-                    self.report_failure(&update, &error, &refusal, known != Some(&refusal.cause));
+                    let refusal = Refusal::new(&error, &update.object);
+                    let is_known =
+                        |known: &Refusal| (&known.uid, &known.cause) == (&refusal.uid, &refusal.cause);
+                    let is_new = !history.refusal.as_ref().is_some_and(is_known);
+                    self.report_failure(&update, &error, &refusal, is_new);
                     history.refusal = Some(refusal);
                 }
             }
@@ -265,7 +271,7 @@ impl StatusWriter {
         let is_refused = matches!(error.code(), Some(400 | 403 | 422));
         if let Some(failures) = self.failures.as_ref().filter(|_| is_refused) {
             let note = format!("the status cannot be written: {cause}; {remedy}");
-            failures.record_refused_status(&update.id, &update.object.uid, note);
+            failures.record_refused_status(&update.id, &update.object, note);
         }
     }
 
@@ -285,14 +291,36 @@ impl StatusWriter {
             Err(error) if error.is_not_found() || error.is_conflict() => return Ok(false),
             Err(error) => return Err(error),
         }
-        let reference = variant_reference(&update.id, &update.object.uid);
+        let reference = variant_reference(&update.id, &update.object);
         for event in &update.events {
+            sleep(WRITE_INTERVAL).await;
             if let Err(error) = self.events.publish(event, &reference).await {
                 tracing::debug!(error, variant = %update.id, "an event was not written");
             }
         }
         Ok(true)
     }
+}
+
+/// The status of an object after `old`; `None` for an object that has been created again since: it is decided about next.
+pub(super) fn new_status(
+    published: &Published,
+    (id, decision): (&VariantId, &Decision),
+    object: &VariantObject,
+    series: SeriesOf,
+    old: &VariantAutoscalingStatus,
+) -> Option<VariantAutoscalingStatus> {
+    let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
+    let group = GroupId::new(id.namespace.clone(), decision.model.clone());
+    let input = StatusInput {
+        decision,
+        target: object.variant.as_ref().ok().map(|variant| &variant.target),
+        generation: decided.generation,
+        at: published.at,
+        series,
+        limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
+    };
+    Some(render(&input, old))
 }
 
 /// The statuses that change, and those unchanged ones whose `lastRunTime` is old, within the budget of these.
@@ -342,12 +370,10 @@ struct DueStatus<'a> {
 impl<'a> Round<'a> {
     fn due(self, id: &VariantId, decision: &Decision) -> Option<DueStatus<'a>> {
         let Self { published, state, histories, series } = self;
-        let object = state.objects.get(id)?;
-        // An object that has been created again since is decided about next.
-        let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
+        let object = state.objects.get(id).filter(|object| !object.kind.is_annotated())?;
         let history = histories.get(id);
         let refusal = history.and_then(|history| history.refusal.as_ref());
-        if refusal.is_some_and(|refusal| refusal.holds(object.generation)) {
+        if refusal.is_some_and(|refusal| refusal.holds(object)) {
             return None;
         }
         let written = history.and_then(|history| history.written.as_ref());
@@ -356,18 +382,9 @@ impl<'a> Round<'a> {
         let is_settling = |at: &Instant| at.elapsed() < SETTLE_WINDOW || object.status.is_none();
         let settling = written.filter(|written| is_settling(&written.at)).map(|written| &written.status);
         let old = settling.or(object.status.as_ref());
-        let (empty, group) =
-            (VariantAutoscalingStatus::default(), GroupId::new(id.namespace.clone(), decision.model.clone()));
+        let empty = VariantAutoscalingStatus::default();
         let known = old.unwrap_or(&empty);
-        let input = StatusInput {
-            decision,
-            target: object.variant.as_ref().ok().map(|variant| &variant.target),
-            generation: decided.generation,
-            at: published.at,
-            series,
-            limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
-        };
-        let new = render(&input, known);
+        let new = new_status(published, (id, decision), object, series, known)?;
         let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
         let is_due = match difference(known, &new, is_same) {
@@ -419,7 +436,31 @@ fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_j
 
 #[cfg(test)]
 mod tests {
+    use wva_core::model::InvalidVariant;
+
     use super::*;
+    use crate::cluster::objects::VariantKind;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_silenced_the_object_that_was_created_after_the_refused_one() {
+        let problem = InvalidVariant { id: VariantId::new("llm", "chat"), problem: String::new() };
+        let refused = VariantObject {
+            kind: VariantKind::default(),
+            uid: "first".into(),
+            created: Timestamp::UNIX_EPOCH,
+            generation: 1,
+            notices: Vec::new(),
+            settings: None,
+            model: None,
+            target: None,
+            variant: Err(problem),
+            status: None,
+        };
+        let (uid, at) = (refused.uid.clone(), Instant::now());
+        let refusal = Refusal { at, cause: String::new(), uid, invalid: Some(1) };
+        assert!(refusal.holds(&refused));
+        assert!(!refusal.holds(&VariantObject { uid: "later".into(), ..refused }));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn unchanged_statuses_of_a_large_fleet_are_written_ten_a_second_the_oldest_first() {

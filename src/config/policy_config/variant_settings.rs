@@ -130,6 +130,18 @@ impl VariantSettings {
         }
     }
 
+    /// Why fields are not valid; empty if all are.
+    #[must_use]
+    pub fn problem(&self) -> &str {
+        &self.error
+    }
+
+    /// The paths of the fields that are set, and valid.
+    #[must_use]
+    pub fn fields(&self) -> Vec<String> {
+        self.fields.names()
+    }
+
     /// Whether this variant allows its model to be scaled to zero.
     #[must_use]
     pub fn allows_zero(&self) -> bool {

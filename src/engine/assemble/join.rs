@@ -14,7 +14,8 @@ use crate::engine::join_failure::JoinFailure;
 use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
 
 /// Joins every series to its replica or group; those of unknown pods are dropped, and these pods counted in `unattributed`, by
-/// namespace, where the source still measures them at `now`: it keeps the series of a deleted pod for minutes. A model whose series could not be joined has none, and counts as measured incompletely.
+/// namespace, where the source still measures them at `now`: it keeps the series of a deleted pod for minutes. A model whose series
+/// could not be joined has none, and counts as measured incompletely.
 pub(super) fn join(
     groups: &mut BTreeMap<GroupId, ModelGroup>,
     series: Vec<Series>,

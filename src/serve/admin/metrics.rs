@@ -66,7 +66,7 @@ impl fmt::Debug for BoardMetrics {
 type Label<'a> = (&'static str, &'a str);
 type Labels<'a> = Vec<Label<'a>>;
 
-/// A variant whose target may be answered.
+/// A variant whose target may be answered, under one of its names.
 struct Row<'a> {
     id: &'a VariantId,
     labels: Labels<'a>,
@@ -80,9 +80,9 @@ impl Collector for BoardMetrics {
         if !self.leadership.borrow().is_mine() {
             return Ok(());
         }
-        let published = self.reader.newest();
+        let (published, view) = (self.reader.newest(), self.reader.view());
         let counts = self.decision_counts.counts();
-        let decisions = published.decisions.iter();
+        let decisions = published.series(&view);
         let rows: Vec<_> =
             decisions.filter_map(|(id, decision)| self.row(&published, id, decision)).collect();
         for prefix in PREFIXES {

@@ -74,6 +74,7 @@ pub(super) fn answer<'a>(
         metric: &path.metric,
         selector: VariantSelector { labels: &query.selectors, fields },
         target_kind: query.resource.target_kind(),
+        no_annotated: query.resource == Resource::VariantAutoscaling,
         context,
     };
     let values = external::items(published, &variants).map_err(|status| about_object(status, query))?;

@@ -1,13 +1,15 @@
 //! The answer to a read: a list with exactly one item for each selected variant, or an error that says which variant has no
 //! number, why, since when, and what to do. Pure: the time is part of the query. Computes no number.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use wva_core::decision::{NoTarget, Target};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
 
-use super::context::{MetricQuery, candidates, labels};
+use super::context::{Candidate, MetricQuery, candidates};
 use super::errors::{
     evidence_too_old, invalid_quantity, no_current_count, no_match, no_result, no_target, unknown_metric,
 };
@@ -116,24 +118,26 @@ fn items_with<'a>(
     if published.origin == Origin::Empty {
         return Err(no_result(query));
     }
+    let mut ids = BTreeSet::new();
     let selected: Vec<_> = candidates(published, query)
         .into_iter()
-        .filter(|&(id, decision)| {
-            query.is_about(id) && query.selector.matches(id, labels(id, decision, query))
-        })
+        .filter(|candidate| query.is_about(candidate.id) && query.selector.matches(candidate.labels(query)))
+        // A selector may name a variant by several of its names.
+        .filter(|candidate| ids.insert(candidate.id))
         .collect();
     if selected.is_empty() {
         return Err(no_match(published, query));
     }
     selected
         .into_iter()
-        .map(|(id, decision)| {
+        .map(|candidate| {
+            let Candidate { id, decision, .. } = candidate;
             let target = fresh_target(id, decision, query)?;
             let thousandths = value(metric, target.desired, decision.current)
                 .ok_or_else(|| no_current_count(id, target, query))?;
             let value = Quantity::from_thousandths(thousandths)
                 .map_err(|error| invalid_quantity(id, target, error, query))?;
-            let metric_labels = labels(id, decision, query);
+            let metric_labels = candidate.labels(query);
             Ok(ExternalMetricValue {
                 metric_name,
                 metric_labels,

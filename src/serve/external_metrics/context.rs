@@ -11,6 +11,7 @@ use super::metric::Labels;
 use super::query::VariantSelector;
 use crate::engine::{ClusterView, Published};
 use crate::serve::data_read::ReadState;
+use crate::serve::paths::EXTERNAL_GROUP;
 
 /// A read of one metric.
 #[derive(Clone, Copy)]
@@ -22,11 +23,23 @@ pub(crate) struct MetricQuery<'a> {
     pub(crate) selector: VariantSelector<'a>,
     /// Only variants whose scale target is of this group and kind; `None`: of any.
     pub(crate) target_kind: Option<(&'static str, &'static str)>,
+    /// Only VariantAutoscalings are selected, and no annotated objects.
+    pub(crate) no_annotated: bool,
     pub(crate) context: &'a ReadContext<'a>,
 }
 
 impl MetricQuery<'_> {
-    /// The query asks for the scale target of this variant, as far as that is known here.
+    /// The variant that a further name stands for. Metrics of objects are read by the objects' own names only.
+    pub(super) fn aliased(&self, name: &VariantId) -> Option<VariantId> {
+        (self.group == EXTERNAL_GROUP).then(|| self.context.view.aliased(name)).flatten()
+    }
+
+    /// True when the read may select this variant.
+    pub(super) fn includes(&self, id: &VariantId) -> bool {
+        !(self.no_annotated && self.context.view.annotated.contains(id))
+    }
+
+    /// True when the query asks for the scale target of this variant, as far as that is known here.
     pub(super) fn is_about(&self, id: &VariantId) -> bool {
         self.target_kind.is_none_or(|(group, kind)| {
             let target = self.context.view.variant(id).map(|state| &state.variant.target);
@@ -46,7 +59,7 @@ pub(crate) struct ReadContext<'a> {
     /// When this process started.
     pub(crate) started: Timestamp,
     pub(crate) waiting_for: WaitingFor,
-    /// What the watches know now. Only errors depend on it, no number.
+    /// What the watches know now. Errors depend on it, and which variant a further name stands for; no number does.
     pub(crate) view: Arc<ClusterView>,
 }
 
@@ -113,18 +126,43 @@ impl fmt::Display for WaitingFor {
     }
 }
 
+/// A variant that a read may select.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) id: &'a VariantId,
+    pub(super) decision: &'a Decision,
+    /// The name by which the read finds it: its own, or a further one.
+    name: &'a str,
+}
+
+impl<'a> Candidate<'a> {
+    fn named(name: &'a str, (id, decision): (&'a VariantId, &'a Decision)) -> Self {
+        Self { id, decision, name }
+    }
+
+    /// The labels of its item.
+    pub(super) fn labels(&self, query: &MetricQuery<'a>) -> Labels<'a> {
+        let accelerator = self.decision.accelerator.as_deref();
+        Labels::new(self.id, accelerator, query.context.controller_instance).with_name(self.name)
+    }
+}
+
 /// The decisions about the variants that the selector names, as that of an HPA does, else about all of the namespace. A read of
 /// one variant therefore costs the same with one variant as with ten thousand, and so does an error.
-pub(super) fn candidates<'a>(
-    published: &'a Published,
-    query: &MetricQuery<'a>,
-) -> Vec<(&'a VariantId, &'a Decision)> {
+pub(super) fn candidates<'a>(published: &'a Published, query: &MetricQuery<'a>) -> Vec<Candidate<'a>> {
     let names = query.selector.names();
     if names.is_empty() {
-        return in_namespace(published, query.namespace).collect();
+        let all = in_namespace(published, query.namespace).filter(|(id, _)| query.includes(id));
+        return all.map(|found| Candidate::named(&found.0.name, found)).collect();
     }
-    let ids = names.into_iter().map(|name| VariantId::new(query.namespace, name));
-    ids.filter_map(|id| published.decisions.get_key_value(&id)).collect()
+    let find = |id: &VariantId| published.decisions.get_key_value(id).filter(|(id, _)| query.includes(id));
+    let candidate = |name: &'a str| {
+        let id = VariantId::new(query.namespace, name);
+        // The own name of a variant takes precedence over a further name of another one.
+        let found = find(&id).or_else(|| query.aliased(&id).and_then(|aliased| find(&aliased)))?;
+        Some(Candidate::named(name, found))
+    };
+    names.into_iter().filter_map(candidate).collect()
 }
 
 /// The decisions about all variants of a namespace.
@@ -136,9 +174,4 @@ pub(super) fn in_namespace<'a>(
         .decisions
         .range(VariantId::new(namespace, "")..)
         .take_while(move |(id, _)| id.namespace == namespace)
-}
-
-/// The labels of a variant's item.
-pub(super) fn labels<'a>(id: &'a VariantId, decision: &'a Decision, query: &MetricQuery<'a>) -> Labels<'a> {
-    Labels::new(id, decision.accelerator.as_deref(), query.context.controller_instance)
 }

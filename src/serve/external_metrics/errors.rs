@@ -6,7 +6,7 @@ use wva_core::VariantId;
 use wva_core::decision::{Cause, Target, Unknown};
 use wva_core::units::Seconds;
 
-use super::context::{MetricQuery, candidates, in_namespace, labels};
+use super::context::{MetricQuery, candidates, in_namespace};
 use super::metric::{InvalidQuantity, Labels, Metric};
 use super::query::VariantSelector;
 use crate::engine::Published;
@@ -67,9 +67,12 @@ fn undecided_variant(published: &Published, query: &MetricQuery<'_>) -> Option<V
     let names = selector.names();
     if !names.is_empty() {
         let is_known = |id: &VariantId| {
-            view.variant(id).is_some() || view.invalid.iter().any(|invalid| invalid.id == *id)
+            let is_variant =
+                view.variant(id).is_some() || view.invalid.iter().any(|invalid| invalid.id == *id);
+            is_variant && query.includes(id)
         };
-        let mut ids = names.into_iter().map(|name| VariantId::new(namespace, name));
+        let own_id = |id: VariantId| if is_decided(&id) { id } else { query.aliased(&id).unwrap_or(id) };
+        let mut ids = names.into_iter().map(|name| own_id(VariantId::new(namespace, name)));
         return ids.find(|id| !is_decided(id) && is_known(id));
     }
     let mut variants = view.variants.iter().map(|state| &state.variant);
@@ -77,8 +80,9 @@ fn undecided_variant(published: &Published, query: &MetricQuery<'_>) -> Option<V
         let labels = Labels::new(&variant.id, variant.accelerator.as_deref(), context.controller_instance);
         variant.id.namespace == namespace
             && !is_decided(&variant.id)
+            && query.includes(&variant.id)
             && query.is_about(&variant.id)
-            && selector.matches(&variant.id, labels)
+            && selector.matches(labels)
     });
     undecided.map(|variant| variant.id.clone())
 }
@@ -98,22 +102,26 @@ fn not_evaluated(id: &VariantId, published: &Published, query: &MetricQuery<'_>)
 fn mismatch(published: &Published, query: &MetricQuery<'_>) -> String {
     let MetricQuery { namespace, selector, context, .. } = *query;
     let compare = format!("compare the selector with `kubectl get variantautoscalings -n {namespace}`");
-    if in_namespace(published, namespace).next().is_none() {
+    if !in_namespace(published, namespace).any(|(id, _)| query.includes(id)) {
         if context.view.excluded.contains(namespace) {
             return format!("namespace {namespace} is excluded by its annotation wva.llmd.ai/exclude");
         }
-        if context.view.variants.iter().any(|state| state.variant.id.namespace == namespace) {
+        let mut variants = context.view.variants.iter().map(|state| &state.variant.id);
+        if variants.any(|id| id.namespace == namespace && query.includes(id)) {
             return format!("none of its variants, which have not been evaluated yet, matches; {compare}");
         }
-        return format!(
-            "namespace {namespace} has no VariantAutoscaling of this installation; create one or use another namespace"
-        );
+        let create = if query.no_annotated {
+            "VariantAutoscaling of this installation; create one"
+        } else {
+            "variant of this installation; create a VariantAutoscaling, annotate an HPA or ScaledObject,"
+        };
+        return format!("namespace {namespace} has no {create} or use another namespace");
     }
     let names = selector.names();
     let candidates = candidates(published, query);
     if let Some((_, kind)) = query.target_kind
         && !candidates.is_empty()
-        && !candidates.iter().any(|(id, _)| query.is_about(id))
+        && !candidates.iter().any(|candidate| query.is_about(candidate.id))
     {
         return format!("none of its variants has a {kind} as its scale target; {compare}");
     }
@@ -125,7 +133,7 @@ fn mismatch(published: &Published, query: &MetricQuery<'_>) -> String {
         [name] => format!("variant {name} does not match"),
         _ => "none of these variants matches".into(),
     };
-    let labels: Vec<_> = candidates.into_iter().map(|(id, decision)| labels(id, decision, query)).collect();
+    let labels: Vec<_> = candidates.iter().map(|candidate| candidate.labels(query)).collect();
     format!("{subject}: {}; {compare}", unmet(&selector, &labels))
 }
 

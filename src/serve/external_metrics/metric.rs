@@ -60,7 +60,8 @@ impl Metric {
 /// HPAs select by. A label with an unknown value is absent: an invented value would match the wrong selectors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Labels<'a> {
-    id: &'a VariantId,
+    namespace: &'a str,
+    name: &'a str,
     accelerator: Option<&'a str>,
     controller_instance: Option<&'a str>,
 }
@@ -71,7 +72,12 @@ impl<'a> Labels<'a> {
         accelerator: Option<&'a str>,
         controller_instance: Option<&'a str>,
     ) -> Self {
-        Self { id, accelerator, controller_instance }
+        Self { namespace: &id.namespace, name: &id.name, accelerator, controller_instance }
+    }
+
+    /// The same labels under a further name of the variant: every item has the labels by which it was selected.
+    pub(super) fn with_name(self, name: &'a str) -> Self {
+        Self { name, ..self }
     }
 
     /// The value of one label.
@@ -81,11 +87,11 @@ impl<'a> Labels<'a> {
 
     /// The labels with a value.
     pub(crate) fn iter(self) -> impl Iterator<Item = (&'static str, &'a str)> {
-        let Self { id: VariantId { namespace, name }, accelerator, controller_instance } = self;
+        let Self { namespace, name, accelerator, controller_instance } = self;
         let sorted = [
             ("accelerator_type", accelerator),
             ("controller_instance", controller_instance),
-            ("exported_namespace", Some(namespace.as_str())),
+            ("exported_namespace", Some(namespace)),
             ("namespace", Some(namespace)),
             ("variant", Some(name)),
             ("variant_name", Some(name)),

@@ -77,6 +77,7 @@ impl<'a> Read<'a> {
                 fields: &self.options.fields,
             },
             target_kind: None,
+            no_annotated: false,
             context: &ReadContext::new(state),
         };
         let list = answer(published, &query)?;

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 use std::fmt;
 
 use http::Uri;
-use wva_core::VariantId;
 
 use super::metric::Labels;
 use super::selector::{LabelSelector, MAX_REQUIREMENTS, Operator, RequirementRef, SelectorError};
@@ -116,14 +115,6 @@ impl Field {
 }
 
 impl FieldRequirement {
-    pub(super) fn matches(&self, id: &VariantId) -> bool {
-        let value = match self.field {
-            Field::Name => &id.name,
-            Field::Namespace => &id.namespace,
-        };
-        self.operator.holds(Some(value))
-    }
-
     /// The same condition on a label of the variant.
     pub(super) fn requirement(&self) -> RequirementRef<'_> {
         let key = match self.field {
@@ -189,8 +180,9 @@ pub(crate) struct VariantSelector<'a> {
 
 impl<'a> VariantSelector<'a> {
     /// True when the variant with these labels is selected.
-    pub(super) fn matches(&self, id: &VariantId, labels: Labels<'_>) -> bool {
-        self.fields.iter().all(|requirement| requirement.matches(id))
+    pub(super) fn matches(&self, labels: Labels<'_>) -> bool {
+        let holds = |requirement: RequirementRef<'_>| requirement.operator.holds(labels.get(requirement.key));
+        self.fields.iter().map(FieldRequirement::requirement).all(holds)
             && self.labels.iter().all(|selector| selector.matches(|key| labels.get(key)))
     }
 

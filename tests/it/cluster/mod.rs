@@ -8,6 +8,7 @@
     reason = "a helper of a test fails as the test does"
 )]
 
+mod annotated;
 mod certificates;
 mod crashes;
 mod deletion_cost;

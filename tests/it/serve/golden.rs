@@ -1,10 +1,13 @@
 //! Wire goldens: every kind of answer, byte for byte, in `tests/it/golden/serve/`. Set `WVA_UPDATE_GOLDEN=1` to write
 //! them again, and review the difference.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use flate2::read::GzDecoder;
+use wva::engine::ClusterView;
 use wva_core::VariantId;
 
 use super::client::Answer;
@@ -170,6 +173,43 @@ async fn every_answer_to_a_read_is_these_bytes() {
         let user = if name == "forbidden" { "mallory" } else { "hpa" };
         golden(&format!("data-{name}"), &server.proxied(user, &path).await);
     }
+}
+
+#[tokio::test]
+async fn a_variant_is_one_item_under_each_of_its_names() {
+    let server = TestServer::new().await;
+    // The name `two` is that of an object, which takes precedence.
+    let aliases = ["deployment", "two"].map(|name| (VariantId::new("pair", name), "one".into()));
+    let aliases = BTreeMap::from(aliases);
+    *server.reads.view.lock() = Arc::new(ClusterView { synced: true, aliases, ..ClusterView::default() });
+    let pair = path("pair", "wva_desired_replicas");
+    for (name, query) in [
+        ("own-name", "labelSelector=variant_name%3Done"),
+        ("target-name", "labelSelector=variant_name%3Ddeployment%2Cexported_namespace%3Dpair"),
+        ("both-names", "labelSelector=variant_name+in+(deployment,one)"),
+        ("own-name-of-another", "labelSelector=variant_name%3Dtwo"),
+        ("target-name-mismatch", "labelSelector=variant_name%3Ddeployment%2Caccelerator_type%3DH100"),
+    ] {
+        golden(&format!("alias-{name}"), &server.read_as_hpa(&format!("{pair}?{query}"), &[]).await);
+    }
+    let object = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/pair/variantautoscalings.llmd.ai/deployment";
+    let answer = server.read_as_hpa(&format!("{object}/wva_desired_replicas"), &[]).await;
+    assert_eq!(answer.status, 404, "metrics of objects have the names of objects only");
+}
+
+#[tokio::test]
+async fn an_annotated_hpa_was_answered_as_a_variant_autoscaling() {
+    let server = TestServer::new().await;
+    let annotated = [VariantId::new("pair", "one")].into();
+    *server.reads.view.lock() = Arc::new(ClusterView { synced: true, annotated, ..ClusterView::default() });
+    let objects = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/pair/variantautoscalings.llmd.ai";
+    for (name, status) in [("one", 404), ("two", 200), ("%2A", 200)] {
+        let answer = server.read_as_hpa(&format!("{objects}/{name}/wva_desired_replicas"), &[]).await;
+        assert_eq!(answer.status, status, "{name}: {}", answer.body);
+        assert!(status == 404 || !answer.body.contains("\"one\""), "{name}: {}", answer.body);
+    }
+    let external = format!("{}?labelSelector=variant_name%3Done", path("pair", "wva_desired_replicas"));
+    assert_eq!(server.read_as_hpa(&external, &[]).await.status, 200);
 }
 
 #[tokio::test]

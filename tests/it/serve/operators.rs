@@ -1,8 +1,10 @@
 //! Health and the server's own metrics.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wva::engine::Leadership;
+use wva::engine::{ClusterView, Leadership};
+use wva_core::VariantId;
 use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
 use wva_core::snapshot::Signal;
 
@@ -227,6 +229,28 @@ async fn decisions_are_one_line_a_variant_in_the_format_that_keda_parses() {
 }
 
 #[tokio::test]
+async fn a_scaled_object_lost_its_series_to_a_variant_autoscaling_on_its_target() {
+    let server = TestServer::new().await;
+    let (keda, deployment) = (VariantId::new("llm", "keda"), VariantId::new("llm", "deployment"));
+    // `new` has a decision of its own until the next evaluation; `deployment` is the name of a scale target.
+    let new = VariantId::new("half", "new");
+    let aliases = [(&keda, "llama-a100"), (&new, "good"), (&deployment, "llama-a100")];
+    let aliases = aliases.map(|(alias, name)| (alias.clone(), name.into())).into();
+    let followers = [keda, new].into();
+    *server.reads.view.lock() = Arc::new(ClusterView { aliases, followers, ..ClusterView::default() });
+    for (source, answer) in [("decisions", decisions(&server).await), ("metrics", server.metrics().await)] {
+        let lines = |name: &str| {
+            let label = format!("variant_name=\"{name}\"");
+            let desired = answer.body.lines().filter(|line| line.starts_with("wva_desired_replicas{"));
+            desired.filter(|line| line.contains(&label)).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(lines("llama-a100").len(), 1, "{source}");
+        assert_eq!(lines("keda"), [lines("llama-a100")[0].replace("llama-a100", "keda")], "{source}");
+        assert!(lines("new").is_empty() && lines("deployment").is_empty(), "{source}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn decisions_need_a_right_and_a_result() {
     let server = TestServer::new().await;
     assert_eq!(server.send(None, "GET /metrics/decisions", &[]).await.status, 403);
@@ -260,7 +284,7 @@ async fn a_missing_signal_is_shown_by_a_metric() {
                 warning: None,
             });
         }
-        next.decisions.insert(wva_core::VariantId::new("llm", "llama-a100"), decision);
+        next.decisions.insert(VariantId::new("llm", "llama-a100"), decision);
         server.publish(next);
         let body = server.metrics().await.body;
         let is_of_variant =
@@ -289,7 +313,7 @@ async fn every_change_of_a_number_is_counted_with_its_direction_and_reason() {
     assert_eq!(server.metrics().await.status, 200, "the server has begun to follow");
     for (desired, direction) in [(7, "up"), (6, "down"), (6, "down")] {
         let mut next = sample();
-        let id = wva_core::VariantId::new("llm", "llama-a100");
+        let id = VariantId::new("llm", "llama-a100");
         next.decisions.insert(id, target(desired, Some(2), "2026-11-21T10:00:05Z"));
         server.publish(next);
         let labels = format!(

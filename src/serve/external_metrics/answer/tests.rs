@@ -42,6 +42,7 @@ fn values(
         metric,
         selector: VariantSelector { labels: &labels, fields: &[] },
         target_kind: None,
+        no_annotated: false,
         context: &ReadContext {
             controller_instance: None,
             now,

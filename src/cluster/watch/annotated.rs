@@ -1,0 +1,402 @@
+//! HorizontalPodAutoscalers and ScaledObjects that annotations make variants, without a VariantAutoscaling: as WVA 0.8 and 0.9
+//! read them and KServe writes them. Pure: what an annotation means is decided here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::error_boundary::InvalidObject;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use smol_str::SmolStr;
+use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
+
+use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
+use super::partial_objects::PartialObject;
+use crate::cluster::crd::ScaleTargetRef;
+use crate::cluster::objects::{Notice, VariantKind, VariantObject};
+use crate::cluster::text::quoted;
+
+/// Annotation that makes an object a variant, with the value `true`.
+const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
+/// Annotation: the model.
+const MODEL_ANNOTATION: &str = "llm-d.ai/model-id";
+/// Annotation: the cost of a replica.
+const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
+/// Annotation of a ScaledObject whose scale target KEDA leaves as it is, unless the value is `false`.
+const PAUSED_ANNOTATION: &str = "autoscaling.keda.sh/paused";
+/// Annotation of a ScaledObject whose scale target KEDA sets to the number in the value.
+const PAUSED_REPLICAS_ANNOTATION: &str = "autoscaling.keda.sh/paused-replicas";
+/// The API group of KEDA, with the separator of a version.
+const KEDA_GROUP: &str = "keda.sh/";
+/// What a ScaledObject means by leaving out `minReplicaCount`.
+const KEDA_MIN_REPLICAS: i32 = 0;
+/// What a ScaledObject means by leaving out `maxReplicaCount`.
+const KEDA_MAX_REPLICAS: i32 = 100;
+/// The end of the names of metrics whose value is a number of replicas.
+const DESIRED_REPLICAS: &str = "desired_replicas";
+
+/// An HPA or a ScaledObject, of which only this is read.
+pub(super) type Autoscaler = PartialObject<AutoscalerSpec, IgnoredAny>;
+
+/// The fields of both kinds. No kind has those of the other.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct AutoscalerSpec {
+    scale_target_ref: Option<TargetReference>,
+    #[serde(alias = "minReplicaCount")]
+    min_replicas: Option<i32>,
+    #[serde(alias = "maxReplicaCount")]
+    max_replicas: Option<i32>,
+    /// Of an HPA.
+    metrics: Vec<HpaMetric>,
+    /// Of a ScaledObject.
+    triggers: Vec<Trigger>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TargetReference {
+    api_version: Option<String>,
+    kind: String,
+    name: String,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+struct HpaMetric {
+    external: Option<ExternalMetric>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+struct ExternalMetric {
+    metric: MetricName,
+    target: MetricTarget,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+struct MetricName {
+    name: String,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+struct MetricTarget {
+    #[serde(rename = "type")]
+    type_: String,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Trigger {
+    metric_type: String,
+    metadata: BTreeMap<String, String>,
+}
+
+/// What is kept of an object of this kind; `None` without the annotation that makes it a variant, and for the HPA that KEDA makes
+/// of a ScaledObject and copies its annotations to.
+pub(super) fn annotated_object(
+    kind: VariantKind,
+    object: Result<Autoscaler, InvalidObject>,
+) -> Option<Arc<VariantObject>> {
+    let (metadata, spec) = match object {
+        Ok(object) => (object.metadata, Ok(object.spec)),
+        Err(invalid) => (invalid.metadata, Err(invalid.error)),
+    };
+    if annotation(&metadata, MANAGED_ANNOTATION) != Some("true") || belongs_to_keda(&metadata) {
+        return None;
+    }
+    let id = variant_id(&metadata);
+    let model = annotation(&metadata, MODEL_ANNOTATION).and_then(|id| model(MODEL_ANNOTATION, id).ok());
+    let notices = spec.as_ref().map_or_else(|_| Vec::new(), |spec| notices(kind, &metadata, spec));
+    let target = spec.as_ref().ok().and_then(|spec| target(spec).ok());
+    let variant = spec
+        .map_err(|error| format!("the object cannot be parsed ({error}): correct the field it names"))
+        .and_then(|spec| variant(kind, id.clone(), &metadata, spec))
+        .map_err(|problem| invalid_variant(id, &problem));
+    Some(Arc::new(VariantObject {
+        kind,
+        uid: metadata.uid.unwrap_or_default(),
+        created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+        generation: metadata.generation.unwrap_or_default(),
+        notices,
+        settings: None,
+        model,
+        target,
+        variant,
+        status: None,
+    }))
+}
+
+/// The same of an object that was read whole and has this metadata.
+pub(crate) fn annotated_manifest(
+    kind: VariantKind,
+    metadata: &ObjectMeta,
+    object: &serde_json::Value,
+) -> Option<Arc<VariantObject>> {
+    let read = serde_json::from_str(&object.to_string());
+    let invalid =
+        |error: serde_json::Error| InvalidObject { error: error.to_string(), metadata: metadata.clone() };
+    annotated_object(kind, read.map_err(invalid))
+}
+
+fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn belongs_to_keda(metadata: &ObjectMeta) -> bool {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| {
+        owner.kind == VariantKind::ScaledObject.as_str() && owner.api_version.starts_with(KEDA_GROUP)
+    })
+}
+
+fn variant(
+    kind: VariantKind,
+    id: VariantId,
+    metadata: &ObjectMeta,
+    spec: AutoscalerSpec,
+) -> Result<Variant, String> {
+    let target = target(&spec)?;
+    let Some(model_id) = annotation(metadata, MODEL_ANNOTATION) else {
+        return Err(format!(
+            "the annotation {MODEL_ANNOTATION} is missing: set it to the model_name of the serving metrics"
+        ));
+    };
+    Ok(Variant {
+        model: model(&format!("the annotation {MODEL_ANNOTATION}"), model_id)?,
+        target,
+        cost: cost(&format!("the annotation {COST_ANNOTATION}"), annotation(metadata, COST_ANNOTATION))?,
+        bounds: spec_bounds(kind, spec.min_replicas, spec.max_replicas)?,
+        accelerator: metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
+        role: Role::default(),
+        id,
+    })
+}
+
+fn target(spec: &AutoscalerSpec) -> Result<TargetRef, String> {
+    let Some(reference) = &spec.scale_target_ref else {
+        return Err("spec.scaleTargetRef is missing: set it to the workload to scale".into());
+    };
+    let TargetReference { api_version, kind, name } = reference.clone();
+    target_ref(&ScaleTargetRef { api_version, kind, name })
+}
+
+fn spec_bounds(kind: VariantKind, min: Option<i32>, max: Option<i32>) -> Result<Bounds, String> {
+    if kind == VariantKind::ScaledObject {
+        let (min, max) = (min.unwrap_or(KEDA_MIN_REPLICAS), max.unwrap_or(KEDA_MAX_REPLICAS));
+        return bounds(("minReplicaCount", Some(min)), ("maxReplicaCount", Some(max)));
+    }
+    bounds(("minReplicas", min), ("maxReplicas", max))
+}
+
+/// What the owner of an object should know: an autoscaler that does something else with the number than follow it.
+fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerSpec) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    let multiplies = |trigger: &Trigger| {
+        trigger.metric_type == "Value"
+            && trigger.metadata.values().any(|text| text.contains(DESIRED_REPLICAS))
+    };
+    let metrics = spec.metrics.iter().filter_map(|metric| metric.external.as_ref());
+    let mut metrics = metrics.filter(|external| external.metric.name.ends_with(DESIRED_REPLICAS));
+    if metrics.any(|external| external.target.type_ == "Value") || spec.triggers.iter().any(multiplies) {
+        notices.push(Notice {
+            reason: "TargetTypeMultiplies",
+            note: "the target type Value multiplies the number of replicas by the Ready pods, so that more are added at \
+                   each step and none is removed: use AverageValue with the value 1"
+                .into(),
+        });
+    }
+    if kind == VariantKind::ScaledObject {
+        notices.extend(paused(metadata));
+    }
+    notices
+}
+
+fn paused(metadata: &ObjectMeta) -> Option<Notice> {
+    let is_paused = |value: &str| !matches!(value, "false" | "False" | "FALSE" | "f" | "F" | "0");
+    let set = |key| annotation(metadata, key).map(|value| (key, value));
+    let (key, value) = set(PAUSED_REPLICAS_ANNOTATION)
+        .or_else(|| set(PAUSED_ANNOTATION).filter(|(_, value)| is_paused(value)))?;
+    let value = quoted(value);
+    Some(Notice {
+        reason: "Paused",
+        note: format!(
+            "KEDA does not apply the number, which is still computed, while the annotation {key} is {value}: remove it to \
+             scale again"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use wva_core::model::TargetRef;
+    use wva_core::units::{Cost, Replicas};
+
+    use super::*;
+    use crate::cluster::watch::partial_objects::ParseGuard;
+
+    const HPA: VariantKind = VariantKind::HorizontalPodAutoscaler;
+    const SCALED_OBJECT: VariantKind = VariantKind::ScaledObject;
+
+    fn kept(kind: VariantKind, metadata: Value, spec: Value) -> Option<Arc<VariantObject>> {
+        let text = json!({
+            "apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "spec": spec,
+            "status": { "currentReplicas": 3 },
+        });
+        let ParseGuard(object) = serde_json::from_str(&text.to_string()).unwrap();
+        annotated_object(kind, object)
+    }
+
+    /// An object with these annotations besides the one that makes it a variant.
+    fn annotated(kind: VariantKind, annotations: Value, spec: Value) -> Arc<VariantObject> {
+        let mut all = json!({ MANAGED_ANNOTATION: "true", MODEL_ANNOTATION: "org/m" });
+        all.as_object_mut().unwrap().extend(annotations.as_object().unwrap().clone());
+        all.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        let labels = json!({ "inference.optimization/acceleratorName": "H100" });
+        let metadata = json!({ "namespace": "llm", "name": "my-hpa", "uid": "u-1", "labels": labels, "annotations": all });
+        kept(kind, metadata, spec).unwrap()
+    }
+
+    fn spec() -> Value {
+        let target = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": "chat" });
+        json!({ "scaleTargetRef": target, "maxReplicas": 8 })
+    }
+
+    fn problem(kind: VariantKind, annotations: Value, spec: Value) -> String {
+        annotated(kind, annotations, spec).variant.as_ref().unwrap_err().problem.clone()
+    }
+
+    #[test]
+    fn an_annotated_hpa_is_a_variant_of_its_own_name() {
+        let object = annotated(HPA, json!({ "llm-d.ai/synthetic": "true" }), spec());
+        let variant = object.variant.as_ref().unwrap();
+        assert_eq!(variant.id, VariantId::new("llm", "my-hpa"));
+        assert_eq!((variant.model.as_str(), &variant.target), ("org/m", &TargetRef::deployment("chat")));
+        assert_eq!(variant.cost, Cost::new(10.0).unwrap());
+        assert_eq!(variant.bounds, Bounds { min: Replicas::ONE, max: Some(Replicas::new(8)) });
+        assert_eq!(variant.accelerator.as_deref(), Some("H100"));
+        assert!(object.notices.is_empty() && object.status.is_none(), "{object:?}");
+    }
+
+    #[test]
+    fn a_scaled_object_has_the_defaults_of_keda() {
+        let variant = |spec| annotated(SCALED_OBJECT, json!({}), spec).variant.clone().unwrap();
+        let minimal = variant(json!({ "scaleTargetRef": { "name": "chat" }, "triggers": [] }));
+        assert_eq!(minimal.target, TargetRef::deployment("chat"));
+        assert_eq!(minimal.bounds, Bounds { min: Replicas::ZERO, max: Some(Replicas::new(100)) });
+        let target =
+            json!({ "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": "crew" });
+        let bounded =
+            variant(json!({ "scaleTargetRef": target, "minReplicaCount": 2, "maxReplicaCount": 5 }));
+        assert_eq!(bounded.target.kind, "LeaderWorkerSet");
+        assert_eq!(bounded.bounds, Bounds { min: Replicas::new(2), max: Some(Replicas::new(5)) });
+    }
+
+    #[test]
+    fn any_other_value_than_true_is_no() {
+        for value in ["True", "TRUE", "1", "yes", "", "false"] {
+            let metadata = json!({ "name": "x", "annotations": { MANAGED_ANNOTATION: value } });
+            assert_eq!(kept(HPA, metadata, spec()), None, "{value:?}");
+        }
+        assert_eq!(kept(HPA, json!({ "name": "x" }), spec()), None);
+        assert_eq!(kept(HPA, json!({ "name": "x" }), json!("unreadable")), None);
+    }
+
+    #[test]
+    fn the_hpa_of_a_scaled_object_with_its_copied_annotations_is_no_second_variant() {
+        let of = |version: &str, kind: &str| {
+            let owners = json!([{ "apiVersion": version, "kind": kind, "name": "chat", "uid": "s-1", "controller": true }]);
+            let annotations = json!({ MANAGED_ANNOTATION: "true", MODEL_ANNOTATION: "org/m" });
+            let name = "keda-hpa-chat";
+            kept(HPA, json!({ "name": name, "annotations": annotations, "ownerReferences": owners }), spec())
+        };
+        assert_eq!(of("keda.sh/v1alpha1", "ScaledObject"), None);
+        assert!(of("serving.kserve.io/v1alpha2", "LLMInferenceService").is_some());
+    }
+
+    #[test]
+    fn an_invalid_object_is_named_with_its_cause_and_the_next_step() {
+        let at = |key: &str, value: Value| problem(HPA, json!({ key: value }), spec());
+        assert_eq!(
+            at(MODEL_ANNOTATION, Value::Null),
+            "the annotation llm-d.ai/model-id is missing: set it to the model_name of the serving metrics"
+        );
+        assert!(at(MODEL_ANNOTATION, json!("")).starts_with("the annotation llm-d.ai/model-id is empty"));
+        assert!(
+            at(MODEL_ANNOTATION, json!("a\nb"))
+                .contains("llm-d.ai/model-id \"a\\nb\" has control characters")
+        );
+        assert!(
+            at(COST_ANNOTATION, json!("cheap"))
+                .starts_with("the annotation llm-d.ai/variant-cost \"cheap\" is not")
+        );
+        for cost in ["-1", "NaN", "inf", &"9".repeat(400)] {
+            assert!(at(COST_ANNOTATION, json!(cost)).contains("llm-d.ai/variant-cost"), "{cost}");
+        }
+        assert_eq!(
+            problem(SCALED_OBJECT, json!({}), json!({ "triggers": [] })),
+            "spec.scaleTargetRef is missing: set it to the workload to scale"
+        );
+        let target = json!({ "name": "chat" });
+        let negative = json!({ "scaleTargetRef": target, "minReplicaCount": -1 });
+        assert_eq!(problem(SCALED_OBJECT, json!({}), negative), "spec.minReplicaCount -1 is negative");
+        let without = json!({ "scaleTargetRef": target, "maxReplicaCount": 0 });
+        assert_eq!(problem(SCALED_OBJECT, json!({}), without), "spec.maxReplicaCount 0 is below 1");
+        assert!(
+            problem(SCALED_OBJECT, json!({}), json!({ "triggers": 7 }))
+                .starts_with("the object cannot be parsed (")
+        );
+    }
+
+    fn reasons(object: &VariantObject) -> Vec<&str> {
+        object.notices.iter().map(|notice| notice.reason).collect()
+    }
+
+    #[test]
+    fn a_paused_scaled_object_is_told_that_the_number_is_not_applied() {
+        let paused = |key: &str, value: &str| {
+            annotated(SCALED_OBJECT, json!({ key: value }), json!({ "scaleTargetRef": { "name": "chat" } }))
+        };
+        for (key, value) in
+            [(PAUSED_ANNOTATION, "true"), (PAUSED_ANNOTATION, "soon"), (PAUSED_REPLICAS_ANNOTATION, "0")]
+        {
+            let object = paused(key, value);
+            assert!(object.variant.is_ok(), "the number is still computed");
+            assert_eq!(reasons(&object), ["Paused"], "{key} {value}");
+            assert!(object.notices[0].note.contains(&format!("the annotation {key} is {value:?}")));
+        }
+        assert!(paused(PAUSED_ANNOTATION, "false").notices.is_empty());
+    }
+
+    #[test]
+    fn an_autoscaler_that_multiplies_the_number_is_told_so() {
+        let hpa = |metric: &str, type_: &str| {
+            let mut spec = spec();
+            let metric =
+                json!({ "name": metric, "selector": { "matchLabels": { "variant_name": "my-hpa" } } });
+            let external = json!({ "metric": metric, "target": { "type": type_, "value": "1" } });
+            spec["metrics"] =
+                json!([{ "type": "Resource", "resource": {} }, { "type": "External", "external": external }]);
+            annotated(HPA, json!({}), spec)
+        };
+        assert_eq!(reasons(&hpa("wva_desired_replicas", "Value")), ["TargetTypeMultiplies"]);
+        assert!(reasons(&hpa("wva_desired_replicas", "AverageValue")).is_empty());
+        assert!(reasons(&hpa("wva_desired_ratio", "Value")).is_empty());
+        let scaled_object = |type_: &str| {
+            let query = "wva_desired_replicas{variant_name=\"my-hpa\",exported_namespace=\"llm\"}";
+            let trigger = json!({ "type": "prometheus", "metricType": type_, "metadata": { "query": query, "threshold": "1" } });
+            annotated(
+                SCALED_OBJECT,
+                json!({}),
+                json!({ "scaleTargetRef": { "name": "chat" }, "triggers": [trigger] }),
+            )
+        };
+        assert_eq!(reasons(&scaled_object("Value")), ["TargetTypeMultiplies"]);
+        assert!(reasons(&scaled_object("AverageValue")).is_empty());
+    }
+}
