@@ -1,7 +1,5 @@
 //! The HPAs that read the numbers of WVA: which variant each would read here, and by which arithmetic.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::autoscaling::v2::{
     ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, MetricIdentifier, MetricTarget,
 };
@@ -10,18 +8,17 @@ use wva_core::Variant;
 
 use super::objects::{Kind, Objects, is_of_keda};
 use super::report::{ObjectName, Report, count};
+use super::variants::{Named, Variants};
 use crate::cluster::text::{first_names, quoted};
 use crate::serve::{LabelSelector, Labels, Metric};
 
-/// The opt-in of an HPA or a ScaledObject that WVA makes a variant of.
-const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
 /// Most variants or objects that a sentence names.
 const MAX_NAMED: usize = 8;
 
 /// What is known for judging an autoscaler.
 pub(super) struct Readers<'a> {
     pub(super) objects: &'a Objects,
-    pub(super) variants: &'a [Variant],
+    pub(super) variants: &'a Variants,
     /// The controller instance that metrics are labelled with.
     pub(super) instance: Option<&'a str>,
 }
@@ -68,7 +65,6 @@ impl Readers<'_> {
                 report_windows(name, hpa, report);
                 readers.of_wva.push(name.clone());
             }
-            report_managed("HPA", name, hpa.metadata.annotations.as_ref(), self.objects, report);
         }
         if !readers.of_wva.is_empty() || !self.objects.is_unread(Kind::HorizontalPodAutoscaler) {
             report.found(format!("{} with a number of WVA", count(readers.of_wva.len(), "HPA")));
@@ -99,8 +95,11 @@ impl Readers<'_> {
                 );
             }
         };
-        let candidates = || self.variants.iter().filter(|variant| variant.id.namespace == name.namespace);
-        let found: Vec<&Variant> = candidates().filter(|variant| self.selects(&selector, variant)).collect();
+        let candidates = || self.variants.by_name(&name.namespace);
+        let found = candidates().filter(|named| self.selects(&selector, named)).map(|named| named.variant);
+        let mut found: Vec<&Variant> = found.collect();
+        found.sort_by_key(|variant| &variant.id);
+        found.dedup();
         let target = hpa.spec.as_ref().map(|spec| &spec.scale_target_ref);
         match found[..] {
             [] => report.act(
@@ -137,12 +136,12 @@ impl Readers<'_> {
         }
     }
 
-    fn labels<'a>(&'a self, variant: &'a Variant) -> Labels<'a> {
-        Labels::new(&variant.id, variant.accelerator.as_deref(), self.instance)
+    fn labels<'a>(&'a self, Named { name, variant }: &Named<'a>) -> Labels<'a> {
+        Labels::new(&variant.id, variant.accelerator.as_deref(), self.instance).with_name(name)
     }
 
-    fn selects(&self, selector: &LabelSelector, variant: &Variant) -> bool {
-        let labels = self.labels(variant);
+    fn selects(&self, selector: &LabelSelector, named: &Named<'_>) -> bool {
+        let labels = self.labels(named);
         selector.matches(|key| labels.get(key))
     }
 
@@ -151,23 +150,23 @@ impl Readers<'_> {
         &self,
         selector: &LabelSelector,
         text: &str,
-        mut candidates: impl Iterator<Item = &'a Variant>,
+        mut candidates: impl Iterator<Item = Named<'a>>,
     ) -> String {
-        let names = |variant: &&Variant| {
+        let names = |named: &Named<'_>| {
             let mut requirements = selector.requirements();
             requirements.any(|requirement| {
                 matches!(requirement.key, "variant_name" | "variant")
                     && requirement.operator.needs_label()
-                    && requirement.operator.holds(Some(&variant.id.name))
+                    && requirement.operator.holds(Some(named.name))
             })
         };
-        let Some(variant) = candidates.find(names) else {
+        let Some(named) = candidates.find(names) else {
             return format!(
                 "its selector {} finds no variant: it names none that exists and is valid",
                 quoted(text)
             );
         };
-        let labels = self.labels(variant);
+        let labels = self.labels(&named);
         let failed = selector
             .requirements()
             .filter(|requirement| !requirement.operator.holds(labels.get(requirement.key)));
@@ -179,7 +178,7 @@ impl Readers<'_> {
         });
         format!(
             "its selector does not find variant {}: {}",
-            variant.id,
+            named.variant.id,
             causes.collect::<Vec<_>>().join("; ")
         )
     }
@@ -238,28 +237,6 @@ fn report_windows(name: &ObjectName, hpa: &HorizontalPodAutoscaler, report: &mut
             ),
         );
     }
-}
-
-/// Reports an object that WVA 0.9 makes a variant of, unless a VariantAutoscaling has its target.
-pub(super) fn report_managed(
-    kind: &str,
-    name: &ObjectName,
-    annotations: Option<&BTreeMap<String, String>>,
-    objects: &Objects,
-    report: &mut Report,
-) {
-    let is_managed = annotations.and_then(|annotations| annotations.get(MANAGED_ANNOTATION));
-    if is_managed.is_none_or(|value| value != "true") || objects.variants.contains_key(name) {
-        return;
-    }
-    report.act(
-        format!("{kind} {name}"),
-        format!("its annotation {MANAGED_ANNOTATION} makes it a variant of WVA 0.9, and this program reads VariantAutoscalings only"),
-        format!(
-            "create the VariantAutoscaling {name} with the scale target of the {kind}, modelID from llm-d.ai/model-id and \
-             variantCost from llm-d.ai/variant-cost"
-        ),
-    );
 }
 
 /// A selector as the HPA controller sends it.

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use wva_core::Variant;
 
-use super::autoscalers::report_managed;
 use super::objects::{FORGOTTEN, Kind, Objects, Trigger, is_of_keda};
 use super::report::{ObjectName, Report, count};
 use crate::cluster::text::{first_names, quoted};
@@ -46,7 +45,6 @@ pub(super) fn report(objects: &Objects, variants: &[Variant], report: &mut Repor
         for (trigger, query, metric) in queries {
             report_trigger(name, trigger, query, metric, report);
         }
-        report_managed("ScaledObject", name, object.metadata.annotations.as_ref(), objects, report);
     }
     if readers.count > 0 || !objects.is_unread(Kind::ScaledObject) {
         report.found(format!("{} with a number of WVA", count(readers.count, "ScaledObject")));

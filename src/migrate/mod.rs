@@ -71,12 +71,13 @@ pub fn report(objects: &Objects) -> Report {
     let config = controllers.first().and_then(|controller| controller.config.as_ref().ok());
     let instance = config.and_then(|config| config.controller_instance.as_deref());
     let readers = Readers { objects, variants: &variants, instance }.report(&mut report);
-    let scaled_objects = keda::report(objects, &variants, &mut report);
+    let scaled_objects = keda::report(objects, &variants.valid, &mut report);
     let route = metrics_api::route(objects, &readers, &mut report);
     uninstall::report(objects, &controllers, &mut report);
     if controllers.len() > 1 {
         return report;
     }
+    let names = objects.variants.keys().chain(objects.annotated.keys().map(|(name, _)| name));
     let plan = Plan {
         controller: controllers.first(),
         stored: controllers.first().and_then(|controller| objects.releases.get(controller.release.as_ref()?)),
@@ -85,7 +86,7 @@ pub fn report(objects: &Objects) -> Report {
         is_scraped: route == Route::Scraped || scaled_objects.count > 0,
         scaled_objects: &scaled_objects.to_pause,
         withheld: withheld(objects, &route),
-        namespaces: objects.variants.keys().map(|name| name.namespace.clone()).collect(),
+        namespaces: names.map(|name| name.namespace.clone()).collect(),
         has_hpas: !readers.of_wva.is_empty(),
     };
     plan.write(&mut report);

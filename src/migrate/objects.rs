@@ -1,6 +1,7 @@
 //! The objects that a migration is about, by kind and name. An object that cannot be read is named, and the others are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -15,8 +16,10 @@ use super::documents;
 use super::release::{Release, SECRET_TYPE, is_name, owner};
 use super::report::ObjectName;
 use crate::cluster::crd::VariantAutoscaling;
+use crate::cluster::objects::{VariantKind, VariantObject};
 use crate::cluster::pki::apiservice::{NAME as EXTERNAL_METRICS, NAMES as METRICS_APIS};
 use crate::cluster::text::{first_names, quoted};
+use crate::cluster::watch::annotated_manifest;
 
 /// The definition of VariantAutoscaling.
 pub(super) const CRD_NAME: &str = "variantautoscalings.llmd.ai";
@@ -99,6 +102,8 @@ pub struct Objects {
     pub(super) fields: BTreeMap<ObjectName, Vec<String>>,
     pub(super) hpas: BTreeMap<ObjectName, HorizontalPodAutoscaler>,
     pub(super) scaled_objects: BTreeMap<ObjectName, ScaledObject>,
+    /// Those of both kinds that annotations make variants.
+    pub(super) annotated: BTreeMap<(ObjectName, VariantKind), Arc<VariantObject>>,
     pub(super) api_services: BTreeMap<String, APIService>,
     pub(super) definition: Option<ObjectMeta>,
     /// The releases that Helm was made to forget.
@@ -288,10 +293,12 @@ impl Objects {
                             .into(),
                     ));
                 }
+                self.add_annotated(VariantKind::HorizontalPodAutoscaler, &name, &metadata, &object);
                 let hpa = parse(object).map_err(failed)?;
                 self.hpas.insert(name, hpa);
             }
             Kind::ScaledObject => {
+                self.add_annotated(VariantKind::ScaledObject, &name, &metadata, &object);
                 let scaled_object = parse(object).map_err(failed)?;
                 self.scaled_objects.insert(name, scaled_object);
             }
@@ -314,6 +321,25 @@ impl Objects {
         self.fields.insert(name.clone(), fields.unwrap_or_default());
         self.variants.insert(name, variant);
         Ok(())
+    }
+
+    /// The metadata of the objects that annotations make variants, with their kinds and names.
+    pub(super) fn annotated_metadata(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, &ObjectName, &ObjectMeta)> {
+        self.annotated.keys().filter_map(|(name, kind)| {
+            let metadata = match kind {
+                VariantKind::HorizontalPodAutoscaler => &self.hpas.get(name)?.metadata,
+                VariantKind::ScaledObject => &self.scaled_objects.get(name)?.metadata,
+                VariantKind::VariantAutoscaling => return None,
+            };
+            Some((kind.as_str(), name, metadata))
+        })
+    }
+
+    fn add_annotated(&mut self, kind: VariantKind, name: &ObjectName, metadata: &ObjectMeta, object: &Value) {
+        let variant = annotated_manifest(kind, metadata, object);
+        self.annotated.extend(variant.map(|variant| ((name.clone(), kind), variant)));
     }
 
     /// Keeps the newest revision of a release.

@@ -76,7 +76,7 @@ impl<'a> Labels<'a> {
     }
 
     /// The same labels under a further name of the variant: every item has the labels by which it was selected.
-    pub(super) fn with_name(self, name: &'a str) -> Self {
+    pub(crate) fn with_name(self, name: &'a str) -> Self {
         Self { name, ..self }
     }
 
