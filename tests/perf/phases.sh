@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The phases of a measurement, and the lines `KEY VALUE` that they write to $FIGURES. N is the number of variants, S a server.
-# Sourced by compare, after servers.sh.
+# Sourced by compare and scale, after servers.sh.
 #
 #   N.quiet.SERIES_ONLY.prometheus_ms_s   CPU time per second of Prometheus while it only scrapes the pods
 #   N.quiet.PART_ms_s                     CPU time per second of each part without any reads
@@ -15,6 +15,14 @@
 # Each run has a file of its own.
 
 parts=(wva adapter prometheus kube-apiserver stub)
+
+say() { printf '%3d:%02d  %s\n' $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)) "$*"; }
+
+# figure KEY VALUE: appends it to FIGURES, the file of the current run. The keys are described above.
+figure() { echo "$1 $2" >>"$FIGURES"; }
+
+# get_figure KEY: the value of the key; empty if it was not measured
+get_figure() { awk -v key="$1" '$1 == key { $1 = ""; value = substr($0, 2) } END { print value }' "$FIGURES"; }
 
 # measure VARIANTS: everything at one size, from a fresh start of both servers.
 measure() {
@@ -42,12 +50,12 @@ measure() {
   age_and_memory "$variants"
 }
 
-# grow VARIANTS: creates the objects and series, before the measured servers run.
+# grow VARIANTS [FILL_ARGUMENT...]: creates the objects and series, before the measured servers run.
 grow() {
   stop adapter
   stop wva
   say "$1 variants: creating the objects"
-  "$EXAMPLES/fill" --kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --variants "$1" | while read -r line; do say "  $line"; done
+  "$EXAMPLES/fill" --kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --variants "$@" | while read -r line; do say "  $line"; done
   start_exporter "$1"
   [ -e "$CLUSTER_DIR/wva-ca.crt" ] || cp "$CLUSTER_DIR/pki/ca.crt" "$CLUSTER_DIR/wva-ca.crt" # a placeholder until wva has created its own
   scrape_all
@@ -148,7 +156,7 @@ reads() {
 
 age_and_memory() {
   local variants=$1 sampler
-  sample_memory "$CLUSTER_DIR/rss" $((AGE_SECONDS * 10)) &
+  sample_memory "$CLUSTER_DIR/rss" $((AGE_SECONDS * 10)) wva adapter &
   sampler=$!
   record_client "$variants.age" age wva --variants "$variants" --seconds "$AGE_SECONDS" --prometheus "$PROMETHEUS_URL"
   wait "$sampler"
@@ -163,11 +171,12 @@ age_and_memory() {
   say "$variants variants: evidence $(get_figure "$variants.age.above_p99_s") s above the scrape's at p99, $(get_figure "$variants.wva.rss.steady_mib") MiB, an evaluation takes $(get_figure "$variants.evaluation_s") s"
 }
 
-# sample_memory FILE COUNT: writes the resident memory of wva and the adapter ten times per second
+# sample_memory FILE COUNT SERVER...: writes the resident memory of the servers ten times per second
 sample_memory() {
-  local i
+  local i server
   for ((i = 0; i < $2; i++)); do
-    echo "$(rss wva) $(rss adapter)"
+    for server in "${@:3}"; do printf '%s ' "$(rss "$server")"; done
+    echo
     sleep 0.08 # plus about 20 ms for the sample itself
   done >"$1"
 }

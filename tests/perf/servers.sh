@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The measured servers and their environment: the test cluster, its objects and series, prometheus-adapter, the stub. Sourced by compare, after
+# The measured servers and their environment: the test cluster, its objects and series, prometheus-adapter, the stub. Sourced by compare and scale, after
 # tests/e2e/actors.sh, which starts wva and installs its chart.
 
 stub_group=stub.wva.example
