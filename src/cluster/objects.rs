@@ -38,9 +38,6 @@ pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
     "cloud.google.com/gke-accelerator",
 ];
 
-/// The API group of LeaderWorkerSets.
-pub(crate) const LEADER_WORKER_SET_GROUP: &str = "leaderworkerset.x-k8s.io";
-
 /// Label of a ConfigMap that stores state of this program: which kind of state it is.
 pub(crate) const STATE_LABEL: &str = "wva.llmd.ai/state";
 

@@ -17,11 +17,13 @@ pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 /// The resource of variants, with its group.
 pub(crate) const VARIANTS: &str = "variantautoscalings.llmd.ai";
 
-/// The resource of scale targets, with its group.
+/// The resources of scale targets, with their groups.
 pub(crate) const DEPLOYMENTS: &str = "deployments.apps";
+pub(crate) const STATEFUL_SETS: &str = "statefulsets.apps";
+pub(crate) const LEADER_WORKER_SETS: &str = "leaderworkersets.leaderworkerset.x-k8s.io";
 
 /// The resources that metrics of [`CUSTOM_GROUP`] describe.
-pub(crate) const DESCRIBED_RESOURCES: [&str; 2] = [VARIANTS, DEPLOYMENTS];
+pub(crate) const DESCRIBED_RESOURCES: [&str; 4] = [VARIANTS, DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS];
 
 /// Prefix of every read of an external metric; `{namespace}/{metric}` follows.
 pub(crate) const EXTERNAL_NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";

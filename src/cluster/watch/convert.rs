@@ -15,7 +15,7 @@ use crate::cluster::crd::{
     MAX_TARGET_NAME_CHARS, ScaleTargetRef, VariantAutoscaling, VariantAutoscalingSpec,
     VariantAutoscalingStatus,
 };
-use crate::cluster::objects::{LEADER_WORKER_SET_GROUP, Notice};
+use crate::cluster::objects::Notice;
 use crate::cluster::text::{is_plain, plain, quoted};
 use crate::config::policy_config::VariantSettings;
 
@@ -208,8 +208,9 @@ fn target_group<'a>(version: &'a str, kind: &str) -> Result<&'a str, String> {
     }
     let given = if version.is_empty() { "empty, which is apps/v1".to_owned() } else { quoted(version) };
     match kind {
-        "LeaderWorkerSet" if group != LEADER_WORKER_SET_GROUP => Err(format!(
-            "spec.scaleTargetRef.apiVersion is {given}, and a LeaderWorkerSet is of {LEADER_WORKER_SET_GROUP}/v1: write that"
+        "LeaderWorkerSet" if group != TargetRef::LEADER_WORKER_SETS => Err(format!(
+            "spec.scaleTargetRef.apiVersion is {given}, and a LeaderWorkerSet is of {}/v1: write that",
+            TargetRef::LEADER_WORKER_SETS
         )),
         "StatefulSet" | "ReplicaSet" => Ok(group),
         _ if group == TargetRef::APPS => Err(format!(

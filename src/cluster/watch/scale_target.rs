@@ -12,7 +12,7 @@ use super::convert::{accelerator_name, replicas};
 use super::partial_objects::{PartialTarget, PodTemplate, controller};
 use super::template::parse_template;
 use crate::cluster::crd::MAX_REPLICAS;
-use crate::cluster::objects::{ACCELERATOR_KEYS, LEADER_WORKER_SET_GROUP};
+use crate::cluster::objects::ACCELERATOR_KEYS;
 
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
@@ -37,7 +37,7 @@ impl TargetKind {
         match (target.group.as_str(), target.kind.as_str()) {
             (TargetRef::APPS, "Deployment") => Self::Deployment,
             (TargetRef::APPS, "StatefulSet") => Self::StatefulSet,
-            (LEADER_WORKER_SET_GROUP, "LeaderWorkerSet") => Self::LeaderWorkerSet,
+            (TargetRef::LEADER_WORKER_SETS, "LeaderWorkerSet") => Self::LeaderWorkerSet,
             _ => Self::Scalable,
         }
     }
@@ -50,7 +50,7 @@ pub(crate) fn stateful_sets() -> ApiResource {
 
 /// The API resource of LeaderWorkerSets. Its definition may be absent.
 pub(crate) fn leader_worker_sets() -> ApiResource {
-    let kind = GroupVersionKind::gvk(LEADER_WORKER_SET_GROUP, "v1", "LeaderWorkerSet");
+    let kind = GroupVersionKind::gvk(TargetRef::LEADER_WORKER_SETS, "v1", "LeaderWorkerSet");
     ApiResource::from_gvk_with_plural(&kind, "leaderworkersets")
 }
 

@@ -89,6 +89,8 @@ pub struct TargetRef {
 impl TargetRef {
     /// The API group of Deployments and StatefulSets.
     pub const APPS: &'static str = "apps";
+    /// The API group of LeaderWorkerSets.
+    pub const LEADER_WORKER_SETS: &'static str = "leaderworkerset.x-k8s.io";
 
     /// The Deployment `name`.
     #[must_use]

@@ -7,7 +7,7 @@ use wva_core::units::Seconds;
 
 use super::label_selector::LabelSelectorMessage;
 use super::object_path::{ObjectPath, Resource, Version, not_found_message};
-use crate::engine::{Claim, ClusterView, Published};
+use crate::engine::{ClusterView, Published};
 use crate::serve::encoding::protobuf::Time;
 use crate::serve::encoding::{Reason, Status};
 use crate::serve::external_metrics::query::{Field, FieldRequirement};
@@ -91,7 +91,7 @@ pub(super) fn answer<'a>(
 /// The requirements that select the variants of the requested objects.
 ///
 /// # Errors
-/// When the metric is unknown, or a Deployment is the scale target of no variant.
+/// When the metric is unknown, or an object is the scale target of no variant.
 pub(super) fn field_requirements(
     query: &ObjectQuery<'_>,
     context: &ReadContext<'_>,
@@ -100,44 +100,46 @@ pub(super) fn field_requirements(
     if Metric::find(&path.metric).is_none() {
         return Err(about_object(external::unknown_metric(CUSTOM_GROUP, &path.metric), query));
     }
-    let name = match query.resource {
-        _ if path.is_all() => {
-            return Ok(query
-                .fields
-                .iter()
-                .map(|requirement| variant_requirement(requirement, query, &context.view))
-                .collect());
-        }
-        Resource::VariantAutoscaling => path.name.as_str(),
-        Resource::Deployment => variant_of_deployment(path, context)?,
+    if path.is_all() {
+        let fields = query.fields.iter();
+        return Ok(fields.map(|field| variant_requirement(field, query, &context.view)).collect());
+    }
+    let name = match query.resource.target(&path.name) {
+        None => path.name.as_str(),
+        Some(target) => deciding_variant(query, &target, context)?,
     };
     Ok(vec![FieldRequirement { field: Field::Name, operator: Operator::Equals(name.to_owned()) }])
 }
 
-/// The requirement of variants that corresponds to one of objects: a Deployment has another name than its variant.
+/// The requirement of variants that corresponds to one of objects: a scale target has another name than its variant.
 fn variant_requirement(
     requirement: &FieldRequirement,
     query: &ObjectQuery<'_>,
     view: &ClusterView,
 ) -> FieldRequirement {
-    let claims = |name: &str| view.claims_on(&query.path.namespace, &TargetRef::deployment(name));
-    let name = |claim: &Claim| claim.variant.name.to_string();
-    let operator = match (query.resource, requirement.field, &requirement.operator) {
-        (Resource::Deployment, Field::Name, Operator::Equals(deployment)) => {
-            Operator::In(claims(deployment).first().map(name).into_iter().collect())
-        }
-        (Resource::Deployment, Field::Name, Operator::NotEquals(deployment)) => {
-            Operator::NotIn(claims(deployment).iter().map(name).collect())
-        }
-        _ => return requirement.clone(),
+    let (Field::Name, Operator::Equals(object) | Operator::NotEquals(object)) =
+        (requirement.field, &requirement.operator)
+    else {
+        return requirement.clone();
+    };
+    let Some(target) = query.resource.target(object) else { return requirement.clone() };
+    let claims = view.claims_on(&query.path.namespace, &target).iter();
+    let mut names = claims.map(|claim| claim.variant.name.to_string());
+    let operator = match requirement.operator {
+        Operator::Equals(_) => Operator::In(names.next().into_iter().collect()),
+        _ => Operator::NotIn(names.collect()),
     };
     FieldRequirement { field: Field::Name, operator }
 }
 
-/// The variant that decides about the Deployment.
-fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) -> Result<&'a str, Status> {
-    let ObjectPath { namespace, resource, name, metric, .. } = path;
-    let (reason, message) = match context.view.claims_on(namespace, &TargetRef::deployment(name.as_str())) {
+/// The variant that decides about the scale target.
+fn deciding_variant<'a>(
+    query: &ObjectQuery<'_>,
+    target: &TargetRef,
+    context: &'a ReadContext<'_>,
+) -> Result<&'a str, Status> {
+    let ObjectPath { namespace, resource, name, metric, .. } = query.path;
+    let (reason, message) = match context.view.claims_on(namespace, target) {
         [claim, ..] => return Ok(&claim.variant.name),
         [] if context.view.synced => (
             Reason::NotFound,
@@ -150,7 +152,8 @@ fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) ->
         [] => (
             Reason::ServiceUnavailable,
             format!(
-                "{metric} of Deployment {namespace}/{name} is not known yet (for {}, since {}): {}",
+                "{metric} of {} {namespace}/{name} is not known yet (for {}, since {}): {}",
+                target.kind,
                 Seconds::between(context.started, context.now),
                 Time::from_timestamp(context.started),
                 WaitingFor::Watches
@@ -160,31 +163,32 @@ fn variant_of_deployment<'a>(path: &ObjectPath, context: &'a ReadContext<'_>) ->
     Err(Status::new(reason, message).about(CUSTOM_GROUP, metric.as_str(), name.as_str()))
 }
 
-/// The object of a value; `None` for the Deployment of a variant that no longer exists.
+/// The object of a value; `None` for the scale target of a variant that no longer exists.
 fn described_object<'a>(
     value: external::ExternalMetricValue<'a>,
     query: &'a ObjectQuery<'_>,
     view: &ClusterView,
 ) -> Option<MetricValue<'a>> {
-    let name = match query.resource {
-        Resource::VariantAutoscaling => value.id.name.to_string(),
-        Resource::Deployment if query.path.is_all() => {
-            view.variant(value.id)?.variant.target.name.to_string()
-        }
-        Resource::Deployment => query.path.name.clone(),
+    let name = if query.resource == Resource::VariantAutoscaling {
+        value.id.name.to_string()
+    } else if query.path.is_all() {
+        view.variant(value.id)?.variant.target.name.to_string()
+    } else {
+        query.path.name.clone()
     };
     Some(MetricValue { resource: query.resource, name, selector: query.series_selector.as_ref(), value })
 }
 
-/// A 404 begins as that of every server of this group; other errors about a Deployment name it beside its variant.
+/// A 404 begins as that of every server of this group; other errors about a scale target name it beside its variant.
 fn about_object(status: Status, query: &ObjectQuery<'_>) -> Status {
     match (status.reason(), query.resource) {
         (Reason::NotFound, _) => status.with_prefix(&not_found(query)),
-        (_, Resource::Deployment) if !query.path.is_all() => {
+        (_, Resource::VariantAutoscaling) => status,
+        _ if query.path.is_all() => status,
+        (_, target) => {
             let ObjectPath { namespace, name, .. } = query.path;
-            status.with_note(&format!("requested for Deployment {namespace}/{name}, its scale target"))
+            status.with_note(&format!("requested for {} {namespace}/{name}, its scale target", target.kind()))
         }
-        _ => status,
     }
 }
 

@@ -80,7 +80,8 @@ pub(crate) async fn unknown_path(path: Result<Path<(String, String)>, PathReject
 /// The error for an object that has no metrics.
 fn not_served(metric: &str, resource: &str, name: &str) -> Status {
     let not_found = not_found_message(metric, resource, name);
-    let served = DESCRIBED_RESOURCES.join(" and ");
-    let message = format!("{not_found}: only namespaced {served} have metrics here");
+    let [served @ .., last] = DESCRIBED_RESOURCES;
+    let served = served.join(", ");
+    let message = format!("{not_found}: only namespaced {served} and {last} have metrics here");
     Status::new(Reason::NotFound, message).about(CUSTOM_GROUP, metric, name)
 }

@@ -6,7 +6,7 @@ use wva_core::model::TargetRef;
 
 use crate::serve::auth::{Attributes, attributes_verb};
 use crate::serve::encoding::Status;
-use crate::serve::paths::{CUSTOM_GROUP, DEPLOYMENTS, VARIANTS};
+use crate::serve::paths::{CUSTOM_GROUP, DEPLOYMENTS, LEADER_WORKER_SETS, STATEFUL_SETS, VARIANTS};
 
 /// The name that stands for all objects.
 const ALL_OBJECTS: &str = "*";
@@ -85,8 +85,10 @@ impl Version {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resource {
     VariantAutoscaling,
-    /// The scale target of a variant.
+    /// The scale target of a variant, as the next ones.
     Deployment,
+    StatefulSet,
+    LeaderWorkerSet,
 }
 
 impl Resource {
@@ -95,7 +97,12 @@ impl Resource {
         let is_named = |known: &str| {
             known == resource || known.split_once('.').is_some_and(|(name, _)| name == resource)
         };
-        let kinds = [(VARIANTS, Self::VariantAutoscaling), (DEPLOYMENTS, Self::Deployment)];
+        let kinds = [
+            (VARIANTS, Self::VariantAutoscaling),
+            (DEPLOYMENTS, Self::Deployment),
+            (STATEFUL_SETS, Self::StatefulSet),
+            (LEADER_WORKER_SETS, Self::LeaderWorkerSet),
+        ];
         kinds.into_iter().find(|(known, _)| is_named(known)).map(|(_, kind)| kind)
     }
 
@@ -103,21 +110,31 @@ impl Resource {
     pub(crate) const fn target_kind(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::VariantAutoscaling => None,
-            Self::Deployment => Some((TargetRef::APPS, "Deployment")),
+            Self::Deployment | Self::StatefulSet => Some((TargetRef::APPS, self.kind())),
+            Self::LeaderWorkerSet => Some((TargetRef::LEADER_WORKER_SETS, self.kind())),
         }
+    }
+
+    /// The object `name`, if it is the scale target of a variant.
+    pub(super) fn target(self, name: &str) -> Option<TargetRef> {
+        let (group, kind) = self.target_kind()?;
+        Some(TargetRef { group: group.into(), kind: kind.into(), name: name.into() })
     }
 
     pub(crate) const fn kind(self) -> &'static str {
         match self {
             Self::VariantAutoscaling => "VariantAutoscaling",
             Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::LeaderWorkerSet => "LeaderWorkerSet",
         }
     }
 
     pub(crate) const fn api_version(self) -> &'static str {
         match self {
             Self::VariantAutoscaling => "llmd.ai/v1alpha1",
-            Self::Deployment => "apps/v1",
+            Self::Deployment | Self::StatefulSet => "apps/v1",
+            Self::LeaderWorkerSet => "leaderworkerset.x-k8s.io/v1",
         }
     }
 }
@@ -133,6 +150,10 @@ mod tests {
             ("variantautoscalings", Some(Resource::VariantAutoscaling)),
             ("deployments.apps", Some(Resource::Deployment)),
             ("deployments", Some(Resource::Deployment)),
+            ("statefulsets.apps", Some(Resource::StatefulSet)),
+            ("leaderworkersets.leaderworkerset.x-k8s.io", Some(Resource::LeaderWorkerSet)),
+            ("leaderworkersets", Some(Resource::LeaderWorkerSet)),
+            ("statefulsets.apps.kruise.io", None),
             ("deployments.extensions", None),
             ("deployment.apps", None),
             ("Deployments.apps", None),

@@ -119,6 +119,23 @@ eventually 60 "the worker is Ready: so is the group" groups_are 1 1
 eventually 180 "load above the capacity of 2 leaders, maximum 2: the HPA scales it to 2 groups" requested_is lws crew 2
 eventually 60 "both groups are Ready" groups_are 2 2
 
+# Their numbers as metrics of the scale targets themselves.
+# describe APIVERSION KIND NAME: the HPA of the scale target reads the number as a metric of that
+describe() {
+  kubectl -n llm patch hpa "$3" --type json -p '[{"op":"replace","path":"/spec/metrics","value":[{"type":"Object","object":{
+    "describedObject":{"apiVersion":"'"$1"'","kind":"'"$2"'","name":"'"$3"'"},
+    "metric":{"name":"wva_desired_replicas"},"target":{"type":"AverageValue","averageValue":"1"}}}]}]' >/dev/null
+}
+both_requested() { requested_is statefulset herd "$1" && requested_is lws crew "$2"; }
+install_chart --set apiService.custom.enabled=true
+route_api_server_to "$wva_port"
+eventually 40 "both custom APIServices are available" custom_available
+describe apps/v1 StatefulSet herd
+describe leaderworkerset.x-k8s.io/v1 LeaderWorkerSet crew
+maximum_of herd 2
+maximum_of crew 1
+eventually 60 "maxima lowered to 2 and 1: HPAs of type Object that describe a StatefulSet and a LeaderWorkerSet follow" both_requested 2 1
+
 # A kind that is found by discovery: a ReplicaSet of nobody.
 kubectl apply -f - >/dev/null <<'YAML'
 apiVersion: apps/v1

@@ -129,7 +129,7 @@ async fn custom_metrics_answers_are_these_bytes() {
         ("unknown-deployment", deployment("llm", "nope")),
         ("unknown-namespace", variant("empty", "*")),
         ("unknown-resource", object("v1beta1", "llm", "pods", "x", DESIRED)),
-        ("unknown-resource-star", object("v1beta1", "llm", "statefulsets.apps", "*", DESIRED)),
+        ("unknown-resource-star", object("v1beta1", "llm", "daemonsets.apps", "*", DESIRED)),
         ("two-variants", deployment("pair", "pair-two")),
         ("nothing-known", variant("half", "new")),
         ("nothing-known-deployment", deployment("half", "new-decode")),
@@ -173,9 +173,39 @@ async fn a_scale_target_of_another_kind_is_no_deployment() {
     assert_eq!(answer.status, 404);
     let says = "none of its variants has a Deployment as its scale target";
     assert!(answer.body.contains(says), "{}", answer.body);
+    let sets = object("v1beta2", "pair", "statefulsets.apps", "*", DESIRED);
+    let answer = server.proxied("hpa", &sets).await;
+    let described = r#""describedObject":{"kind":"StatefulSet","namespace":"pair","name":"pair-one","apiVersion":"apps/v1"}"#;
+    assert!(answer.body.contains(described) && answer.body.contains("pair-two"), "{}", answer.body);
     // A variant of another kind that has no number is no reason to answer nothing about Deployments.
     with_sets(&["new"]);
     assert_eq!(server.proxied("hpa", &deployment("half", "*")).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_leader_worker_set_has_the_number_of_the_variant_that_decides_about_it() {
+    let server = server().await;
+    let mut view = view();
+    let set = TargetRef {
+        group: TargetRef::LEADER_WORKER_SETS.into(),
+        kind: "LeaderWorkerSet".into(),
+        name: "llama-decode".into(),
+    };
+    for claim in view.claims.iter_mut().filter(|claim| claim.target.name == set.name) {
+        claim.target = set.clone();
+    }
+    view.claims.sort_by(|left, right| left.key().cmp(&right.key()));
+    for state in view.variants.iter_mut().filter(|state| state.variant.target.name == set.name) {
+        state.variant.target = set.clone();
+    }
+    *server.reads.view.lock() = Arc::new(view);
+    let expected = server.proxied("hpa", &variant("llm", "llama-a100")).await.value();
+    for resource in ["leaderworkersets.leaderworkerset.x-k8s.io", "leaderworkersets"] {
+        let path = object("v1beta2", "llm", resource, "llama-decode", DESIRED);
+        assert_eq!(server.proxied("hpa", &path).await.value(), expected, "{resource}");
+    }
+    let answer = server.proxied("hpa", &deployment("llm", "llama-decode")).await;
+    assert_eq!(answer.status, 404, "{}", answer.body);
 }
 
 #[tokio::test]
@@ -326,11 +356,16 @@ async fn every_discovered_resource_can_be_read() {
         let discovered = server.proxied("hpa", &format!("/apis/custom.metrics.k8s.io/{version}")).await;
         let discovered: serde_json::Value = serde_json::from_str(&discovered.body).unwrap();
         let resources = discovered["resources"].as_array().unwrap();
-        assert_eq!(resources.len(), 8, "four metrics of two kinds");
+        assert_eq!(resources.len(), 16, "four metrics of four kinds");
         for resource in resources {
             let (resource, metric) = resource["name"].as_str().unwrap().split_once('/').unwrap();
             let path = object(version, "llm", resource, "*", metric);
-            assert_eq!(server.proxied("hpa", &path).await.status, 200, "{path}");
+            let answer = server.proxied("hpa", &path).await;
+            // The variants of the fixture have Deployments as their scale targets.
+            let is_used = resource.starts_with("variantautoscalings") || resource.starts_with("deployments");
+            let says = if is_used { "MetricValueList" } else { "as its scale target" };
+            assert_eq!(answer.status, if is_used { 200 } else { 404 }, "{path}");
+            assert!(answer.body.contains(says), "{path}: {}", answer.body);
         }
     }
 }
