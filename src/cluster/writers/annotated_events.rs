@@ -97,6 +97,7 @@ impl AnnotatedEventWriter {
             let published = self.published.borrow_and_update().clone();
             if published.origin == Origin::Computed && self.leadership.borrow().is_mine() {
                 let due = due_events(&published, &self.cluster.state(), &mut histories, self.series);
+                drop(published); // the writes may take minutes
                 cancel.run_until_cancelled(self.write_all(due, &mut histories)).await;
             }
         }

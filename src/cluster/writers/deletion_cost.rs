@@ -131,16 +131,17 @@ impl DeletionCostWriter {
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
             let published = self.published.borrow_and_update().clone();
             if published.origin == Origin::Computed {
-                cancel.run_until_cancelled(self.write_all(&published)).await;
+                cancel.run_until_cancelled(self.write_all(published)).await;
             }
         }
     }
 
     /// Writes what differs. Stops when the lease is lost, and after a batch with an error: it mostly concerns every pod.
-    async fn write_all(&mut self, published: &Published) {
+    async fn write_all(&mut self, published: Arc<Published>) {
         let now = Instant::now();
         self.backoffs.retain(|_, backoff| !backoff.is_expired(now));
-        let updates = updates(published, &self.cluster.state(), &self.backoffs, now);
+        let updates = updates(&published, &self.cluster.state(), &self.backoffs, now);
+        drop(published); // the writes may take minutes
         for batch in updates.chunks(MAX_CONCURRENT_WRITES) {
             if !self.leadership.borrow().is_mine() {
                 return;

@@ -206,7 +206,7 @@ impl StatusWriter {
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
             let published = self.published.borrow_and_update().clone();
             if published.origin == Origin::Computed && self.is_leader() {
-                cancel.run_until_cancelled(self.write_all(&published, &mut histories, &mut refreshes)).await;
+                cancel.run_until_cancelled(self.write_all(published, &mut histories, &mut refreshes)).await;
             }
         }
     }
@@ -218,13 +218,15 @@ impl StatusWriter {
     /// Writes what differs.
     async fn write_all(
         &self,
-        published: &Published,
+        published: Arc<Published>,
         histories: &mut BTreeMap<VariantId, StatusHistory>,
         refreshes: &mut RefreshBudget,
     ) {
         let state = self.cluster.state();
         histories.retain(|id, _| state.objects.contains_key(id));
-        let updates = updates(published, &state, histories, refreshes, self.series);
+        let updates = updates(&published, &state, histories, refreshes, self.series);
+        // In a large fleet the writes take minutes, and there are newer ones of both meanwhile.
+        drop((published, state));
         self.queue.added(updates.len());
         let mut results = futures::stream::iter(updates)
             .map(|update| async {

@@ -72,6 +72,16 @@ async fn a_status_is_applied_once_and_only_by_the_leader() {
     assert_eq!(applied.body["status"]["desiredOptimizedAlloc"]["numReplicas"], 4);
 }
 
+#[tokio::test]
+async fn while_statuses_are_written_their_result_is_not_kept_beside_a_newer_one() {
+    let mut fixture = Fixture::new(held()).await;
+    let written = Arc::downgrade(&fixture.board.publish(published(1, 3)));
+    assert_eq!(next(&mut fixture.writes).await.method, "PATCH");
+    // The writer pauses after each write.
+    fixture.board.publish(published(2, 4));
+    assert!(written.upgrade().is_none());
+}
+
 /// The next event, after whatever is written of statuses.
 async fn event(writes: &mut Writes) -> ApiRequest {
     loop {
