@@ -78,6 +78,15 @@ struct StatusHistory {
     events: EventBudget,
 }
 
+impl StatusHistory {
+    /// Forgets a written status that counts as stored: conditions are most of what is kept of a variant.
+    fn forget_stored(&mut self, object: &VariantObject) {
+        if let Some(written) = self.written.as_mut().filter(|written| !written.is_settling(object)) {
+            written.status = None;
+        }
+    }
+}
+
 /// A status that was not written.
 struct Refusal {
     at: Instant,
@@ -122,9 +131,17 @@ struct WrittenStatus {
     /// Of the object: one that was created again has no status.
     uid: String,
     at: Instant,
-    status: VariantAutoscalingStatus,
+    /// `None` once it counts as stored: then the object's own is compared.
+    status: Option<VariantAutoscalingStatus>,
     /// Its reasons are compared with the next ones.
     decision: Decision,
+}
+
+impl WrittenStatus {
+    /// It may not be stored yet. Of an object that cannot be parsed, only the status written here is known.
+    fn is_settling(&self, object: &VariantObject) -> bool {
+        self.at.elapsed() < SETTLE_WINDOW || object.status.is_none()
+    }
 }
 
 /// How many unchanged statuses may be written now.
@@ -223,7 +240,13 @@ impl StatusWriter {
         refreshes: &mut RefreshBudget,
     ) {
         let state = self.cluster.state();
-        histories.retain(|id, _| state.objects.contains_key(id));
+        histories.retain(|id, history| match state.objects.get(id) {
+            Some(object) => {
+                history.forget_stored(object);
+                true
+            }
+            None => false,
+        });
         let updates = updates(&published, &state, histories, refreshes, self.series);
         // In a large fleet the writes take minutes, and there are newer ones of both meanwhile.
         drop((published, state));
@@ -241,7 +264,7 @@ impl StatusWriter {
             match result {
                 Ok(true) => {
                     let (uid, at) = (update.object.uid.clone(), Instant::now());
-                    let (status, decision) = (update.new, update.decision);
+                    let (status, decision) = (Some(update.new), update.decision);
                     let written = Some(WrittenStatus { uid, at, status, decision });
                     *history = StatusHistory { written, refusal: None, events: update.budget };
                 }
@@ -380,10 +403,8 @@ impl<'a> Round<'a> {
         }
         let written = history.and_then(|history| history.written.as_ref());
         let written = written.filter(|written| written.uid == object.uid);
-        // Of an object that cannot be parsed, only the status written here is known.
-        let is_settling = |at: &Instant| at.elapsed() < SETTLE_WINDOW || object.status.is_none();
-        let settling = written.filter(|written| is_settling(&written.at)).map(|written| &written.status);
-        let old = settling.or(object.status.as_ref());
+        let settling = written.filter(|written| written.is_settling(object));
+        let old = settling.and_then(|written| written.status.as_ref()).or(object.status.as_ref());
         let empty = VariantAutoscalingStatus::default();
         let known = old.unwrap_or(&empty);
         let new = new_status(published, (id, decision), object, series, known)?;
