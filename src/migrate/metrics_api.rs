@@ -226,7 +226,7 @@ fn installation(
 fn other_rules(service: &ObjectName, objects: &Objects, report: &mut Report) -> Option<OtherRules> {
     let in_namespace = objects.config_maps.iter().filter(|(name, _)| name.namespace == service.namespace);
     let texts = in_namespace.filter_map(|(name, map)| Some((name, map.data.as_ref()?.get("config.yaml")?)));
-    let mut other = OtherRules::default();
+    let mut other_rules = OtherRules::default();
     let (mut is_found, mut is_unread) = (false, objects.is_unread(Kind::ConfigMap));
     let of_adapter =
         texts.filter(|(name, text)| text.contains("externalRules:") || name.name.contains("adapter"));
@@ -242,8 +242,8 @@ fn other_rules(service: &ObjectName, objects: &Objects, report: &mut Report) -> 
                     "ConfigMap {name} with {} of prometheus-adapter",
                     count(rules.len(), "external rule")
                 ));
-                other.external.extend(rules.iter().filter(|rule| !rule.is_of_wva()).map(Rule::label));
-                other.has_more |= has_content(&config.rules) || has_content(&config.resource_rules);
+                other_rules.external.extend(rules.iter().filter(|rule| !rule.is_of_wva()).map(Rule::label));
+                other_rules.has_more |= has_content(&config.rules) || has_content(&config.resource_rules);
             }
             Err(cause) => {
                 is_unread = true;
@@ -260,7 +260,7 @@ fn other_rules(service: &ObjectName, objects: &Objects, report: &mut Report) -> 
             service.namespace
         ));
     }
-    (is_found && !is_unread).then_some(other)
+    (is_found && !is_unread).then_some(other_rules)
 }
 
 fn has_content(rules: &Value) -> bool {

@@ -209,10 +209,10 @@ mod tests {
     async fn a_changed_error_within_ten_minutes_is_told_after_them_and_a_lasting_one_again() {
         let repeat = Duration::from_secs(1800);
         let mut reports = FindingReports::default();
-        let mut told = Vec::new();
+        let mut outcomes = Vec::new();
         let mut record = |reports: &mut FindingReports, outcome: Recorded| {
             reports.record_by(repeat, |_, _, text| {
-                told.push(format!("{text}: {outcome:?}"));
+                outcomes.push(format!("{text}: {outcome:?}"));
                 outcome
             })
         };
@@ -225,7 +225,7 @@ mod tests {
         assert!(!record(&mut reports, Recorded::Queued) && !reports.is_waiting());
         tokio::time::advance(repeat).await;
         assert!(!record(&mut reports, Recorded::Queued));
-        assert_eq!(told, ["first: Queued", "second: Repeated", "second: Queued", "second: Queued"]);
+        assert_eq!(outcomes, ["first: Queued", "second: Repeated", "second: Queued", "second: Queued"]);
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         let view = Arc::new(ClusterView { invalid, ..ClusterView::default() });
         let variants = with_settings(&ClusterState { view, objects, ..ClusterState::default() });
         let of_model = &variants[&GroupId::new("llm", "m")];
-        let seen: Vec<_> = of_model.iter().map(|variant| (&*variant.name, variant.is_decided)).collect();
-        assert_eq!(seen, [("a", true), ("b", false), ("c", false)]);
+        let decided: Vec<_> = of_model.iter().map(|variant| (&*variant.name, variant.is_decided)).collect();
+        assert_eq!(decided, [("a", true), ("b", false), ("c", false)]);
     }
 }

@@ -82,11 +82,11 @@ impl VariantObjects {
             }
         }
         merged.add_target_names(targets, &deciders);
-        let told = bystanders.into_iter().map(|(id, object, decider)| {
+        let bystanders = bystanders.into_iter().map(|(id, object, decider)| {
             let notice = merged.notice(&id, &object, decider.as_ref());
             Bystander { id, object, notice }
         });
-        merged.bystanders = told.collect();
+        merged.bystanders = bystanders.collect();
         merged
     }
 
@@ -184,8 +184,9 @@ mod tests {
         merged.aliases.iter().map(|(id, own)| (id.name.as_str(), own.as_str())).collect()
     }
 
-    fn told(merged: &VariantObjects) -> Vec<(&str, &str)> {
-        merged.bystanders.iter().map(|told| (told.id.name.as_str(), told.notice.reason)).collect()
+    fn reasons(merged: &VariantObjects) -> Vec<(&str, &str)> {
+        let bystanders = merged.bystanders.iter();
+        bystanders.map(|bystander| (bystander.id.name.as_str(), bystander.notice.reason)).collect()
     }
 
     const VA: VariantKind = VariantKind::VariantAutoscaling;
@@ -204,7 +205,7 @@ mod tests {
         let merged = merge(&[created(VA, 9, "llama", "chat")], &[created(HPA, 1, "chat-hpa", "chat")]);
         assert_eq!(kinds(&merged), [("llama", VA)], "although the HPA is older");
         assert_eq!(aliases(&merged), [("chat", "llama"), ("chat-hpa", "llama")]);
-        assert_eq!(told(&merged), [("chat-hpa", "TargetDecidedElsewhere")]);
+        assert_eq!(reasons(&merged), [("chat-hpa", "TargetDecidedElsewhere")]);
         let note = &merged.bystanders[0].notice.note;
         assert!(
             note.starts_with("VariantAutoscaling llm/llama decides about the same scale target"),
@@ -212,7 +213,7 @@ mod tests {
         );
         let same_name = merge(&[created(VA, 9, "chat", "chat")], &[created(HPA, 1, "chat", "chat")]);
         assert_eq!((kinds(&same_name), aliases(&same_name)), (vec![("chat", VA)], vec![]));
-        assert_eq!(told(&same_name), [("chat", "TargetDecidedElsewhere")]);
+        assert_eq!(reasons(&same_name), [("chat", "TargetDecidedElsewhere")]);
     }
 
     #[test]
@@ -221,18 +222,18 @@ mod tests {
             merge(&[], &[created(HPA, 5, "young", "chat"), created(SCALED_OBJECT, 3, "old", "chat")]);
         assert_eq!(kinds(&merged), [("old", SCALED_OBJECT)]);
         assert_eq!(aliases(&merged), [("chat", "old"), ("young", "old")]);
-        assert_eq!(told(&merged), [("young", "TargetDecidedElsewhere")]);
+        assert_eq!(reasons(&merged), [("young", "TargetDecidedElsewhere")]);
     }
 
     #[test]
     fn of_two_objects_with_one_name_and_different_targets_one_keeps_the_name() {
         let hpa = created(HPA, 3, "chat", "a");
         let merged = merge(&[created(VA, 9, "chat", "b")], std::slice::from_ref(&hpa));
-        assert_eq!((kinds(&merged), told(&merged)), (vec![("chat", VA)], vec![("chat", "NameTaken")]));
+        assert_eq!((kinds(&merged), reasons(&merged)), (vec![("chat", VA)], vec![("chat", "NameTaken")]));
         assert!(merged.aliases.is_empty(), "nothing is decided about the target of the other one");
         let merged = merge(&[], &[created(SCALED_OBJECT, 1, "chat", "b"), hpa]);
         assert_eq!(
-            (kinds(&merged), told(&merged)),
+            (kinds(&merged), reasons(&merged)),
             (vec![("chat", SCALED_OBJECT)], vec![("chat", "NameTaken")])
         );
         assert_eq!(aliases(&merged), [("b", "chat")]);
@@ -261,7 +262,7 @@ mod tests {
         let hpa = invalid(created(HPA, 1, "chat-hpa", "chat"));
         let merged = merge(&[created(VA, 9, "llama", "chat")], &[hpa]);
         assert_eq!((kinds(&merged), aliases(&merged)), (vec![("llama", VA)], vec![("chat-hpa", "llama")]));
-        assert_eq!(told(&merged), [("chat-hpa", "TargetDecidedElsewhere")]);
+        assert_eq!(reasons(&merged), [("chat-hpa", "TargetDecidedElsewhere")]);
     }
 
     #[test]
@@ -290,7 +291,7 @@ mod tests {
     fn an_invalid_object_beside_a_variant_autoscaling_of_its_name_was_told_to_rename() {
         let hpa = unreadable(created(HPA, 1, "chat", "chat"));
         let merged = merge(&[created(VA, 9, "chat", "chat")], &[hpa]);
-        assert_eq!(told(&merged), [("chat", "InvalidConfiguration")]);
+        assert_eq!(reasons(&merged), [("chat", "InvalidConfiguration")]);
         assert!(merged.bystanders[0].notice.note.contains("the annotation is missing"));
     }
 
@@ -298,7 +299,7 @@ mod tests {
     fn a_notice_promised_the_number_of_the_target_under_a_name_that_another_object_has() {
         let hpa = created(HPA, 1, "chat", "web");
         let merged = merge(&[created(VA, 9, "chat", "b"), created(VA, 9, "web", "web")], &[hpa]);
-        assert_eq!(told(&merged), [("chat", "TargetDecidedElsewhere")]);
+        assert_eq!(reasons(&merged), [("chat", "TargetDecidedElsewhere")]);
         let note = &merged.bystanders[0].notice.note;
         assert!(note.starts_with("VariantAutoscaling llm/web decides"), "{note}");
         assert!(note.contains("name get the number of VariantAutoscaling llm/chat:"), "{note}");

@@ -294,9 +294,9 @@ fn a_lax_objective_of_one_variant_does_not_loosen_the_class_of_another() {
 fn an_upgrade_tells_what_stored_settings_make_of_the_model() {
     let settings = json!({ "saturationThreshold": 0.7, "scaleToZero": { "enabled": true }, "sloTtft": 500 });
     let (_, findings) = load_with(&[], &[settings]);
-    let told = &findings[&VariantId::new("llm", "a")].in_effect;
+    let in_effect = &findings[&VariantId::new("llm", "a")].in_effect;
     assert_eq!(
-        told,
+        in_effect,
         "spec.saturationThreshold, spec.scaleToZero.enabled, spec.sloTtft had no effect in earlier versions, and count now: analyzer \
          saturation-percent, kvCacheThreshold 0.7, scaleUpThreshold 0.8; minimum 0; scaled to zero when idle for 600 s; objectives: \
          time to first token 500 ms, between tokens none"
