@@ -8,6 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
+use wva_core::Variant;
 
 /// Label of a variant: the name of its accelerator.
 pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
@@ -36,8 +37,8 @@ pub(crate) const CONDITIONS: [&str; 6] = [
     CAPACITY_CONSTRAINED,
     LIMIT_ENFORCED,
 ];
-/// Longest `modelID`: names on the hub have at most 96 characters, paths and adapters are longer.
-pub(crate) const MAX_MODEL_ID_CHARS: usize = 256;
+/// Longest `modelID`.
+pub(crate) const MAX_MODEL_ID_CHARS: usize = Variant::MAX_MODEL_CHARS;
 /// Longest name of an object (RFC 1123 subdomain).
 pub(crate) const MAX_TARGET_NAME_CHARS: usize = 253;
 /// Longest `variantCost`: more digits than a float can tell apart.
@@ -86,10 +87,11 @@ pub struct VariantAutoscalingSpec {
     pub scale_target_ref: Option<ScaleTargetRef>,
 
     /// The model that is served: the value of the label model_name on its serving metrics. The variants of one model in one
-    /// namespace are scaled together.
-    #[serde(rename = "modelID")]
-    #[schemars(length(min = 1, max = MAX_MODEL_ID_CHARS), regex(pattern = ONE_LINE))]
-    pub model_id: String,
+    /// namespace are scaled together. If unset or empty, it is the one that the metrics of the pods name; while they name none or
+    /// several, there is no number.
+    #[serde(rename = "modelID", default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = MAX_MODEL_ID_CHARS), regex(pattern = ONE_LINE))]
+    pub model_id: Option<String>,
 
     /// The cost of one replica, in any unit: only the ratio between the variants of a model matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -246,14 +248,14 @@ pub fn crd_yaml() -> Result<String, CrdError> {
     normalize(&mut crd);
     // Objects without a spec were always accepted, and a condition reports them; those of v0.4 have no scaleTargetRef. Before
     // version 1.30 Kubernetes refuses the status of a stored object that the definition would refuse, so none of them is refused.
+    // A rule that refuses new ones only needs `optionalOldSelf`, with which earlier versions refuse the whole definition.
     if let Some(schema) =
         crd.pointer_mut("/spec/versions/0/schema/openAPIV3Schema").and_then(Value::as_object_mut)
     {
         schema.remove("required");
         let spec = schema.get_mut("properties").and_then(|properties| properties.get_mut("spec"));
-        let required = spec.and_then(|spec| spec.get_mut("required")).and_then(Value::as_array_mut);
-        if let Some(required) = required {
-            required.retain(|field| field != "scaleTargetRef");
+        if let Some(spec) = spec.and_then(Value::as_object_mut) {
+            spec.remove("required");
         }
     }
     let yaml = serde_saphyr::to_string(&crd).map_err(|error| CrdError::Yaml(error.to_string()))?;
@@ -381,7 +383,7 @@ mod tests {
         });
         *object["spec"].pointer_mut(path).unwrap() = value;
         let object: VariantAutoscaling = serde_json::from_value(object).unwrap();
-        wva_core::Variant::try_from(&object).is_ok()
+        Variant::try_from(&object).is_ok()
     }
 
     #[test]
@@ -409,8 +411,7 @@ mod tests {
             assert_eq!(of(path, "maxLength"), most, "{path}");
             assert!(is_valid(path, letters(most)) && !is_valid(path, letters(most + 1)), "{path}");
         }
-        assert_eq!(of("/modelID", "minLength"), 1);
-        assert!(!is_valid("/modelID", "".into()));
+        assert!(is_valid("/modelID", "".into()), "as if it were unset");
         // By pattern: what fits it, and what does not.
         for (path, pattern, good, bad) in [
             ("/modelID", ONE_LINE, &["org/m 1:x", "é"][..], &["a\nb", "a\u{7f}", "\u{1b}[2K"][..]),
@@ -441,8 +442,10 @@ mod tests {
     fn the_definition_refuses_no_object_that_an_earlier_version_stored() {
         let crd: Value = serde_saphyr::from_str(&crd_yaml().unwrap()).unwrap();
         let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-        assert_eq!(spec["required"], serde_json::json!(["modelID"]));
-        assert_eq!(spec["properties"]["minReplicas"].get("default"), None);
+        assert_eq!(spec.get("required"), None);
+        for field in ["minReplicas", "modelID"] {
+            assert_eq!(spec["properties"][field].get("default"), None, "{field}");
+        }
         assert_eq!(spec["x-kubernetes-preserve-unknown-fields"], true);
         assert_eq!(
             spec.get("x-kubernetes-validations"),

@@ -102,7 +102,7 @@ pub struct VariantObject {
     pub(crate) notices: Vec<Notice>,
     /// What its spec sets for its model, if anything.
     pub settings: Option<Arc<VariantSettings>>,
-    /// Its model, also if its spec is invalid otherwise; `None` if it cannot be read.
+    /// The model that it names, also if its spec is invalid otherwise; `None` if that cannot be read, or it names none.
     pub model: Option<SmolStr>,
     /// Its scale target, also if it is invalid otherwise; `None` if it cannot be read.
     pub target: Option<TargetRef>,

@@ -2,18 +2,12 @@
 
 use std::fmt::Write;
 
+pub(crate) use wva_core::text::is_plain;
+
 /// Longest part of a value in a message about it: the beginning of any name is enough to find it.
 const MAX_QUOTED_BYTES: usize = 64;
 
-/// True for a character that a terminal, a log or a page shows as itself and in its place: no control character, no line or
-/// paragraph separator, nothing that changes the direction of text.
-pub(crate) fn is_plain(character: char) -> bool {
-    !(character.is_control()
-        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{feff}')
-        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'))
-}
-
-/// `text` with all other characters escaped, in at most `max_bytes` bytes.
+/// `text` with all characters escaped that are not [plain](is_plain), in at most `max_bytes` bytes.
 pub(crate) fn plain(text: &str, max_bytes: usize) -> String {
     let mut plain = String::with_capacity(text.len().min(max_bytes));
     for character in text.chars() {

@@ -12,7 +12,7 @@ use crate::units::{Replicas, Seconds};
 /// The decision about one variant, which every output shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// `spec.modelID`; empty for an invalid variant.
+    /// Its model; empty for an invalid variant, and while the model is not known.
     pub model: SmolStr,
     /// The accelerator's name, when one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -255,4 +255,6 @@ pub enum Cause {
     TargetNotFound,
     /// It is not known whether the scale target exists.
     TargetUnknown,
+    /// The object names no model, and it is not known which one its pods serve.
+    ModelUnknown,
 }

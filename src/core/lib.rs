@@ -38,6 +38,7 @@ pub mod snapshot;
 #[cfg(test)]
 #[path = "tests/main.rs"]
 mod tests;
+pub mod text;
 pub mod units;
 pub(crate) mod upstream;
 pub mod usage;

@@ -184,6 +184,7 @@ mod tests {
             now: at(0),
             groups,
             invalid: Vec::new(),
+            undecided: Vec::new(),
             inventory: None,
             elsewhere: BTreeMap::new(),
             unlabelled: None,

@@ -183,6 +183,7 @@ mod tests {
             now: NOW,
             groups: BTreeMap::from([(GroupId::new("default", "m"), group)]),
             invalid: Vec::new(),
+            undecided: Vec::new(),
             inventory: None,
             elsewhere: BTreeMap::new(),
             unlabelled: None,

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
-use wva_core::model::GroupId;
 use wva_core::quality::mark_sleepers;
 use wva_core::snapshot::{ModelGroup, Signals, SourceHealth};
 use wva_core::units::Seconds;
 use wva_core::{Snapshot, normalize};
 
 use super::join_failure::JoinFailure;
+use super::model_names::NamedModels;
 use super::ports::{ClusterView, Collected, SourceError};
 
 /// The snapshot of one evaluation, and the failures while it was joined.
@@ -32,55 +32,72 @@ pub struct Assembled {
 /// counted, and the limit holds without them.
 const NODE_JOIN_WINDOW: Seconds = Seconds::whole(15 * 60);
 
-/// The snapshot of one evaluation.
+/// The snapshot of one evaluation. `models` are those of the variants that name none.
 #[must_use]
-pub fn assemble(view: &ClusterView, answer: Result<Collected, SourceError>, now: Timestamp) -> Assembled {
-    let mut groups = groups_of(view, &answer);
+pub fn assemble(
+    view: &ClusterView,
+    models: &NamedModels,
+    answer: Result<Collected, SourceError>,
+    now: Timestamp,
+) -> Assembled {
+    let mut snapshot = without_series(view, models, &answer, now);
     let mut failures = Vec::new();
-    let mut unattributed = groups.keys().map(|id| (id.namespace.clone(), 0)).collect();
+    let mut unattributed = snapshot.groups.keys().map(|id| (id.namespace.clone(), 0)).collect();
     if let Ok(collected) = answer {
         failures = collected.failures;
-        failures.extend(join::join(&mut groups, collected.series, &mut unattributed, now));
+        failures.extend(join::join(&mut snapshot, collected.series, &mut unattributed));
     }
-    let variants = groups.values_mut().flat_map(|group| &mut group.variants);
+    let variants = snapshot.groups.values_mut().flat_map(|group| &mut group.variants);
     variants.for_each(|variant| mark_sleepers(variant, now));
-    let ClusterView { invalid, inventory, elsewhere, unlabelled, .. } = view;
-    let unlabelled =
-        unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= NODE_JOIN_WINDOW);
-    let unlabelled = unlabelled.map(|node| node.name.clone());
-    let mut snapshot = Snapshot {
-        now,
-        groups,
-        invalid: invalid.clone(),
-        inventory: inventory.clone(),
-        elsewhere: elsewhere.clone(),
-        unlabelled,
-    };
     normalize(&mut snapshot);
     Assembled { snapshot, failures, unattributed }
 }
 
-fn groups_of(view: &ClusterView, answer: &Result<Collected, SourceError>) -> BTreeMap<GroupId, ModelGroup> {
-    let mut groups: BTreeMap<GroupId, ModelGroup> = BTreeMap::new();
-    for state in &view.variants {
-        let id = state.variant.group();
-        let group = groups.entry(id).or_insert_with_key(|id| ModelGroup {
+fn without_series(
+    view: &ClusterView,
+    models: &NamedModels,
+    answer: &Result<Collected, SourceError>,
+    now: Timestamp,
+) -> Snapshot {
+    let ClusterView { variants, invalid, inventory, elsewhere, unlabelled, .. } = view;
+    let unlabelled =
+        unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= NODE_JOIN_WINDOW);
+    let mut snapshot = Snapshot {
+        now,
+        groups: BTreeMap::new(),
+        invalid: invalid.clone(),
+        undecided: Vec::new(),
+        inventory: inventory.clone(),
+        elsewhere: elsewhere.clone(),
+        unlabelled: unlabelled.map(|node| node.name.clone()),
+    };
+    for state in variants {
+        let mut state = state.clone();
+        match models.get(&state.variant.id) {
+            None => {}
+            Some(Ok(model)) => state.variant.model = model.clone(),
+            Some(Err(problem)) => {
+                snapshot.invalid.push(problem.clone());
+                snapshot.undecided.push(state);
+                continue;
+            }
+        }
+        let group = snapshot.groups.entry(state.variant.group()).or_insert_with_key(|id| ModelGroup {
             source: health(answer, &id.namespace),
             variants: Vec::new(),
             scheduler: Signals::default(),
         });
-        group.variants.push(state.clone());
+        group.variants.push(state);
     }
-    groups.values_mut().for_each(ModelGroup::sort);
-    groups
+    snapshot.groups.values_mut().for_each(ModelGroup::sort);
+    snapshot
 }
 
 fn health(answer: &Result<Collected, SourceError>, namespace: &str) -> SourceHealth {
     match answer {
         Err(error) => SourceHealth::Down { cause: error.message.clone() },
         Ok(collected) => {
-            let concerns = |gap_namespace: Option<&str>| gap_namespace.is_none_or(|name| name == namespace);
-            let gaps = collected.gaps.iter().filter(|gap| concerns(gap.namespace.as_deref()));
+            let gaps = collected.gaps.iter().filter(|gap| gap.concerns(namespace));
             let warnings: Vec<_> = gaps.map(|gap| gap.reason.clone()).collect();
             if warnings.is_empty() { SourceHealth::Complete } else { SourceHealth::Partial { warnings } }
         }

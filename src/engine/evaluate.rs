@@ -22,6 +22,7 @@ use super::changes::log_changes;
 use super::duty_cycle::DutyCycle;
 use super::join_failure::JoinFailureLog;
 use super::leadership::{Leadership, Term};
+use super::model_names::{LearnedModels, ModelNames, with_models};
 use super::overdue::{AbandonedDecisions, CurrentModel};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
@@ -58,6 +59,7 @@ pub struct Parts {
 pub struct Engine {
     parts: Parts,
     policy: ArcSwap<Policy>,
+    models: ModelNames,
     /// The memory after the last decision.
     memory: watch::Sender<Arc<Memory>>,
     /// Locked while a result is published, never while anything is decided: threads that answer requests lock it too.
@@ -95,6 +97,8 @@ struct Pass {
     started: Instant,
     /// For both the query and the decision, whatever is set meanwhile.
     policy: Arc<Policy>,
+    /// Read before the policy, which therefore contains the settings of their variants.
+    models: Arc<LearnedModels>,
     current: Arc<CurrentModel>,
 }
 
@@ -114,6 +118,7 @@ impl Engine {
         Self {
             parts,
             policy: ArcSwap::from_pointee(policy),
+            models: ModelNames::default(),
             memory: watch::Sender::default(),
             term_state: Mutex::default(),
             abandoned: AbandonedDecisions::default(),
@@ -161,6 +166,12 @@ impl Engine {
     /// Replaces the policy from the next evaluation on.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy));
+    }
+
+    /// The models of variants that name none.
+    #[must_use]
+    pub const fn models(&self) -> &ModelNames {
+        &self.models
     }
 
     /// The memory after every decision.
@@ -255,16 +266,17 @@ impl Engine {
     pub async fn evaluate(self: &Arc<Self>) -> Arc<Published> {
         let started = Instant::now();
         let term = self.current_term();
+        let models = self.models.in_force();
         let policy = self.policy();
         let number = {
             let mut term_state = self.term_state.lock();
             term_state.current += 1;
             term_state.current
         };
-        let answer = self.collect(&self.parts.cluster.view(), &policy).await;
+        let answer = self.collect(&self.parts.cluster.view(), &policy, &models).await;
         let current = Arc::new(CurrentModel::new(self.observer.clone()));
         let engine = Arc::clone(self);
-        let pass = Pass { number, term, started, policy, current: current.clone() };
+        let pass = Pass { number, term, started, policy, models, current: current.clone() };
         // Not on the threads that answer reads: thousands of variants take tens of milliseconds.
         let mut concluding = tokio::task::spawn_blocking(move || engine.conclude(answer, pass));
         let concluded = match timeout(self.decision_timeout, &mut concluding).await {
@@ -342,7 +354,9 @@ impl Engine {
         let error = answer.as_ref().err().map(|error| error.kind);
         // The view again: pods may have been deleted while the source was answering.
         let view = self.parts.cluster.view();
-        let Assembled { snapshot, failures, unattributed } = assemble(&view, answer, self.parts.clock.now());
+        let models = self.models.learn(&view, &answer, &self.parts.board.newest(), &pass.models);
+        let now = self.parts.clock.now();
+        let Assembled { snapshot, failures, unattributed } = assemble(&view, &models, answer, now);
         self.parts.metrics.failed(failures.len());
         self.parts.metrics.unattributed(&unattributed);
         self.join_failures.report(failures);
@@ -390,11 +404,16 @@ impl Engine {
         newest
     }
 
-    async fn collect(&self, view: &ClusterView, policy: &Policy) -> Result<Collected, SourceError> {
+    async fn collect(
+        &self,
+        view: &ClusterView,
+        policy: &Policy,
+        models: &LearnedModels,
+    ) -> Result<Collected, SourceError> {
         let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
         let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
-        let variants = view.variants.iter().map(|state| &state.variant);
-        let mut needs = wva_core::required_signals(policy, variants);
+        let variants = with_models(view, models);
+        let mut needs = wva_core::required_signals(policy, variants.iter().map(AsRef::as_ref));
         if self.needs_deletion_orders {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }

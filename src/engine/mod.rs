@@ -8,6 +8,7 @@ mod duty_cycle;
 mod evaluate;
 mod join_failure;
 mod leadership;
+mod model_names;
 mod overdue;
 mod ports;
 mod reader;
@@ -20,9 +21,11 @@ pub use board::{Board, Origin, Published};
 pub use evaluate::{Engine, Parts};
 pub use join_failure::JoinFailure;
 pub use leadership::{Holder, Leadership, Term};
+pub use model_names::{LearnedModel, LearnedModels, ModelNames, NamedModels};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, MAX_ENGINES_OF_A_POD,
-    MAX_SERIES_OF_A_POD, MetricSource, Revision, Scope, Series, SourceError, SystemClock, UnlabelledNode,
+    MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Revision, Scope, Series, SourceError,
+    SystemClock, UnlabelledNode,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};

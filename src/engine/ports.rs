@@ -55,6 +55,10 @@ pub struct Scope {
     pub needs: Option<RequiredSignals>,
 }
 
+/// Most variants of one model in one namespace: several times what accelerators, roles and prices make of one. Further ones
+/// are invalid, so that one tenant's objects do not delay the decisions of others.
+pub const MAX_VARIANTS_PER_MODEL: usize = 100;
+
 /// Where a serving pod's metrics are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
@@ -111,6 +115,19 @@ pub struct Series {
     pub samples: Vec<Sample>,
 }
 
+impl Series {
+    /// Whether it is a signal of a model server, and not of a scheduler.
+    pub(super) const fn is_of_engine(&self) -> bool {
+        self.destination.is_none() && !self.is_of_scheduler()
+    }
+
+    /// Whether it is a signal of a scheduler.
+    pub(super) const fn is_of_scheduler(&self) -> bool {
+        use Signal::{SchedulerAttempts, SchedulerQueueBytes, SchedulerQueueSize};
+        matches!(self.signal, SchedulerQueueSize | SchedulerQueueBytes | SchedulerAttempts)
+    }
+}
+
 /// Where a scheduler sends requests, in the namespace of its series.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination {
@@ -127,6 +144,13 @@ pub struct Gap {
     pub namespace: Option<String>,
     /// The warning, for people.
     pub reason: String,
+}
+
+impl Gap {
+    /// Whether it concerns `namespace`.
+    pub(super) fn concerns(&self, namespace: &str) -> bool {
+        self.namespace.as_deref().is_none_or(|own| own == namespace)
+    }
 }
 
 /// A source that did not answer.
@@ -159,7 +183,7 @@ pub struct Claim {
 pub struct ClusterView {
     /// True once every watch has listed: nothing is decided before.
     pub synced: bool,
-    /// The variants this installation is responsible for, sorted by their ids.
+    /// The variants this installation is responsible for, sorted by their ids. Some name no model: their pods do.
     pub variants: Vec<VariantState>,
     /// Which variants claim which scale target, sorted by [`Claim::key`]. Of several claims on one target, the first decides.
     pub claims: Vec<Claim>,

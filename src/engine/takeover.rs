@@ -44,10 +44,18 @@ pub async fn take_over<L: Future<Output = Result<Restored, E>>, E: Display>(
                 continue;
             }
             Err(error) => {
-                error!(%error, "cannot read the state objects: starting from the numbers in the statuses of the VariantAutoscalings");
+                error!(
+                    %error,
+                    "cannot read the state objects: starting from the numbers in the statuses of the VariantAutoscalings; those \
+                     without spec.modelID have none until a Ready pod names the model"
+                );
                 Restored::default()
             }
         };
+        engine.models().restore(&engine.parts().cluster.view(), &restored).await;
+        if leadership.borrow().term().as_ref() != Some(&term) {
+            continue; // lost while it waited for models: another leader's numbers are newer
+        }
         info!(
             epoch = term.epoch,
             decisions = restored.decisions.len(),

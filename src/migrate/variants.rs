@@ -62,7 +62,7 @@ pub(super) fn read(objects: &Objects, controllers: &[Controller<'_>], report: &m
     let VariantObjects { objects: all, aliases, bystanders } =
         VariantObjects::new(variants.collect(), annotated.collect());
     let (valid, invalid) = split_by_validity(&all, &claims(&all));
-    for InvalidVariant { id, problem } in invalid {
+    for InvalidVariant { id, problem, .. } in invalid {
         let kind = all.get(&id).map(|object| object.kind).unwrap_or_default();
         report.act(format!("{kind} {id}"), format!("it has no number here: {problem}"), "correct it");
     }

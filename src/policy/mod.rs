@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::config::policy_config::{
     ConfigMapKind, ConfigMapNames, ConfigMapTexts, PolicyLoader, Problem, Problems, VariantsByModel, changes,
 };
-use crate::engine::{Engine, Leadership};
+use crate::engine::{Engine, Leadership, LearnedModels};
 use crate::telemetry::ConfigMetrics;
 use selection::{Selection, select};
 use variants::{FindingReports, with_settings};
@@ -79,6 +79,8 @@ pub(crate) struct PolicyUpdater {
     namespaces: BTreeSet<String>,
     /// The variants with settings of their own, as last read.
     variants: VariantsByModel,
+    /// The models of variants that name none, as last read.
+    models: Arc<LearnedModels>,
     /// Those in force in the release namespace without being configured.
     adopted: BTreeMap<ConfigMapKind, Adoption>,
     /// As last reported.
@@ -109,6 +111,7 @@ impl PolicyUpdater {
             release_namespace,
             namespaces: BTreeSet::new(),
             variants: VariantsByModel::new(),
+            models: Arc::default(),
             adopted: BTreeMap::new(),
             maps: Arc::default(),
             problems: Problems::default(),
@@ -135,6 +138,7 @@ impl PolicyUpdater {
             return;
         }
         let mut leadership = self.parts.leadership.clone();
+        let mut models = self.parts.engine.models().learned();
         loop {
             self.update();
             self.parts.ready.send_replace(true);
@@ -152,6 +156,8 @@ impl PolicyUpdater {
                         Ok(()) => sleep(MIN_UPDATE_INTERVAL).await,
                         Err(_) => return,
                     },
+                    // The loop ends if they are others than at the last update.
+                    changed = models.changed() => if changed.is_err() { return },
                     () = &mut events_due => break,
                     // Problems of the start, when nobody leads yet, become events too.
                     () = until_mine(&mut leadership), if !self.is_recorded => break,
@@ -160,10 +166,11 @@ impl PolicyUpdater {
         }
     }
 
-    /// Whether the namespaces with variants, or the settings of variants, are others than at the last update.
+    /// Whether the namespaces with variants, or the models or settings of variants, are others than at the last update.
     fn variants_changed(&self) -> bool {
-        self.variant_namespaces() != self.namespaces
-            || with_settings(&self.parts.cluster.state()) != self.variants
+        *self.parts.engine.models().learned().borrow() != self.models
+            || self.variant_namespaces() != self.namespaces
+            || with_settings(&self.parts.cluster.state(), &self.models) != self.variants
     }
 
     fn variant_namespaces(&self) -> BTreeSet<String> {
@@ -182,14 +189,15 @@ impl PolicyUpdater {
     fn update(&mut self) {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
-        self.variants = with_settings(&self.parts.cluster.state());
+        self.models = self.parts.engine.models().learned().borrow().clone();
+        self.variants = with_settings(&self.parts.cluster.state(), &self.models);
         self.loader.set_variants(self.variants.clone());
         let Selection { texts, release_names } =
             select(&now, &self.names, &self.release_namespace, &self.release_names);
         self.loader.set_release_names(release_names.clone());
         self.release_names = release_names;
         let (policy, mut problems) = self.loader.load(&texts, &self.namespaces);
-        self.findings.update(problems.take_variants());
+        self.findings.update(problems.take_variants(), &self.models);
         self.adopt(&texts, &policy);
         self.log_deleted(&now);
         self.maps = now;
@@ -203,6 +211,7 @@ impl PolicyUpdater {
             });
             self.parts.engine.set_policy(policy);
         }
+        self.parts.engine.models().put_in_force(self.models.clone());
         self.report(problems);
     }
 

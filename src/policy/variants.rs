@@ -7,9 +7,11 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use wva_core::{GroupId, VariantId};
 
+use crate::cluster::objects::VariantObject;
 use crate::cluster::text::plain;
 use crate::cluster::{ClusterState, EventRecorder, EventType, Recorded};
 use crate::config::policy_config::{Finding, Findings, ModelVariant, VariantsByModel};
+use crate::engine::{LearnedModel, LearnedModels};
 
 /// Most findings that are logged, and that are recorded as events, at a time.
 const MAX_AT_A_TIME: usize = 20;
@@ -18,29 +20,36 @@ const MAX_RECORDED_PER_NAMESPACE: usize = 5;
 /// Longest text about one object: that of an event.
 const MAX_TEXT_BYTES: usize = 1000;
 
-/// The variants of each model of which at least one has settings. Variants of which the model cannot be read may be of any model of
-/// their namespace; the first of them stands for all.
-pub(super) fn with_settings(state: &ClusterState) -> VariantsByModel {
+/// The variants of each model of which at least one has settings. `models` are those of variants that name none. Variants of which the
+/// model cannot be read may be of any model of their namespace; the first of them stands for all.
+pub(super) fn with_settings(state: &ClusterState, models: &LearnedModels) -> VariantsByModel {
     let mut variants = VariantsByModel::new();
     if state.objects.values().all(|object| object.settings.is_none()) {
         return variants;
     }
     let ignored: BTreeSet<&VariantId> = state.view.invalid.iter().map(|invalid| &invalid.id).collect();
-    let readable =
-        || state.objects.iter().filter_map(|(id, object)| Some((id, object.model.as_ref()?, object)));
-    for (id, model, object) in readable() {
-        if object.settings.is_some() && !ignored.contains(id) {
-            variants.entry(GroupId::new(id.namespace.clone(), model.clone())).or_default();
+    let is_decided =
+        |id: &VariantId| !ignored.contains(id) && models.get(id).is_none_or(|model| model.is_decided);
+    let model_of = |id: &VariantId, object: &VariantObject| {
+        object.model.clone().or_else(|| models.get(id).map(|model| model.name.clone()))
+    };
+    let of_known_model =
+        || state.objects.iter().filter_map(|(id, object)| Some((id, model_of(id, object)?, object)));
+    for (id, model, object) in of_known_model() {
+        if object.settings.is_some() && is_decided(id) {
+            variants.entry(GroupId::new(id.namespace.clone(), model)).or_default();
         }
     }
-    for (id, model, object) in readable() {
-        if let Some(of_model) = variants.get_mut(&GroupId::new(id.namespace.clone(), model.clone())) {
+    for (id, model, object) in of_known_model() {
+        if let Some(of_model) = variants.get_mut(&GroupId::new(id.namespace.clone(), model)) {
             let (name, settings) = (id.name.clone(), object.settings.clone());
-            of_model.push(ModelVariant { name, settings, is_decided: !ignored.contains(id) });
+            of_model.push(ModelVariant { name, settings, is_decided: is_decided(id) });
         }
     }
     let mut unreadable: BTreeMap<&str, &VariantId> = BTreeMap::new();
-    for (id, _) in state.objects.iter().filter(|(_, object)| object.model.is_none()) {
+    let is_unreadable =
+        |id: &VariantId, object: &VariantObject| object.variant.is_err() && model_of(id, object).is_none();
+    for (id, _) in state.objects.iter().filter(|(id, object)| is_unreadable(id, object)) {
         unreadable.entry(&id.namespace).or_insert(id);
     }
     for (group, of_model) in &mut variants {
@@ -60,6 +69,8 @@ enum Topic {
     Unused,
     /// What settings make of their model.
     InEffect,
+    /// Which model a variant serves that names none.
+    Model,
 }
 
 impl Topic {
@@ -68,6 +79,7 @@ impl Topic {
             Self::Invalid => (EventType::Warning, "InvalidConfiguration"),
             Self::Unused => (EventType::Normal, "FieldsWithoutEffect"),
             Self::InEffect => (EventType::Normal, "SettingsInEffect"),
+            Self::Model => (EventType::Normal, "ModelLearned"),
         }
     }
 }
@@ -83,29 +95,36 @@ struct FindingReport {
 }
 
 impl FindingReports {
-    /// Logs those of `findings` that are new.
-    pub(super) fn update(&mut self, findings: Findings) {
+    /// Logs those of `findings` and of `models`, the models of variants that name none, that are new.
+    pub(super) fn update(&mut self, findings: Findings, models: &LearnedModels) {
         let mut known = std::mem::take(&mut self.0);
         let mut new = 0;
-        for (id, Finding { errors, notes, in_effect }) in findings {
+        let of_findings = findings.into_iter().flat_map(|(id, Finding { errors, notes, in_effect })| {
             let texts = [
                 (Topic::Invalid, errors.join("; ")),
                 (Topic::Unused, notes.join("; ")),
                 (Topic::InEffect, in_effect),
             ];
-            for (topic, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
-                // It contains what the author of the object wrote.
-                let text = plain(&text, MAX_TEXT_BYTES);
-                let key = (id.clone(), topic);
-                let known = known.remove(&key).filter(|report| report.text == text);
-                if known.is_none() {
-                    new += 1;
-                    if new <= MAX_AT_A_TIME {
-                        log(&id, topic, &text);
-                    }
+            texts.map(|(topic, text)| ((id.clone(), topic), text))
+        });
+        // An object that has been invalid since this instance leads may name its model.
+        let learned = models.iter().filter(|(_, model)| model.target.is_some());
+        let of_models = learned.map(|(id, LearnedModel { name, .. })| {
+            let text =
+                format!("spec.modelID is not set: the model is {name:?}, which the metrics of the pods name");
+            ((id.clone(), Topic::Model), text)
+        });
+        for (key, text) in of_findings.chain(of_models).filter(|(_, text)| !text.is_empty()) {
+            // It contains what the author of the object wrote.
+            let text = plain(&text, MAX_TEXT_BYTES);
+            let known = known.remove(&key).filter(|report| report.text == text);
+            if known.is_none() {
+                new += 1;
+                if new <= MAX_AT_A_TIME {
+                    log(&key.0, key.1, &text);
                 }
-                self.0.insert(key, known.unwrap_or(FindingReport { text, recorded: None }));
             }
+            self.0.insert(key, known.unwrap_or(FindingReport { text, recorded: None }));
         }
         if new > MAX_AT_A_TIME {
             warn!("and {} more about settings of VariantAutoscalings, which are events", new - MAX_AT_A_TIME);
@@ -160,7 +179,7 @@ impl FindingReports {
 fn log(id: &VariantId, topic: Topic, text: &str) {
     match topic {
         Topic::Invalid | Topic::InEffect => warn!("VariantAutoscaling {id}: {text}"),
-        Topic::Unused => info!("VariantAutoscaling {id}: {text}"),
+        Topic::Unused | Topic::Model => info!("VariantAutoscaling {id}: {text}"),
     }
 }
 
@@ -170,10 +189,11 @@ mod tests {
 
     use jiff::Timestamp;
     use serde_json::json;
-    use wva_core::model::InvalidVariant;
+    use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
+    use wva_core::units::Cost;
 
     use super::*;
-    use crate::cluster::objects::{VariantKind, VariantObject};
+    use crate::cluster::objects::VariantKind;
     use crate::config::policy_config::VariantSettings;
     use crate::engine::ClusterView;
 
@@ -182,7 +202,7 @@ mod tests {
     }
 
     fn invalid(name: &str) -> InvalidVariant {
-        InvalidVariant { id: id(name), problem: String::new() }
+        InvalidVariant::new(id(name), String::new())
     }
 
     fn object(name: &str, model: Option<&str>) -> VariantObject {
@@ -216,12 +236,12 @@ mod tests {
                 outcome
             })
         };
-        reports.update(findings("first"));
+        reports.update(findings("first"), &LearnedModels::new());
         assert!(!record(&mut reports, Recorded::Queued));
         assert!(record(&mut reports, Recorded::Queued), "nothing is left");
-        reports.update(findings("second"));
+        reports.update(findings("second"), &LearnedModels::new());
         assert!(record(&mut reports, Recorded::Repeated) && reports.is_waiting());
-        reports.update(findings("second"));
+        reports.update(findings("second"), &LearnedModels::new());
         assert!(!record(&mut reports, Recorded::Queued) && !reports.is_waiting());
         tokio::time::advance(repeat).await;
         assert!(!record(&mut reports, Recorded::Queued));
@@ -235,9 +255,65 @@ mod tests {
             objects.into_iter().map(|(name, model)| (id(name), Arc::new(object(name, model)))).collect();
         let invalid = vec![invalid("b"), invalid("c")];
         let view = Arc::new(ClusterView { invalid, ..ClusterView::default() });
-        let variants = with_settings(&ClusterState { view, objects, ..ClusterState::default() });
-        let of_model = &variants[&GroupId::new("llm", "m")];
-        let decided: Vec<_> = of_model.iter().map(|variant| (&*variant.name, variant.is_decided)).collect();
-        assert_eq!(decided, [("a", true), ("b", false), ("c", false)]);
+        let state = ClusterState { view, objects, ..ClusterState::default() };
+        let variants = with_settings(&state, &LearnedModels::new());
+        assert_eq!(decided(&variants, "m"), [("a", true), ("b", false), ("c", false)]);
+    }
+
+    fn decided<'v>(variants: &'v VariantsByModel, model: &str) -> Vec<(&'v str, bool)> {
+        let of_model = &variants[&GroupId::new("llm", model)];
+        of_model.iter().map(|variant| (&*variant.name, variant.is_decided)).collect()
+    }
+
+    /// A valid object that names no model and has settings.
+    fn unnamed(name: &str) -> VariantObject {
+        let variant = Variant {
+            id: id(name),
+            model: "".into(),
+            target: TargetRef::deployment(name),
+            cost: Cost::ZERO,
+            bounds: Bounds::default(),
+            accelerator: None,
+            role: Role::Both,
+        };
+        VariantObject { model: None, variant: Ok(variant), ..object(name, Some("m")) }
+    }
+
+    fn learned(name: &str, is_decided: bool) -> LearnedModels {
+        let target = Some(TargetRef::deployment("a"));
+        let model = LearnedModel { name: name.into(), is_decided, uid: Some("a".into()), target };
+        LearnedModels::from([(id("a"), model)])
+    }
+
+    fn state_with_unnamed() -> ClusterState {
+        let named = VariantObject { model: Some("m".into()), ..unnamed("b") };
+        let objects = BTreeMap::from([(id("a"), Arc::new(unnamed("a"))), (id("b"), Arc::new(named))]);
+        ClusterState { objects, ..ClusterState::default() }
+    }
+
+    #[test]
+    fn a_variant_without_a_model_woke_every_model_of_its_namespace() {
+        let variants = with_settings(&state_with_unnamed(), &LearnedModels::new());
+        assert_eq!(decided(&variants, "m"), [("b", true)], "nothing says that it is of this model");
+    }
+
+    #[test]
+    fn a_variant_that_names_no_model_tunes_the_one_that_its_pods_serve() {
+        let state = state_with_unnamed();
+        let known = with_settings(&state, &learned("other", true));
+        assert_eq!((decided(&known, "m"), decided(&known, "other")), (vec![("b", true)], vec![("a", true)]));
+        let mut reports = FindingReports::default();
+        reports.update(Findings::new(), &learned("other", true));
+        let texts: Vec<_> = reports.0.values().map(|report| report.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            ["spec.modelID is not set: the model is \"other\", which the metrics of the pods name"]
+        );
+    }
+
+    #[test]
+    fn the_settings_of_the_101st_variant_of_a_learned_model_counted() {
+        let variants = with_settings(&state_with_unnamed(), &learned("m", false));
+        assert_eq!(decided(&variants, "m"), [("a", false), ("b", true)]);
     }
 }

@@ -15,6 +15,7 @@ mod demo;
 mod engine;
 mod engine_faults;
 mod fuzz;
+mod learned_models;
 mod migrate;
 mod record;
 mod serve;

@@ -9,11 +9,7 @@ use wva_core::model::{InvalidVariant, TargetRef, Variant, VariantId};
 
 use crate::cluster::objects::VariantObject;
 use crate::cluster::text::quoted;
-use crate::engine::Claim;
-
-/// Most variants of one model in one namespace: several times what accelerators, roles and prices make of one. Further ones
-/// are invalid, so that one tenant's objects do not delay the decisions of others.
-const MAX_VARIANTS_PER_MODEL: usize = 100;
+use crate::engine::{Claim, MAX_VARIANTS_PER_MODEL};
 
 /// Every valid object's claim on its scale target. Of those on one target, the first decides: that of the oldest object, or
 /// of the first by name where several are equally old.
@@ -57,6 +53,10 @@ fn remove_excess(valid: &mut Vec<(&Variant, &VariantObject)>) -> Vec<InvalidVari
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut invalid = Vec::new();
     valid.retain(|(variant, _)| {
+        // The engine counts those whose model is learned.
+        if !variant.names_model() {
+            return true;
+        }
         let namespace = variant.id.namespace.as_str();
         let count = counts.entry((namespace, variant.model.as_str())).or_default();
         *count += 1;
@@ -67,7 +67,7 @@ fn remove_excess(valid: &mut Vec<(&Variant, &VariantObject)>) -> Vec<InvalidVari
                  {MAX_VARIANTS_PER_MODEL} by name are scaled: delete this variant or others of the model",
                 quoted(&variant.model)
             );
-            invalid.push(InvalidVariant { id: variant.id.clone(), problem });
+            invalid.push(InvalidVariant::new(variant.id.clone(), problem));
         }
         stays
     });
@@ -82,7 +82,7 @@ fn shared_target(claim: &Claim, first: &VariantId) -> InvalidVariant {
          name another target",
         claim.target
     );
-    InvalidVariant { id: claim.variant.clone(), problem }
+    InvalidVariant::new(claim.variant.clone(), problem)
 }
 
 #[cfg(test)]
@@ -177,6 +177,11 @@ pub(super) mod tests {
         // A later object changes none of the first ones.
         objects.extend([crowded(6_000)]);
         assert_eq!((names(&objects), split(&objects).1.len()), (valid, 4_901));
+        let mut unnamed = objects.clone();
+        for object in unnamed.values_mut() {
+            Arc::make_mut(object).variant.as_mut().unwrap().model = "".into();
+        }
+        assert_eq!(split(&unnamed).1, [], "which model theirs is, is not known here");
         // A variant whose target another one decides about does not count.
         Arc::make_mut(objects.get_mut(&VariantId::new("crowded", "v00000")).unwrap()).created =
             Timestamp::from_second(1).unwrap();

@@ -21,6 +21,8 @@ use crate::config::policy_config::VariantSettings;
 
 /// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;
+/// The field of the model.
+const MODEL_FIELD: &str = "spec.modelID";
 /// The kind that is meant where none is written.
 const DEPLOYMENT: &str = "Deployment";
 /// What the definition of upstream's v0.6 to v0.8 writes where `maxReplicas` is not set. Here there is no default.
@@ -41,7 +43,10 @@ impl TryFrom<&VariantAutoscaling> for Variant {
             cost: cost("spec.variantCost", spec.variant_cost.as_deref()).map_err(invalid)?,
             bounds: bounds(("minReplicas", min_replicas(spec)), ("maxReplicas", spec.max_replicas))
                 .map_err(invalid)?,
-            model: model("spec.modelID", &spec.model_id).map_err(invalid)?,
+            model: match named_model(spec) {
+                Some(id) => model(MODEL_FIELD, id).map_err(invalid)?,
+                None => SmolStr::default(),
+            },
             accelerator: object.metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
             role: Role::default(),
             id: id.clone(),
@@ -56,7 +61,12 @@ pub(crate) fn variant_id(metadata: &ObjectMeta) -> VariantId {
 
 /// An invalid variant and why: on one line of bounded length, whatever its author wrote.
 pub(crate) fn invalid_variant(id: VariantId, problem: &str) -> InvalidVariant {
-    InvalidVariant { id, problem: plain(problem, MAX_PROBLEM_BYTES) }
+    InvalidVariant::new(id, plain(problem, MAX_PROBLEM_BYTES))
+}
+
+/// The model that an object names; its pods say which one it is where it names none.
+fn named_model(spec: &VariantAutoscalingSpec) -> Option<&str> {
+    spec.model_id.as_deref().filter(|id| !id.is_empty())
 }
 
 /// `field` is where the model is written.
@@ -112,6 +122,14 @@ pub(crate) fn notices(spec: &VariantAutoscalingSpec) -> Vec<Notice> {
             ),
         });
     }
+    if spec.scale_target_ref.is_none() {
+        notices.push(Notice {
+            reason: "TargetByName",
+            note: "spec.scaleTargetRef is not set: the Deployment of this object's name is scaled; set it to that, or to the \
+                   workload that is meant"
+                .into(),
+        });
+    }
     if spec.model_profile.is_some() {
         notices.push(Notice {
             reason: "FieldsWithoutEffect",
@@ -139,9 +157,9 @@ pub(crate) fn readable_target(object: &VariantAutoscaling) -> Option<TargetRef> 
     target(object.spec.scale_target_ref.as_ref(), &variant_id(&object.metadata)).ok()
 }
 
-/// The model of an object, also of one that is invalid for another reason.
+/// The model that an object names, also of one that is invalid for another reason.
 pub(crate) fn readable_model(object: &VariantAutoscaling) -> Option<SmolStr> {
-    model("spec.modelID", &object.spec.model_id).ok()
+    named_model(&object.spec).and_then(|id| model(MODEL_FIELD, id).ok())
 }
 
 /// The minimum; where it is unset, 0 for a variant that allows its model to be scaled to zero.

@@ -14,6 +14,8 @@ use crate::cluster::crd::{
 };
 use crate::cluster::text::shortened;
 
+/// The reason of conditions while it is not known which model the pods serve.
+const MODEL_UNKNOWN: &str = "ModelUnknown";
 /// Written where the accelerator's name is not known: the field is required.
 const UNRESOLVED: &str = "unresolved";
 /// Shortest name of an accelerator that the schema accepts.
@@ -107,6 +109,9 @@ fn target_resolved(decision: &Decision, target: Option<&TargetRef>) -> Condition
         Verdict::Unknown(unknown) if unknown.cause == Cause::TargetUnknown => {
             ConditionState::new("Unknown", "TargetUnknown", unknown.explanation.to_string())
         }
+        Verdict::Unknown(unknown) if unknown.cause == Cause::ModelUnknown => {
+            ConditionState::new("Unknown", MODEL_UNKNOWN, unknown.explanation.to_string())
+        }
         _ if decision.current.is_some() => {
             ConditionState::new("True", "TargetFound", format!("Scale target {target} found"))
         }
@@ -143,6 +148,7 @@ fn metrics_available(verdict: &Verdict) -> ConditionState {
                 Cause::TooOld => "MetricsStale",
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound | Cause::TargetUnknown => "MetricsUnavailable",
+                Cause::ModelUnknown => MODEL_UNKNOWN,
             };
             ConditionState::new("False", reason, unknown.explanation.to_string())
         }
@@ -181,6 +187,7 @@ fn optimization_ready(verdict: &Verdict) -> ConditionState {
                 Cause::InvalidVariant => "InvalidConfiguration",
                 Cause::TargetNotFound | Cause::TargetUnknown => "SkippedProcessing",
                 Cause::NothingKnown | Cause::TooOld => "MetricsUnavailable",
+                Cause::ModelUnknown => MODEL_UNKNOWN,
             };
             ConditionState::new("False", reason, explanation.to_string())
         }

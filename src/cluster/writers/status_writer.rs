@@ -466,7 +466,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_refusal_silenced_the_object_that_was_created_after_the_refused_one() {
-        let problem = InvalidVariant { id: VariantId::new("llm", "chat"), problem: String::new() };
+        let problem = InvalidVariant::new(VariantId::new("llm", "chat"), String::new());
         let refused = VariantObject {
             kind: VariantKind::default(),
             uid: "first".into(),

@@ -155,6 +155,7 @@ fn predict(
         now: snapshot.now,
         groups: BTreeMap::from([(id.clone(), group.clone())]),
         invalid: Vec::new(),
+        undecided: Vec::new(),
         inventory: snapshot.inventory.clone(),
         elsewhere: snapshot.elsewhere.clone(),
         unlabelled: snapshot.unlabelled.clone(),

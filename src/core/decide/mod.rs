@@ -93,11 +93,17 @@ fn decide_normalized(
 ) -> Outcome {
     let invalid: BTreeSet<&VariantId> = snapshot.invalid.iter().map(|invalid| &invalid.id).collect();
     let mut memories = MemoryCursor { left: memory.groups.iter().peekable(), unmatched: Vec::new() };
-    let limits = guarded_together([], || Limits::new(snapshot, policy.compat, &policy.limits));
-    let limits = limits.unwrap_or_else(|cause| Limits::denying(&cause));
+    let limits = guarded_together([], || {
+        let limits = Limits::new(snapshot, policy.compat, &policy.limits);
+        let is_held = !limits.is_empty();
+        (
+            limits,
+            if is_held { optimize::requests_of_undecided(&snapshot.undecided, policy) } else { Vec::new() },
+        )
+    });
+    let (limits, mut held) = limits.unwrap_or_else(|cause| (Limits::denying(&cause), Vec::new()));
     let mut results = Results::new(snapshot, policy, &limits, &invalid);
     let mut sharing = Vec::new();
-    let mut held = Vec::new();
     let mut read_ahead = ReadAhead::new(snapshot, memory);
     for (id, group) in &snapshot.groups {
         read_ahead.next_model();
@@ -230,9 +236,14 @@ fn absent(
 }
 
 fn without_object(invalid: &InvalidVariant, since: Timestamp) -> Decision {
-    let explanation =
-        Explanation::without_number(Basis::InvalidVariant { problem: invalid.problem.to_smolstr() });
-    let verdict = Verdict::Unknown(Unknown { cause: Cause::InvalidVariant, explanation, since });
+    let problem = invalid.problem.to_smolstr();
+    let (cause, basis) = if invalid.is_model_unknown {
+        (Cause::ModelUnknown, Basis::ModelUnknown { cause: problem })
+    } else {
+        (Cause::InvalidVariant, Basis::InvalidVariant { problem })
+    };
+    let explanation = Explanation::without_number(basis);
+    let verdict = Verdict::Unknown(Unknown { cause, explanation, since });
     Decision { model: SmolStr::default(), accelerator: None, current: None, verdict, gap: None }
 }
 

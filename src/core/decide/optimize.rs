@@ -14,7 +14,7 @@ use crate::model::{GroupId, Policy};
 use crate::optimize::{Plan, Request};
 use crate::quality::CoverageState;
 use crate::report::{AdjustmentReason, Caveat, Detail, Stage, Step, TargetStep};
-use crate::snapshot::ModelGroup;
+use crate::snapshot::{ModelGroup, VariantState};
 use crate::units::Replicas;
 
 /// Optimizes a model that shares no limit with others.
@@ -74,6 +74,18 @@ pub(super) fn request_of_unknown_targets(
     let candidates: Vec<_> = candidates.collect();
     let priority = policy.of(id).priority;
     (!candidates.is_empty()).then(|| Request { id: id.clone(), priority, candidates, findings: Vec::new() })
+}
+
+/// The requests of variants about which nothing is decided, one for each namespace: they use what runs.
+pub(super) fn requests_of_undecided(states: &[VariantState], policy: &Policy) -> Vec<Request> {
+    let by_namespace = states.chunk_by(|left, right| left.variant.id.namespace == right.variant.id.namespace);
+    let request = |states: &[VariantState]| {
+        let id = states.first()?.variant.group();
+        let candidates = states.iter().filter_map(|state| Some(candidate(state, state.scale?.base())));
+        let (priority, candidates) = (policy.of(&id).priority, candidates.collect());
+        Some(Request { id, priority, candidates, findings: Vec::new() })
+    };
+    by_namespace.filter_map(request).collect()
 }
 
 /// Proposes the numbers of `plan` for the variants that are measured.

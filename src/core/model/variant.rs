@@ -167,7 +167,8 @@ impl Default for Bounds {
 pub struct Variant {
     /// Its namespace and name.
     pub id: VariantId,
-    /// `spec.modelID`: the `model_name` of its serving metrics.
+    /// `spec.modelID`: the `model_name` of its serving metrics. Empty where the object names none, which no variant in a group
+    /// of a snapshot does.
     pub model: SmolStr,
     /// What is scaled.
     pub target: TargetRef,
@@ -184,6 +185,14 @@ pub struct Variant {
 impl Variant {
     /// The default of `spec.variantCost`.
     pub const DEFAULT_COST: f64 = 10.0;
+    /// Longest name of a model, in characters: names on the hub have at most 96, paths and adapters are longer.
+    pub const MAX_MODEL_CHARS: usize = 256;
+
+    /// Whether its object names its model.
+    #[must_use]
+    pub fn names_model(&self) -> bool {
+        !self.model.is_empty()
+    }
 
     /// The group it is decided in.
     #[must_use]
@@ -194,9 +203,21 @@ impl Variant {
 
 /// A `VariantAutoscaling` that cannot be decided about, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct InvalidVariant {
     /// Which one.
     pub id: VariantId,
     /// The field, the value and what is allowed.
     pub problem: String,
+    /// True if nothing is wrong with the object: it is only not known which model its pods serve.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_model_unknown: bool,
+}
+
+impl InvalidVariant {
+    /// An object that has to be corrected.
+    #[must_use]
+    pub const fn new(id: VariantId, problem: String) -> Self {
+        Self { id, problem, is_model_unknown: false }
+    }
 }

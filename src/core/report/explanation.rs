@@ -289,6 +289,10 @@ pub(crate) enum Basis {
     InvalidVariant {
         problem: SmolStr,
     },
+    /// The cause also says what to do.
+    ModelUnknown {
+        cause: SmolStr,
+    },
     DecisionFailed {
         cause: SmolStr,
         retry_at: Timestamp,

@@ -30,6 +30,9 @@ pub struct Snapshot {
     /// Objects that cannot be used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub invalid: Vec<InvalidVariant>,
+    /// Of these, the variants whose replicas are known, sorted by their ids: nothing is decided about them, and what runs counts in limits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub undecided: Vec<VariantState>,
     /// GPUs of the nodes, by accelerator; `None` if the nodes are not watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<BTreeMap<SmolStr, u32>>,

@@ -83,7 +83,8 @@ fn causes() -> impl Iterator<Item = Cause> {
         Cause::TooOld => Some(Cause::InvalidVariant),
         Cause::InvalidVariant => Some(Cause::TargetNotFound),
         Cause::TargetNotFound => Some(Cause::TargetUnknown),
-        Cause::TargetUnknown => None,
+        Cause::TargetUnknown => Some(Cause::ModelUnknown),
+        Cause::ModelUnknown => None,
     })
 }
 

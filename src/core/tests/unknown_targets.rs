@@ -2,6 +2,7 @@
 
 use crate::tests::support::prelude::*;
 use crate::tests::support::scenarios::{Scenario, scenario};
+use wva_core::model::InvalidVariant;
 
 /// The number of `llama`, and why.
 fn decided(scenario: &Scenario) -> (u32, String) {
@@ -32,6 +33,22 @@ fn what_an_unknown_target_used_of_a_limit_is_not_granted_to_others() {
     for model in ["m", "another"] {
         assert_eq!(decided(&with_published(free(), model, false)).0, 1, "{model}");
         assert_eq!(decided(&with_published(free(), model, true)).0, 2, "it does not exist: {model}");
+    }
+}
+
+#[test]
+fn what_a_variant_of_unknown_model_runs_was_granted_to_others() {
+    for name in ["gpus-that-are-not-there-hold-additions-back", "a-quota-of-the-cluster-holds-additions-back"]
+    {
+        let mut limited = scenario(name);
+        assert_eq!(decided(&limited).0, 2, "{name}: one of two GPUs is free");
+        let mut state = group_of(&mut limited.snapshot).variants[0].clone();
+        (state.variant.id.name, state.variant.model) = ("unnamed".into(), "".into());
+        limited.snapshot.invalid = vec![InvalidVariant::new(state.variant.id.clone(), String::new())];
+        limited.snapshot.undecided = vec![state];
+        assert_eq!(decided(&limited).0, 1, "{name}");
+        limited.snapshot.undecided[0].scale = None;
+        assert_eq!(decided(&limited).0, 2, "{name}: it does not run");
     }
 }
 

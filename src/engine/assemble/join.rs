@@ -1,27 +1,27 @@
 //! Joins series to the replicas and models they belong to. Each model is joined separately, so that a failure affects only it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use jiff::Timestamp;
 use smol_str::SmolStr;
-use wva_core::isolate;
 use wva_core::model::GroupId;
 use wva_core::quality::{MIN_FRESH_LIMIT, judged_engines};
-use wva_core::snapshot::{ModelGroup, Pod, Sample, Signal, Signals, SourceHealth};
+use wva_core::snapshot::{ModelGroup, Pod, Sample, Signal, Signals, SourceHealth, VariantState};
 use wva_core::units::Seconds;
+use wva_core::{Snapshot, isolate};
 
 use crate::engine::join_failure::JoinFailure;
 use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
 
-/// Joins every series to its replica or group; those of unknown pods are dropped, and these pods counted in `unattributed`, by
-/// namespace, where the source still measures them at `now`: it keeps the series of a deleted pod for minutes. A model whose series
-/// could not be joined has none, and counts as measured incompletely.
+/// Joins every series to its replica or group; those of other pods are dropped. The pods of no variant are counted in `unattributed`,
+/// by namespace, where the source still measures them: it keeps the series of a deleted pod for minutes. A model whose series could not
+/// be joined has none, and counts as measured incompletely.
 pub(super) fn join(
-    groups: &mut BTreeMap<GroupId, ModelGroup>,
+    snapshot: &mut Snapshot,
     series: Vec<Series>,
     unattributed: &mut BTreeMap<SmolStr, u64>,
-    now: Timestamp,
 ) -> Vec<JoinFailure> {
+    let now = snapshot.now;
+    let groups = &mut snapshot.groups;
     let mut by_group: Vec<Vec<PlacedSeries>> = groups.iter().map(|_| Vec::new()).collect();
     let addresses = addresses(groups);
     let mut unknown = BTreeSet::new();
@@ -29,8 +29,7 @@ pub(super) fn join(
     for series in series {
         let place = addresses.get(&*series.namespace).and_then(|names| names.place(&series));
         let Some((group, pod)) = place else {
-            let is_engine = series.destination.is_none() && !is_scheduler(series.signal);
-            if is_engine && series.samples.last().is_some_and(is_fresh) {
+            if series.is_of_engine() && series.samples.last().is_some_and(is_fresh) {
                 unknown.insert((series.namespace, series.pod));
             }
             continue;
@@ -39,8 +38,11 @@ pub(super) fn join(
             placed.push(PlacedSeries { pod, series });
         }
     }
-    for (namespace, _) in unknown {
-        if let Some(count) = unattributed.get_mut(&*namespace) {
+    let own: HashSet<(&str, &str)> = snapshot.undecided.iter().flat_map(named_pods).collect();
+    for (namespace, pod) in &unknown {
+        if let Some(count) = unattributed.get_mut(&**namespace)
+            && !own.contains(&(&**namespace, &**pod))
+        {
             *count += 1;
         }
     }
@@ -58,6 +60,12 @@ pub(super) fn join(
         }
     }
     failures
+}
+
+/// The pods of a variant by namespace and name.
+fn named_pods(state: &VariantState) -> impl Iterator<Item = (&str, &str)> {
+    let namespace = state.variant.id.namespace.as_str();
+    state.pods.iter().map(move |pod| (namespace, pod.name.as_str()))
 }
 
 /// Removes all series of a model whose join failed: a part of them would look complete.
@@ -96,7 +104,7 @@ impl Addresses {
         let pod = |name: &str| self.pods.get(name).map(|(group, pod)| (*group, Some(*pod)));
         match &series.destination {
             Some(destination) => pod(&destination.pod),
-            None if is_scheduler(series.signal) => {
+            None if series.is_of_scheduler() => {
                 self.models.get(series.model.as_deref().unwrap_or_default()).map(|group| (*group, None))
             }
             None => pod(&series.pod),
@@ -238,10 +246,6 @@ fn add_shares<'e>(
 
 fn scaled(samples: &[Sample], share: f64) -> Vec<Sample> {
     samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample }).collect()
-}
-
-fn is_scheduler(signal: Signal) -> bool {
-    matches!(signal, Signal::SchedulerQueueSize | Signal::SchedulerQueueBytes | Signal::SchedulerAttempts)
 }
 
 /// A scheduler whose newest sample is this much older than that of another one has stopped, or is not scraped.

@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use crate::engine::{Destination, Gap, MAX_ENGINES_OF_A_POD, Series, UnlabelledNode};
 use jiff::SignedDuration;
 use smol_str::SmolStr;
-use wva_core::model::{Analyzer, Bounds, Compat, LatencyTargets, Role, TargetRef, Variant};
+use wva_core::model::{
+    Analyzer, Bounds, Compat, GroupId, InvalidVariant, LatencyTargets, Role, TargetRef, Variant,
+};
 use wva_core::snapshot::{Phase, Pod, Sample, Scale, Signal, Template, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{Memory, Policy, VariantId, decide, observe};
@@ -23,7 +25,7 @@ pub(super) fn break_down(id: &GroupId) {
 }
 
 fn assembled(view: &ClusterView, answer: Result<Collected, SourceError>, now: Timestamp) -> Snapshot {
-    assemble(view, answer, now).snapshot
+    assemble(view, &NamedModels::new(), answer, now).snapshot
 }
 
 fn now() -> Timestamp {
@@ -95,7 +97,7 @@ fn pods_that_belong_to_no_variant_are_counted_by_namespace_once_each() {
     let own = || series("llama-0", "meta/llama", 0.5);
     let count = |series: Vec<Series>| {
         let answer = Ok(Collected { series, ..Collected::default() });
-        assemble(&view(), answer, now()).unattributed.into_iter().collect::<Vec<_>>()
+        assemble(&view(), &NamedModels::new(), answer, now()).unattributed.into_iter().collect::<Vec<_>>()
     };
     let strays = vec![own(), series("stray", "meta/llama", 0.5), waiting, scheduler, elsewhere];
     assert_eq!(count(strays), [("llm".into(), 1)]);
@@ -103,6 +105,32 @@ fn pods_that_belong_to_no_variant_are_counted_by_namespace_once_each() {
     let mut deleted = series("llama-9", "meta/llama", 0.5);
     deleted.samples[0].at = now() - SignedDuration::from_secs(31);
     assert_eq!(count(vec![own(), deleted]), [("llm".into(), 0)], "old samples of a deleted pod were counted");
+}
+
+#[test]
+fn the_pods_of_a_variant_whose_model_is_not_known_count_as_pods_of_no_variant() {
+    let mut view = view();
+    let mut unnamed = view.variants[0].clone();
+    unnamed.variant.id = VariantId::new("llm", "unnamed");
+    unnamed.variant.model = "".into();
+    unnamed.pods[0].name = "unnamed-0".into();
+    view.variants.push(unnamed);
+    let id = VariantId::new("llm", "unnamed");
+    let assembled = |model: Result<SmolStr, InvalidVariant>| {
+        let series = vec![series("unnamed-0", "m", 0.5), series("stray", "m", 0.5)];
+        let answer = Ok(Collected { series, ..Collected::default() });
+        assemble(&view, &NamedModels::from([(id.clone(), model)]), answer, now())
+    };
+    let unknown = InvalidVariant::new(id.clone(), "no pod names a model".into());
+    let Assembled { snapshot, unattributed, .. } = assembled(Err(unknown.clone()));
+    assert_eq!(unattributed, BTreeMap::from([("llm".into(), 1)]), "the stray one");
+    let undecided: Vec<_> = snapshot.undecided.iter().map(|state| &state.variant.id).collect();
+    assert_eq!((snapshot.invalid, undecided), (vec![unknown], vec![&id]), "what it runs counts in limits");
+    let Assembled { snapshot, unattributed, .. } = assembled(Ok("m".into()));
+    assert_eq!(unattributed, BTreeMap::from([("llm".into(), 1)]));
+    assert_eq!((snapshot.invalid, snapshot.undecided), (vec![], vec![]));
+    let group = &snapshot.groups[&GroupId::new("llm", "m")];
+    assert_eq!((group.variants[0].variant.model.as_str(), group.variants[0].pods[0].engines.len()), ("m", 1));
 }
 
 #[test]
@@ -337,7 +365,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
     let both = || vec![series("llama-0", "meta/llama", 0.5), series("qwen-0", "qwen", 0.25)];
     let answer = || Ok(Collected { series: both(), ..Collected::default() });
     BROKEN.set(Some(GroupId { namespace: "llm".into(), model: "meta/llama".into() }));
-    let Assembled { snapshot, failures, .. } = assemble(&view, answer(), now());
+    let Assembled { snapshot, failures, .. } = assemble(&view, &NamedModels::new(), answer(), now());
     BROKEN.set(None);
     let shows = |snapshot: &Snapshot, model: &str| {
         let group = snapshot.groups.iter().find(|(id, _)| id.model == model).unwrap().1;
@@ -350,7 +378,7 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
         failure.to_string(),
         "model meta/llama in namespace llm: index out of bounds: the length is 0"
     );
-    let Assembled { snapshot, failures, .. } = assemble(&view, answer(), now());
+    let Assembled { snapshot, failures, .. } = assemble(&view, &NamedModels::new(), answer(), now());
     assert_eq!((shows(&snapshot, "meta/llama"), failures.len()), ((1, true), 0), "the next time it is whole");
 }
 

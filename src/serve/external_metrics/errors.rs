@@ -170,7 +170,9 @@ fn join(keys: BTreeSet<&str>) -> String {
 /// The error for a variant that was evaluated and has no target.
 pub(super) fn no_target(id: &VariantId, unknown: &Unknown, query: &MetricQuery<'_>) -> Status {
     let reason = match unknown.cause {
-        Cause::NothingKnown | Cause::TooOld | Cause::TargetUnknown => Reason::ServiceUnavailable,
+        Cause::NothingKnown | Cause::TooOld | Cause::TargetUnknown | Cause::ModelUnknown => {
+            Reason::ServiceUnavailable
+        }
         Cause::InvalidVariant => Reason::Invalid,
         Cause::TargetNotFound => Reason::NotFound,
     };

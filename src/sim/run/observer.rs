@@ -108,6 +108,7 @@ impl Observer {
                 now: START,
                 groups: BTreeMap::from([(group.clone(), model)]),
                 invalid: Vec::new(),
+                undecided: Vec::new(),
                 inventory: None,
                 elsewhere: [].into(),
                 unlabelled: None,

@@ -235,6 +235,7 @@ async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
         now: Timestamp::UNIX_EPOCH,
         groups: BTreeMap::new(),
         invalid: Vec::new(),
+        undecided: Vec::new(),
         inventory: None,
         elsewhere: BTreeMap::new(),
         unlabelled: None,

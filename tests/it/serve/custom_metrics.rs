@@ -53,10 +53,7 @@ fn view() -> ClusterView {
         synced: true,
         variants: first.map(state).collect(),
         claims: variants.map(claim).to_vec(),
-        invalid: vec![InvalidVariant {
-            id: VariantId::new("llm", "broken"),
-            problem: "spec.modelID is empty".into(),
-        }],
+        invalid: vec![InvalidVariant::new(VariantId::new("llm", "broken"), "spec.modelID is empty".into())],
         ..ClusterView::default()
     }
 }

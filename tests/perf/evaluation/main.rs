@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 use wva::cluster::{ClusterReader, ClusterWatch, WatchSettings};
 use wva::collect::{PrometheusSettings, PrometheusSource};
 use wva::engine::{
-    Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, SystemClock,
-    Term, assemble,
+    Board, Clock, Cluster, Engine, Holder, Leadership, MetricSource, NamedModels, Parts, Restored, Scope,
+    SystemClock, Term, assemble,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::model::Analyzer;
@@ -216,7 +216,7 @@ async fn measure_steps(
         let collected = source.collect(&scope).await?;
         series = collected.series.len();
         marks.push(Cost::now()?);
-        let snapshot = assemble(&view, Ok(collected), clock.now()).snapshot;
+        let snapshot = assemble(&view, &NamedModels::new(), Ok(collected), clock.now()).snapshot;
         marks.push(Cost::now()?);
         let observed = wva_core::observe(&snapshot, memory);
         marks.push(Cost::now()?);

@@ -39,7 +39,18 @@ fn an_invalid_field_is_named() {
     assert!(problem(json!({ "variantCost": "9".repeat(400) })).contains("spec.variantCost"));
     assert!(problem(json!({ "minReplicas": -1 })).contains("spec.minReplicas -1"));
     assert!(problem(json!({ "maxReplicas": 0 })).contains("spec.maxReplicas 0"));
-    assert!(problem(json!({ "modelID": "" })).contains("spec.modelID"));
+    assert!(problem(json!({ "modelID": "a\n" })).contains("spec.modelID"));
+}
+
+#[test]
+fn an_object_without_a_model_is_valid_and_names_none() {
+    let mut unset = spec(json!({}));
+    unset.as_object_mut().unwrap().remove("modelID");
+    for spec in [unset, spec(json!({ "modelID": "" })), spec(json!({ "modelID": null }))] {
+        let object = object(spec);
+        assert!(!Variant::try_from(&object).unwrap().names_model(), "{:?}", object.spec);
+        assert_eq!(readable_model(&object), None);
+    }
 }
 
 #[test]
@@ -99,12 +110,13 @@ fn an_object_of_v0_4_scales_the_deployment_of_its_own_name_and_is_told_what_has_
     }));
     let variant = Variant::try_from(&stored).unwrap();
     assert_eq!(variant.target, TargetRef::deployment("chat"));
+    let notices_of_stored = notices(&stored.spec);
+    let [by_name, unread] = &notices_of_stored[..] else { panic!("{notices_of_stored:?}") };
+    assert_eq!(by_name.reason, "TargetByName");
+    assert!(by_name.note.contains("the Deployment of this object's name is scaled"), "{}", by_name.note);
     assert_eq!(
-        notices(&stored.spec),
-        [Notice {
-            reason: "FieldsWithoutEffect",
-            note: "without effect, and kept: spec.modelProfile".into()
-        }]
+        (unread.reason, unread.note.as_str()),
+        ("FieldsWithoutEffect", "without effect, and kept: spec.modelProfile")
     );
     assert!(notices(&object(spec(json!({ "maxReplicas": 3 }))).spec).is_empty());
 }

@@ -10,7 +10,7 @@ use super::*;
 use crate::cluster::watch::claims::tests::object;
 use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
-use crate::engine::{Collected, Series, assemble};
+use crate::engine::{Collected, NamedModels, Series, assemble};
 
 mod targets;
 
@@ -200,7 +200,7 @@ fn five_thousand_variants_of_one_model_take_a_second_at_most_and_affect_no_tenan
     let evaluated = |store: &ClusterStore| {
         let view = store.state().view;
         let answer = series(store.pods.iter().map(|(key, _)| key), now);
-        let snapshot = assemble(&view, Ok(answer), now).snapshot;
+        let snapshot = assemble(&view, &NamedModels::new(), Ok(answer), now).snapshot;
         let memory = wva_core::observe(&snapshot, wva_core::Memory::default());
         wva_core::decide(&snapshot, &memory, &policy)
     };

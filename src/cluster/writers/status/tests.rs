@@ -236,6 +236,9 @@ fn a_missing_target_and_an_invalid_object_have_different_conditions() {
     let unseen = first(&unknown(Cause::TargetUnknown));
     assert_eq!(state(&unseen, TARGET_RESOLVED), ("Unknown", "TargetUnknown"));
     assert_eq!(find(&unseen, TARGET_RESOLVED).message, "no evidence", "why it is not known");
+    let unnamed = first(&unknown(Cause::ModelUnknown));
+    assert_eq!(state(&unnamed, TARGET_RESOLVED), ("Unknown", "ModelUnknown"));
+    assert_eq!(state(&unnamed, OPTIMIZATION_READY), ("False", "ModelUnknown"));
     let invalid = first(&unknown(Cause::InvalidVariant));
     assert_eq!(find(&invalid, TARGET_RESOLVED).status, "Unknown");
     assert_eq!(find(&invalid, METRICS_AVAILABLE).reason, "InvalidConfiguration");

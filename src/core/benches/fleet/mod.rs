@@ -56,6 +56,7 @@ pub(crate) fn snapshot(
         now,
         groups: groups.map(group).collect(),
         invalid: Vec::new(),
+        undecided: Vec::new(),
         inventory: None,
         elsewhere: [].into(),
         unlabelled: None,

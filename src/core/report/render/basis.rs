@@ -133,6 +133,7 @@ impl Basis {
                 write!(f, "it is not known whether {target} exists: {cause}")
             }
             Self::InvalidVariant { problem } => write!(f, "{problem}; correct the object"),
+            Self::ModelUnknown { cause } => write!(f, "the model is not known: {cause}"),
             Self::DecisionFailed { cause, retry_at } => write!(
                 f,
                 "the decision about this model failed ({cause:?}) and is retried at {retry_at}; please report this"

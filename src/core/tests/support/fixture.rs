@@ -68,7 +68,15 @@ pub(crate) fn model_group(variants: Vec<VariantState>) -> ModelGroup {
 
 pub(crate) fn snapshot_of(now: Timestamp, group: ModelGroup) -> Snapshot {
     let groups = [(group_id(), group)].into();
-    Snapshot { now, groups, invalid: vec![], inventory: None, elsewhere: [].into(), unlabelled: None }
+    Snapshot {
+        now,
+        groups,
+        invalid: vec![],
+        undecided: vec![],
+        inventory: None,
+        elsewhere: [].into(),
+        unlabelled: None,
+    }
 }
 
 /// The first group of a snapshot.

@@ -319,7 +319,7 @@ pub(crate) fn snapshot() -> BoxedStrategy<Snapshot> {
     let unlabelled = prop_oneof![3 => Just(None), 1 => Just(Some(SmolStr::new_static("node")))];
     (group(), option::of(there), elsewhere, unlabelled)
         .prop_map(|(group, inventory, elsewhere, unlabelled)| {
-            let invalid = vec![InvalidVariant { id: id("broken"), problem: "no model".into() }];
+            let invalid = vec![InvalidVariant::new(id("broken"), "no model".into())];
             Snapshot { invalid, inventory, elsewhere, unlabelled, ..snapshot_of(NOW, group) }
         })
         .boxed()
