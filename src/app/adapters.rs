@@ -7,9 +7,12 @@ use k8s_openapi::api::authorization::v1::{
 
 use crate::cluster::reviews::{self, AccessDecision};
 use crate::cluster::{CertificateBundle, EventRecorder};
+use crate::config::{Config, Installation};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
-use crate::serve::tls::SharedPki;
-use crate::serve::{AmbiguousSelector, EventSink};
+use crate::serve::tls::{RECHECK_INTERVAL, SharedPki};
+use crate::serve::{
+    AcceptedForwarder, AmbiguousSelector, EventSink, InstallationSettings, OtherInstallation,
+};
 
 /// Authentication and authorisation by the API server.
 pub(super) struct ClusterReviewer(pub kube::Client);
@@ -83,6 +86,20 @@ impl EventSink for EventRecorder {
     fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
         self.record_ambiguous_selector(read.metric, read.selector, read.variants);
     }
+}
+
+/// The other installations, for `serve`.
+pub(super) fn installation_settings(config: &Config) -> InstallationSettings {
+    let others = config.installations.iter().cloned().map(|installation| {
+        let Installation { name, host, port, server_name, ca, namespaces, controller_instance } =
+            installation;
+        OtherInstallation { name, host, port, server_name, ca_file: ca, namespaces, controller_instance }
+    });
+    let forwarder = config
+        .forwarder
+        .clone()
+        .map(|forwarder| AcceptedForwarder { ca_file: forwarder.ca, name: forwarder.name });
+    InstallationSettings { others: others.collect(), forwarder, recheck_interval: RECHECK_INTERVAL }
 }
 
 /// The shared certificates, for `serve`.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::adapters::{ClusterReviewer, shared_pki};
+use super::adapters::{ClusterReviewer, installation_settings, shared_pki};
 use super::metrics::{Installation, ProgramMetrics};
 use super::recording::recorder;
 use super::self_signed;
@@ -154,17 +154,20 @@ impl App {
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_writers(cluster, &board, &leadership, events.clone(), (metrics.statuses, errors));
+        let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
             serving: self.serving_certificate(),
             shared_pki: self.share_certificates(certificates.bundles.clone()),
             instance_name: instance_name(&self.config.namespace),
-            trust: self.start_trust(),
+            trust,
+            trust_refused,
             leadership,
             published: board.subscribe(),
             synced,
             stopping: self.phases.stopping.clone(),
             read_wait: self.config.read_wait,
             controller_instance: self.config.controller_instance.clone(),
+            installations: installation_settings(&self.config),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let event_sink = Arc::new(events.clone());
@@ -186,6 +189,12 @@ impl App {
     async fn bind(&self, settings: ServerSettings, ports: ServerPorts) -> anyhow::Result<Server> {
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
+        if let Some(forwarder) = &self.config.forwarder {
+            info!(
+                name = forwarder.name,
+                "the installation with this name in its certificate may forward reads"
+            );
+        }
         Ok(server.with_max_connection_age(self.config.connection_age))
     }
 
@@ -438,10 +447,10 @@ impl App {
         self.phases.serving.start("caBundle check", |stop| check.run(stop));
     }
 
-    fn start_trust(&mut self) -> watch::Receiver<TrustData> {
-        let (watching, trust) = TrustWatch::new(self.client.clone());
+    fn start_trust(&mut self) -> (watch::Receiver<TrustData>, watch::Receiver<bool>) {
+        let (watching, trust, refused) = TrustWatch::new(self.client.clone());
         self.phases.watches.start("trust watch", |stop| watching.run(stop));
-        trust
+        (trust, refused)
     }
 
     /// Waits for a signal (`None`), or for the end of a task that should run for ever.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use super::installations::InstallationArgs;
 use super::label_matchers::label_matchers;
 use super::legacy::LegacyFlags;
 use super::parsers::{
@@ -51,6 +52,9 @@ pub struct ServeArgs {
     /// The endpoint.
     #[command(flatten)]
     pub serving: ServingArgs,
+    /// Other installations.
+    #[command(flatten)]
+    pub installations: InstallationArgs,
     /// Metrics.
     #[command(flatten)]
     pub source: SourceArgs,

@@ -54,6 +54,17 @@ pub enum ConfigError {
         "--watch-namespace {0} is not among the namespaces of --query-namespace, so none of its metrics would be read: add it"
     )]
     WatchedNamespaceNotQueried(String),
+    /// Another installation is described wrongly.
+    #[error(
+        "--installation no. {position} is invalid: {cause}; write '{{name: NAME, address: HOST:PORT, ca: FILE, namespaces: \
+         [NAMESPACE]}}'"
+    )]
+    Installation {
+        /// Its position, from 1.
+        position: usize,
+        /// What is wrong.
+        cause: String,
+    },
     /// `POD_IP` is invalid.
     #[error("POD_IP {0:?} is not an IP address")]
     PodIp(String),

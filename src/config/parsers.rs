@@ -37,7 +37,7 @@ pub(super) fn namespace_or_empty(text: &str) -> Result<String, String> {
     Err("must be the name of a namespace".into())
 }
 
-fn is_namespace(text: &str) -> bool {
+pub(super) fn is_namespace(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     !text.is_empty() && text.len() <= 63 && text.bytes().all(is_part)
 }

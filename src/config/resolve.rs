@@ -15,6 +15,7 @@ use super::args::{
     ServingArgs,
 };
 use super::error::ConfigError;
+use super::installations::{ForwarderCertificate, Installation, forwarder, installations};
 use super::lease::LeaseTimes;
 use super::parsers::{non_empty, non_empty_path};
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
@@ -64,6 +65,10 @@ pub struct Config {
     pub shutdown_delay: Duration,
     /// The age at which a connection is closed; `None` for never.
     pub connection_age: Option<Duration>,
+    /// Other installations, whose variants are read through this one.
+    pub installations: Vec<Installation>,
+    /// The installation that may forward reads to this one.
+    pub forwarder: Option<ForwarderCertificate>,
     /// The source of metrics.
     pub source: Source,
     /// The interval of evaluations.
@@ -144,6 +149,8 @@ impl TryFrom<ServeArgs> for Config {
                 "",
             )?,
             connection_age: connection_age(args.serving.max_connection_age)?,
+            installations: installations(&args.installations)?,
+            forwarder: forwarder(&args.installations)?,
             source: source(args.source, watch_namespace.as_deref())?,
             watch_namespace,
             interval: at_least("--interval", args.decision.interval, MIN_INTERVAL, "")?,

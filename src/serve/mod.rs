@@ -3,7 +3,7 @@
 //! A request arrives through [`tls`], gets an audit id and is counted in `middleware`, is authorised by [`auth`] with the
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
-//! leader), by `decisions` from the same as text, and by `admin` for operators.
+//! leader), by `installations` also from the variants of other installations, by `decisions` as text, and by `admin` for operators.
 
 mod admin;
 pub mod auth;
@@ -16,6 +16,7 @@ mod external_metrics;
 mod forward;
 #[cfg(test)]
 mod fuzz;
+mod installations;
 mod middleware;
 mod paths;
 mod ports;
@@ -27,6 +28,7 @@ pub mod tls;
 
 pub(crate) use external_metrics::selector::LabelSelector;
 pub(crate) use external_metrics::{Labels, Metric};
+pub use installations::{AcceptedForwarder, InstallationSettings, OtherInstallation};
 pub use ports::{AmbiguousSelector, EventSink, NoEvents, PublishedReader};
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

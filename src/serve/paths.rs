@@ -25,8 +25,11 @@ pub(crate) const LEADER_WORKER_SETS: &str = "leaderworkersets.leaderworkerset.x-
 /// The resources that metrics of [`CUSTOM_GROUP`] describe.
 pub(crate) const DESCRIBED_RESOURCES: [&str; 4] = [VARIANTS, DEPLOYMENTS, STATEFUL_SETS, LEADER_WORKER_SETS];
 
-/// Prefix of every read of an external metric; `{namespace}/{metric}` follows.
+/// Prefix of every read of an external metric; [`EXTERNAL_METRIC`] follows.
 pub(crate) const EXTERNAL_NAMESPACES: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/";
+
+/// The route behind [`EXTERNAL_NAMESPACES`].
+pub(crate) const EXTERNAL_METRIC: &str = "{namespace}/{metric}";
 
 /// Prefix of every path of [`CUSTOM_GROUP`].
 pub(crate) const CUSTOM_PREFIX: &str = "/apis/custom.metrics.k8s.io/";
@@ -39,6 +42,18 @@ pub(crate) const INTERNAL_EXTERNAL: &str = "/internal/v1/external/";
 
 /// Prefix under which the leader answers other instances about metrics of objects.
 pub(crate) const INTERNAL_CUSTOM: &str = "/internal/v1/custom/";
+
+/// Prefix under which an installation answers another one about external metrics.
+pub(crate) const INSTALLATION_EXTERNAL: &str = "/installations/v1/external/";
+
+/// Prefix under which an installation answers another one about metrics of objects.
+pub(crate) const INSTALLATION_CUSTOM: &str = "/installations/v1/custom/";
+
+/// Prefix under which the leader answers other instances about [`INSTALLATION_EXTERNAL`].
+pub(crate) const INTERNAL_EXTERNAL_VALUES: &str = "/internal/v1/values/external/";
+
+/// Prefix under which the leader answers other instances about [`INSTALLATION_CUSTOM`].
+pub(crate) const INTERNAL_CUSTOM_VALUES: &str = "/internal/v1/values/custom/";
 
 /// This server's own metrics.
 pub(crate) const METRICS: &str = "/metrics";
@@ -74,16 +89,32 @@ pub(crate) const LEADER: HeaderValue = HeaderValue::from_static("holder");
 /// Value of [`ANSWERED_BY`]: the leader has neither evaluated nor restored anything yet.
 pub(crate) const LEADER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("holder-without-anything");
 
-/// The leader's path for a read of the public `path_and_query`; empty for anything that is not a read of metrics.
+/// Value of [`ANSWERED_BY`]: an installation answered another one.
+pub(crate) const INSTALLATION: HeaderValue = HeaderValue::from_static("installation");
+
+/// The leader's path for a read of `path_and_query`; empty for anything that is not a read of metrics.
 pub(crate) fn internal_path(path_and_query: &str) -> String {
     let paths = [
         (EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL),
         (CUSTOM_PREFIX, INTERNAL_CUSTOM),
         (DECISIONS, INTERNAL_DECISIONS),
+        (INSTALLATION_EXTERNAL, INTERNAL_EXTERNAL_VALUES),
+        (INSTALLATION_CUSTOM, INTERNAL_CUSTOM_VALUES),
     ];
-    for (public, internal) in paths {
-        if let Some(rest) = path_and_query.strip_prefix(public) {
-            return format!("{internal}{rest}");
+    with_prefix(path_and_query, &paths)
+}
+
+/// The path at another installation for a read of the public `path_and_query`; empty for anything that is not a read of metrics.
+pub(crate) fn installation_path(path_and_query: &str) -> String {
+    let paths = [(EXTERNAL_NAMESPACES, INSTALLATION_EXTERNAL), (CUSTOM_PREFIX, INSTALLATION_CUSTOM)];
+    with_prefix(path_and_query, &paths)
+}
+
+/// The path with the second prefix of a pair in place of the first.
+fn with_prefix(path_and_query: &str, prefixes: &[(&str, &str)]) -> String {
+    for (from, to) in prefixes {
+        if let Some(rest) = path_and_query.strip_prefix(from) {
+            return format!("{to}{rest}");
         }
     }
     String::new()

@@ -13,18 +13,20 @@ use tokio::task::spawn_blocking;
 
 use super::admin::{self, AdminState, health, snapshots};
 use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
-use super::custom_metrics::{self, ObjectPath};
+use super::custom_metrics;
 use super::data_read::ReadState;
 use super::decisions;
 use super::discovery;
 use super::encoding::{Reason, Status, internal_error};
-use super::external_metrics::{self, MetricPath};
-use super::forward::InstanceVerifier;
+use super::external_metrics::{self, MetricRead};
+use super::forward::{ForwarderVerifier, InstanceVerifier};
+use super::installations::Installations;
 use super::middleware::{AuditId, observe_request};
 use super::paths::{
-    ALL_SNAPSHOTS, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DECISIONS, EXTERNAL_GROUP,
-    EXTERNAL_NAMESPACES, INTERNAL_CUSTOM, INTERNAL_DECISIONS, INTERNAL_EXTERNAL, LATEST_SNAPSHOT,
-    MAX_NAME_BYTES, METRICS, SNAPSHOTS,
+    ALL_SNAPSHOTS, ANSWERED_BY, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DECISIONS, EXTERNAL_GROUP,
+    EXTERNAL_METRIC, EXTERNAL_NAMESPACES, INSTALLATION, INSTALLATION_CUSTOM, INSTALLATION_EXTERNAL,
+    INTERNAL_CUSTOM, INTERNAL_CUSTOM_VALUES, INTERNAL_DECISIONS, INTERNAL_EXTERNAL, INTERNAL_EXTERNAL_VALUES,
+    LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
 };
 use super::state::AppState;
 use super::tls::AnswerPermit;
@@ -66,10 +68,29 @@ fn metric_routes() -> Router<AppState> {
     Router::new()
         .route(METRICS, any(own_metrics))
         .route(DECISIONS, any(all_decisions))
-        .route(&format!("{EXTERNAL_NAMESPACES}{{namespace}}/{{metric}}"), any(external_metric))
-        .route(&format!("{CUSTOM_PREFIX}{CUSTOM_OBJECT}"), any(custom_metric))
-        .route(&format!("{INTERNAL_EXTERNAL}{{namespace}}/{{metric}}"), any(external_metric_for_instance))
-        .route(&format!("{INTERNAL_CUSTOM}{CUSTOM_OBJECT}"), any(custom_metric_for_instance))
+        .route(&format!("{EXTERNAL_NAMESPACES}{EXTERNAL_METRIC}"), any(read::<external_metrics::Read>))
+        .route(&format!("{CUSTOM_PREFIX}{CUSTOM_OBJECT}"), any(read::<custom_metrics::Read>))
+        .route(
+            &format!("{INTERNAL_EXTERNAL}{EXTERNAL_METRIC}"),
+            any(read_for_instance::<external_metrics::Read>),
+        )
+        .route(&format!("{INTERNAL_CUSTOM}{CUSTOM_OBJECT}"), any(read_for_instance::<custom_metrics::Read>))
+        .route(
+            &format!("{INTERNAL_EXTERNAL_VALUES}{EXTERNAL_METRIC}"),
+            any(values_for_instance::<external_metrics::Read>),
+        )
+        .route(
+            &format!("{INTERNAL_CUSTOM_VALUES}{CUSTOM_OBJECT}"),
+            any(values_for_instance::<custom_metrics::Read>),
+        )
+        .route(
+            &format!("{INSTALLATION_EXTERNAL}{EXTERNAL_METRIC}"),
+            any(values_for_installation::<external_metrics::Read>),
+        )
+        .route(
+            &format!("{INSTALLATION_CUSTOM}{CUSTOM_OBJECT}"),
+            any(values_for_installation::<custom_metrics::Read>),
+        )
         .route(INTERNAL_DECISIONS, any(all_decisions_for_instance))
 }
 
@@ -112,36 +133,21 @@ async fn own_metrics(
     }
 }
 
-async fn external_metric(
+/// A read of a client.
+async fn read<R: MetricRead>(
     State(auth): State<Arc<AuthState>>,
     State(reads): State<Arc<ReadState>>,
-    path: ParsedPath<MetricPath>,
+    State(installations): State<Arc<Installations>>,
+    path: ParsedPath<R::Path>,
     Extension(audit): Extension<AuditId>,
     request: Request,
 ) -> Response {
     limit_reads(&reads, request, async |mut request| {
         let path = valid(path)?;
-        let attributes = path.attributes(&request);
+        let attributes = R::attributes(&path, &request)?;
         authorize(&auth, &mut request, &attributes).await?;
-        let read = external_metrics::Read::parse(&request, &path)?;
-        reads.answer(&request, &audit, |published| read.render(&reads, published)).await
-    })
-    .await
-}
-
-async fn custom_metric(
-    State(auth): State<Arc<AuthState>>,
-    State(reads): State<Arc<ReadState>>,
-    path: ParsedPath<ObjectPath>,
-    Extension(audit): Extension<AuditId>,
-    request: Request,
-) -> Response {
-    limit_reads(&reads, request, async |mut request| {
-        let path = valid(path)?;
-        let attributes = path.attributes(&request)?;
-        authorize(&auth, &mut request, &attributes).await?;
-        let read = custom_metrics::Read::parse(&request, &path)?;
-        reads.answer(&request, &audit, |published| read.render(&reads, published)).await
+        let read = R::parse(&request, path)?;
+        installations.answer(&reads, &request, &audit, &read).await
     })
     .await
 }
@@ -159,32 +165,55 @@ async fn all_decisions(
     .await
 }
 
-async fn external_metric_for_instance(
+/// A read that another instance forwards.
+async fn read_for_instance<R: MetricRead>(
     State(instances): State<Arc<InstanceVerifier>>,
     State(reads): State<Arc<ReadState>>,
-    path: ParsedPath<MetricPath>,
+    path: ParsedPath<R::Path>,
     request: Request,
 ) -> Response {
     limit_reads(&reads, request, async |request| {
         instances.authorize(&request).await?;
-        let path = valid(path)?;
-        let read = external_metrics::Read::parse(&request, &path);
+        let read = R::parse(&request, valid(path)?);
         reads.answer_instance(read, |read, published| read.render(&reads, published)).await
     })
     .await
 }
 
-async fn custom_metric_for_instance(
+/// A read of another installation that another instance forwards.
+async fn values_for_instance<R: MetricRead>(
     State(instances): State<Arc<InstanceVerifier>>,
     State(reads): State<Arc<ReadState>>,
-    path: ParsedPath<ObjectPath>,
+    path: ParsedPath<R::Path>,
     request: Request,
 ) -> Response {
     limit_reads(&reads, request, async |request| {
         instances.authorize(&request).await?;
-        let path = valid(path)?;
-        let read = custom_metrics::Read::parse(&request, &path);
-        reads.answer_instance(read, |read, published| read.render(&reads, published)).await
+        let read = R::parse(&request, valid(path)?);
+        reads.answer_instance(read, |read, published| read.render_values(&reads, published)).await
+    })
+    .await
+}
+
+/// A read of another installation, which has authorised its client. Answered from own variants only.
+async fn values_for_installation<R: MetricRead>(
+    State(forwarder): State<Arc<ForwarderVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<R::Path>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |request| {
+        forwarder.authorize(&request).await?;
+        let answer = match R::parse(&request, valid(path)?) {
+            Ok(read) => {
+                reads.answer(&request, &audit, |published| read.render_values(&reads, published)).await
+            }
+            Err(error) => Err(error),
+        };
+        let mut answer = answer.into_response();
+        answer.headers_mut().insert(ANSWERED_BY, INSTALLATION);
+        Ok(answer)
     })
     .await
 }

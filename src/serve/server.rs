@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::AuthState;
-use super::forward::InstanceVerifier;
+use super::forward::{ForwarderVerifier, InstanceVerifier};
 use super::router::router;
 use super::state::AppState;
 use super::tls::connection::{MAX_CONNECTIONS, Service};
@@ -42,20 +42,20 @@ pub struct Server {
     max_connection_age: Option<Duration>,
 }
 
-/// Knows the cluster's CAs and the CA that instances share.
+/// Knows the cluster's CAs, the CA that instances share, and that of the installation that may forward reads.
 struct CaVerifier {
     auth: Arc<AuthState>,
     instances: Arc<InstanceVerifier>,
+    forwarder: Arc<ForwarderVerifier>,
 }
 
 impl PeerVerifier for CaVerifier {
     fn verify<'a>(&'a self, chain: &'a PeerChain) -> BoxFuture<'a, PeerTrust> {
         Box::pin(async {
             let trust = self.auth.peer_trust(chain).await;
-            if trust != PeerTrust::Infrastructure && self.instances.is_instance(chain).await {
-                return PeerTrust::Infrastructure;
-            }
-            trust
+            let is_ours = trust != PeerTrust::Infrastructure
+                && (self.instances.is_instance(chain).await || self.forwarder.is_forwarder(chain).await);
+            if is_ours { PeerTrust::Infrastructure } else { trust }
         })
     }
 }
@@ -106,7 +106,11 @@ impl Server {
         let Self { listener, state, max_connections, max_connection_age, .. } = self;
         let states = state.0.clone();
         let stopping = states.settings.stopping.clone();
-        let verifier = CaVerifier { auth: states.auth.clone(), instances: states.instances.clone() };
+        let verifier = CaVerifier {
+            auth: states.auth.clone(),
+            instances: states.instances.clone(),
+            forwarder: states.forwarder.clone(),
+        };
         let service = Service {
             certificates: states.certificates.clone(),
             router: router(state.clone()),

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::admin::{AdminState, BoardMetrics, DecisionCounts, Health};
 use super::auth::{AuthState, Reviewer, TrustData};
 use super::data_read::{MAX_READS, ReadState, SyncedOnce};
-use super::forward::{Forwarder, InstanceVerifier};
+use super::forward::{Forwarder, ForwarderVerifier, InstanceVerifier};
+use super::installations::{InstallationSettings, Installations};
 use super::ports::{EventSink, PublishedReader};
 use super::request_metrics::{EvidenceAge, RequestMetrics};
 use super::tls::certificates::Certificates;
@@ -31,6 +32,8 @@ pub struct ServerSettings {
     pub instance_name: String,
     /// The data of ConfigMap `kube-system/extension-apiserver-authentication`; an empty map trusts no proxy.
     pub trust: watch::Receiver<TrustData>,
+    /// True while the right to read this ConfigMap is missing.
+    pub trust_refused: watch::Receiver<bool>,
     /// Who holds the lease.
     pub leadership: watch::Receiver<Leadership>,
     /// Every published result.
@@ -43,6 +46,8 @@ pub struct ServerSettings {
     pub read_wait: Duration,
     /// The label `controller_instance`, if this installation has one.
     pub controller_instance: Option<String>,
+    /// How this and other installations read each other's variants.
+    pub installations: InstallationSettings,
 }
 
 /// What the server uses of other rooms.
@@ -69,6 +74,8 @@ pub(super) struct States {
     admin: Arc<AdminState>,
     health: Arc<Health>,
     pub(super) instances: Arc<InstanceVerifier>,
+    pub(super) forwarder: Arc<ForwarderVerifier>,
+    installations: Arc<Installations>,
     request_metrics: Arc<RequestMetrics>,
     decision_counts: Arc<DecisionCounts>,
     pub(super) certificates: Arc<Certificates>,
@@ -113,15 +120,22 @@ impl AppState {
             settings.stopping.clone(),
             certificates.clone(),
             reads.clone(),
+            settings.installations.forwarder.as_ref().map(|_| settings.trust_refused.clone()),
         );
         let admin = Arc::new(AdminState::new(registry, recent, reads.clone()));
         let instances = InstanceVerifier::new(instance_name.clone(), settings.shared_pki.clone());
+        let installations = &settings.installations;
+        let accepted = installations.forwarder.clone().map(|accepted| (accepted.ca_file, accepted.name));
+        let forwarder = ForwarderVerifier::new(accepted, installations.recheck_interval);
+        let installations = Installations::new(installations, settings.shared_pki.clone());
         Self(Arc::new(States {
             auth,
             reads,
             admin,
             health: Arc::new(health),
             instances: Arc::new(instances),
+            forwarder: Arc::new(forwarder),
+            installations: Arc::new(installations),
             request_metrics,
             decision_counts,
             certificates,
@@ -130,13 +144,15 @@ impl AppState {
         }))
     }
 
-    /// Applies everything that changes while the server runs, for ever: certificates, trust, decisions.
+    /// Applies everything that changes while the server runs, for ever: certificates, CAs, trust, decisions.
     pub(crate) async fn follow(&self) {
         let ServerSettings { shared_pki, trust, published, leadership, .. } = &self.0.settings;
         tokio::join!(
             self.0.certificates.follow(shared_pki.clone()),
             self.0.auth.follow(trust.clone()),
             self.0.decision_counts.follow(published.clone(), leadership.clone()),
+            self.0.installations.follow(),
+            self.0.forwarder.follow(),
         );
     }
 
@@ -177,5 +193,7 @@ impl_from_ref! {
     admin: AdminState,
     health: Health,
     instances: InstanceVerifier,
+    forwarder: ForwarderVerifier,
+    installations: Installations,
     request_metrics: RequestMetrics,
 }

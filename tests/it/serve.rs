@@ -14,6 +14,7 @@ mod fuzz;
 mod golden;
 mod golden_errors;
 pub(crate) mod identity;
+mod installations;
 mod legacy;
 mod metrics;
 mod operators;

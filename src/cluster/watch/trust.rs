@@ -9,7 +9,7 @@ use kube::api::Api;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::watch_health::{WatchHealth, watch_object};
+use super::watch_health::{WatchHealth, is_forbidden, watch_object};
 
 /// The namespace of the ConfigMap.
 const NAMESPACE: &str = "kube-system";
@@ -23,14 +23,16 @@ pub type TrustData = Option<BTreeMap<String, String>>;
 pub struct TrustWatch {
     client: kube::Client,
     publish: watch::Sender<TrustData>,
+    refused: watch::Sender<bool>,
 }
 
 impl TrustWatch {
-    /// A watch that has not started, and where to read the data.
+    /// A watch that has not started, where to read the data, and whether the right to read it is missing.
     #[must_use]
-    pub fn new(client: kube::Client) -> (Self, watch::Receiver<TrustData>) {
+    pub fn new(client: kube::Client) -> (Self, watch::Receiver<TrustData>, watch::Receiver<bool>) {
         let (publish, trust) = watch::channel(None);
-        (Self { client, publish }, trust)
+        let (refused, is_refused) = watch::channel(false);
+        (Self { client, publish, refused }, trust, is_refused)
     }
 
     /// Watches until cancelled.
@@ -41,6 +43,7 @@ impl TrustWatch {
         let mut health = WatchHealth::new("ConfigMap kube-system/extension-apiserver-authentication", hint);
         let mut states = watch_object(api, NAME).boxed();
         while let Some(Some(state)) = cancel.run_until_cancelled(states.next()).await {
+            self.refused.send_replace(state.as_ref().is_err_and(is_forbidden));
             match state {
                 Ok(Some(map)) => {
                     health.report_recovery();

@@ -59,6 +59,13 @@ where
     })
 }
 
+/// True when the right to list or watch is missing.
+pub(crate) fn is_forbidden(error: &Error) -> bool {
+    use Error::{InitialListFailed, WatchStartFailed};
+    matches!(error, InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
+        if status.code == 403)
+}
+
 /// The events of a watch, with back-off. A failure is logged once until the watch works again.
 pub(crate) fn watch_events<K: Send + 'static>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,

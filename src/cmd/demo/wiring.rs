@@ -25,7 +25,9 @@ use crate::engine::{
 use crate::record::{Queue, QueueRecorder, Recent, keep_recent};
 use crate::serve::auth::{AllowAll, TrustData};
 use crate::serve::tls::{ServingCertificate, SharedPki};
-use crate::serve::{AppState, NoEvents, ServeError, Server, ServerPorts, ServerSettings};
+use crate::serve::{
+    AppState, InstallationSettings, NoEvents, ServeError, Server, ServerPorts, ServerSettings,
+};
 use crate::telemetry::EvaluationMetrics;
 
 /// Evaluations that `/debug/snapshots` shows: 40 s of virtual time.
@@ -116,12 +118,14 @@ impl WvaInstance {
             shared_pki: self.inputs.shared.subscribe(),
             instance_name: "wva-instance.demo.internal".into(),
             trust: self.inputs.trust.subscribe(),
+            trust_refused: watch::channel(false).1,
             leadership: self.inputs.leadership.subscribe(),
             published: self.board.subscribe(),
             synced: self.inputs.synced.subscribe(),
             stopping: CancellationToken::new(),
             read_wait: ReadSettings::default().read_wait,
             controller_instance: None,
+            installations: InstallationSettings::default(),
         };
         let ports = ServerPorts {
             reader: Arc::new(self.reader.clone()),

@@ -47,6 +47,8 @@ pub(crate) struct Health {
     isolation: Mutex<Isolation>,
     started: Instant,
     stopping: CancellationToken,
+    /// True while the right to read the trust is missing; `None` where no installation may forward reads.
+    trust_refused: Option<watch::Receiver<bool>>,
     /// Why the process is not ready, as last logged.
     logged: Mutex<Option<&'static str>>,
 }
@@ -90,6 +92,7 @@ impl Health {
         stopping: CancellationToken,
         certificates: Arc<Certificates>,
         reads: Arc<ReadState>,
+        trust_refused: Option<watch::Receiver<bool>>,
     ) -> Self {
         Self {
             trust,
@@ -99,6 +102,7 @@ impl Health {
             isolation: Mutex::default(),
             started: Instant::now(),
             stopping,
+            trust_refused,
             logged: Mutex::default(),
         }
     }
@@ -125,11 +129,13 @@ impl Health {
         checks.into_iter().map(|(name, result)| Check { name, result }).collect()
     }
 
-    /// Fails while callers cannot be authenticated.
+    /// Fails while callers cannot be authenticated, except where they never can be: an installation that another one forwards reads
+    /// to may lack the right to read the ConfigMap, and answers those reads without it.
     fn trust(&self) -> Result<(), &'static str> {
         let is_loaded = self.trust.borrow().is_some();
+        let is_refused = self.trust_refused.as_ref().is_some_and(|refused| *refused.borrow());
         self.require_known(
-            is_loaded,
+            is_loaded || is_refused,
             "ConfigMap kube-system/extension-apiserver-authentication has not been read",
         )
     }

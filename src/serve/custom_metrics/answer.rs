@@ -19,8 +19,8 @@ use crate::serve::paths::CUSTOM_GROUP;
 
 /// A read of the metric of objects.
 #[derive(Debug, Clone)]
-pub(super) struct ObjectQuery<'a> {
-    pub(super) path: &'a ObjectPath,
+pub(super) struct ObjectQuery {
+    pub(super) path: ObjectPath,
     pub(super) version: Version,
     pub(super) resource: Resource,
     /// The selectors of objects and of series. A variant's labels are those of its objects and of its series alike.
@@ -50,7 +50,28 @@ pub(super) struct MetricValue<'a> {
     pub(super) value: external::ExternalMetricValue<'a>,
 }
 
-impl MetricValueList<'_> {
+impl<'a> MetricValueList<'a> {
+    /// The list of `values` that several installations have sent.
+    ///
+    /// # Errors
+    /// When the metric is unknown.
+    pub(super) fn from_forwarded(
+        query: &'a ObjectQuery,
+        values: &'a [external::ForwardedValue],
+        now: Timestamp,
+    ) -> Result<Self, Status> {
+        let metric = &query.path.metric;
+        let (metric_name, _) =
+            Metric::find(metric).ok_or_else(|| external::unknown_metric(CUSTOM_GROUP, metric))?;
+        let item = |value: &'a external::ForwardedValue| MetricValue {
+            resource: query.resource,
+            name: value.object.clone().unwrap_or_default(),
+            selector: query.series_selector.as_ref(),
+            value: value.value(metric_name),
+        };
+        Ok(Self { version: query.version, items: values.iter().map(item).collect(), now })
+    }
+
     /// The time of the newest measurement behind each item.
     pub(super) fn evidence(&self) -> impl Iterator<Item = Timestamp> {
         self.items.iter().map(|item| item.value.timestamp)
@@ -63,11 +84,11 @@ impl MetricValueList<'_> {
 /// When no object matches, or a selected variant has no number.
 pub(super) fn answer<'a>(
     published: &'a Published,
-    query: &'a ObjectQuery<'a>,
+    query: &'a ObjectQuery,
     fields: &'a [FieldRequirement],
     context: &'a ReadContext<'a>,
 ) -> Result<MetricValueList<'a>, Status> {
-    let path = query.path;
+    let path = &query.path;
     let variants = MetricQuery {
         group: CUSTOM_GROUP,
         namespace: &path.namespace,
@@ -93,10 +114,10 @@ pub(super) fn answer<'a>(
 /// # Errors
 /// When the metric is unknown, or an object is the scale target of no variant.
 pub(super) fn field_requirements(
-    query: &ObjectQuery<'_>,
+    query: &ObjectQuery,
     context: &ReadContext<'_>,
 ) -> Result<Vec<FieldRequirement>, Status> {
-    let path = query.path;
+    let path = &query.path;
     if Metric::find(&path.metric).is_none() {
         return Err(about_object(external::unknown_metric(CUSTOM_GROUP, &path.metric), query));
     }
@@ -114,7 +135,7 @@ pub(super) fn field_requirements(
 /// The requirement of variants that corresponds to one of objects: a scale target has another name than its variant.
 fn variant_requirement(
     requirement: &FieldRequirement,
-    query: &ObjectQuery<'_>,
+    query: &ObjectQuery,
     view: &ClusterView,
 ) -> FieldRequirement {
     let (Field::Name, Operator::Equals(object) | Operator::NotEquals(object)) =
@@ -134,11 +155,11 @@ fn variant_requirement(
 
 /// The variant that decides about the scale target.
 fn deciding_variant<'a>(
-    query: &ObjectQuery<'_>,
+    query: &ObjectQuery,
     target: &TargetRef,
     context: &'a ReadContext<'_>,
 ) -> Result<&'a str, Status> {
-    let ObjectPath { namespace, resource, name, metric, .. } = query.path;
+    let ObjectPath { namespace, resource, name, metric, .. } = &query.path;
     let (reason, message) = match context.view.claims_on(namespace, target) {
         [claim, ..] => return Ok(&claim.variant.name),
         [] if context.view.synced => (
@@ -166,7 +187,7 @@ fn deciding_variant<'a>(
 /// The object of a value; `None` for the scale target of a variant that no longer exists.
 fn described_object<'a>(
     value: external::ExternalMetricValue<'a>,
-    query: &'a ObjectQuery<'_>,
+    query: &'a ObjectQuery,
     view: &ClusterView,
 ) -> Option<MetricValue<'a>> {
     let name = if query.resource == Resource::VariantAutoscaling {
@@ -180,20 +201,20 @@ fn described_object<'a>(
 }
 
 /// A 404 begins as that of every server of this group; other errors about a scale target name it beside its variant.
-fn about_object(status: Status, query: &ObjectQuery<'_>) -> Status {
+fn about_object(status: Status, query: &ObjectQuery) -> Status {
     match (status.reason(), query.resource) {
         (Reason::NotFound, _) => status.with_prefix(&not_found(query)),
         (_, Resource::VariantAutoscaling) => status,
         _ if query.path.is_all() => status,
         (_, target) => {
-            let ObjectPath { namespace, name, .. } = query.path;
+            let ObjectPath { namespace, name, .. } = &query.path;
             status.with_note(&format!("requested for {} {namespace}/{name}, its scale target", target.kind()))
         }
     }
 }
 
-fn not_found(query: &ObjectQuery<'_>) -> String {
-    let ObjectPath { resource, name, metric, .. } = query.path;
+fn not_found(query: &ObjectQuery) -> String {
+    let ObjectPath { resource, name, metric, .. } = &query.path;
     let message = not_found_message(metric, resource, name);
     let selector = VariantSelector { labels: &query.selectors, fields: &[] };
     if selector.is_empty() { message } else { format!("{message} with selector {selector}") }

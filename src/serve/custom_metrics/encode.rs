@@ -166,9 +166,9 @@ fn row(item: &MetricValue<'_>, now: Timestamp) -> Row {
         item.name.clone(),
         value.value.to_string(),
         Seconds::between(value.timestamp, now).to_string(),
-        value.target.reason.as_str().to_owned(),
+        value.origin.reason().to_owned(),
         value.id.name.to_string(),
-        value.target.explanation.to_string(),
+        value.origin.message(),
     ];
     let labels = value.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
     let namespace = value.id.namespace.to_string();

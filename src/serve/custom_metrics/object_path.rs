@@ -1,12 +1,10 @@
 //! The path of a metric of an object: its API version and the kind of object.
 
-use http::request::Parts;
 use serde::Deserialize;
 use wva_core::model::TargetRef;
 
-use crate::serve::auth::{Attributes, attributes_verb};
 use crate::serve::encoding::Status;
-use crate::serve::paths::{CUSTOM_GROUP, DEPLOYMENTS, LEADER_WORKER_SETS, STATEFUL_SETS, VARIANTS};
+use crate::serve::paths::{DEPLOYMENTS, LEADER_WORKER_SETS, STATEFUL_SETS, VARIANTS};
 
 /// The name that stands for all objects.
 const ALL_OBJECTS: &str = "*";
@@ -32,19 +30,6 @@ impl ObjectPath {
     /// The API version; 404 for an unknown one.
     pub(super) fn version(&self) -> Result<Version, Status> {
         Version::find(&self.version).ok_or_else(Status::no_such_resource)
-    }
-
-    /// What is authorised: the metric as a subresource of the object. 404 for an unknown version.
-    pub(crate) fn attributes(&self, request: &Parts) -> Result<Attributes, Status> {
-        Ok(Attributes::Resource {
-            verb: attributes_verb(&request.method, true, false),
-            group: CUSTOM_GROUP,
-            version: self.version()?.as_str(),
-            resource: self.resource.clone(),
-            subresource: self.metric.clone(),
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-        })
     }
 }
 

@@ -6,6 +6,8 @@ pub(crate) mod object;
 pub(crate) mod protobuf;
 pub(crate) mod response;
 pub(crate) mod status;
+mod text;
 
 pub(crate) use self::object::{Empty, Object, TypedMessage};
 pub(crate) use self::status::{Reason, Status, internal_error};
+pub(crate) use self::text::one_line;

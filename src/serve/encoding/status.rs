@@ -7,11 +7,15 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONNECTION, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use prost::Message;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::negotiation::Encoding;
 use super::object::{TypedMessage, encode};
 use super::protobuf::ListMeta;
+use super::text::one_line;
+
+/// Bytes of each text of an error that is received: the longest of our own messages has about 1 KiB.
+const MAX_RECEIVED_BYTES: usize = 2 * 1024;
 
 /// An error for the client.
 ///
@@ -45,16 +49,16 @@ struct StatusMessage {
 }
 
 /// `StatusDetails`
-#[derive(Clone, PartialEq, Eq, Message, Serialize)]
+#[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
 struct Details {
     #[prost(string, tag = "1")]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     name: String,
     #[prost(string, tag = "2")]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     group: String,
     #[prost(string, tag = "3")]
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     kind: String,
 }
 
@@ -76,6 +80,16 @@ pub(crate) enum Reason {
 }
 
 impl Reason {
+    /// Those of errors that installations pass on.
+    const PASSED_ON: [Self; 6] = [
+        Self::BadRequest,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Invalid,
+        Self::InternalError,
+        Self::ServiceUnavailable,
+    ];
+
     const fn as_str(self) -> &'static str {
         self.name_and_code().0
     }
@@ -115,6 +129,27 @@ impl Status {
         };
         let object = TypedMessage::new("v1", "Status", message);
         Self(Box::new(Content { reason, object, closes_connection: false }))
+    }
+
+    /// The error that another installation has sent; `None` when it is none. Its text is cut to one line.
+    pub(crate) fn from_json(body: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Received {
+            kind: String,
+            reason: String,
+            message: String,
+            #[serde(default)]
+            details: Option<Details>,
+        }
+        let Received { kind, reason, message, details } = serde_json::from_slice(body).ok()?;
+        let reason = Reason::PASSED_ON.into_iter().find(|known| known.as_str() == reason);
+        let line = |text: &str| one_line(text, MAX_RECEIVED_BYTES);
+        let mut status = Self::new(reason.filter(|_| kind == "Status")?, line(&message));
+        let details = details.unwrap_or_default();
+        let details = [&details.name, &details.group, &details.kind].map(|text| line(text));
+        let [name, group, kind] = details;
+        status.0.object.message.details = Some(Details { name, group, kind });
+        Some(status)
     }
 
     /// Sets the object that the error is about.
@@ -157,6 +192,11 @@ impl Status {
     /// The reason for programs.
     pub(crate) fn reason(&self) -> Reason {
         self.0.reason
+    }
+
+    /// The name of the object that the error is about; empty when it is about none.
+    pub(crate) fn name(&self) -> &str {
+        self.0.object.message.details.as_ref().map_or("", |details| &details.name)
     }
 
     /// The answer to a method other than GET.

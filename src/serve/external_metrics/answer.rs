@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use wva_core::decision::{NoTarget, Target};
 use wva_core::units::{Replicas, Seconds};
 use wva_core::{Decision, VariantId};
@@ -57,12 +57,61 @@ pub(crate) struct ExternalMetricValue<'a> {
     #[serde(skip)]
     pub(crate) id: &'a VariantId,
     #[serde(skip)]
-    pub(crate) decision: &'a Decision,
-    #[serde(skip)]
-    pub(crate) target: &'a Target,
+    pub(crate) origin: ValueOrigin<'a>,
 }
 
-impl ExternalMetricValueList<'_> {
+/// Where a value comes from, and why it is what it is. Only tables show that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ValueOrigin<'a> {
+    /// A decision of this installation.
+    Decided(&'a Decision, &'a Target),
+    /// Another installation.
+    Forwarded(&'a ForwardedOrigin),
+}
+
+/// What another installation says about its value.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ForwardedOrigin {
+    pub(super) reason: String,
+    pub(super) model: String,
+    pub(super) message: String,
+}
+
+impl ValueOrigin<'_> {
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Self::Decided(_, target) => target.reason.as_str(),
+            Self::Forwarded(origin) => &origin.reason,
+        }
+    }
+
+    pub(crate) fn model(&self) -> &str {
+        match self {
+            Self::Decided(decision, _) => &decision.model,
+            Self::Forwarded(origin) => &origin.model,
+        }
+    }
+
+    /// The decision in words.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Decided(_, target) => target.explanation.to_string(),
+            Self::Forwarded(origin) => origin.message.clone(),
+        }
+    }
+}
+
+impl<'a> ExternalMetricValueList<'a> {
+    pub(super) fn new(items: Vec<ExternalMetricValue<'a>>, now: Timestamp) -> Self {
+        Self {
+            kind: "ExternalMetricValueList",
+            api_version: "external.metrics.k8s.io/v1beta1",
+            metadata: Empty {},
+            items,
+            now,
+        }
+    }
+
     /// A warning when an HPA would add several items up.
     pub(super) fn warning(&self) -> Option<String> {
         let count = self.items.len();
@@ -87,13 +136,7 @@ pub(super) fn answer<'a>(
     published: &'a Published,
     query: &MetricQuery<'a>,
 ) -> Result<ExternalMetricValueList<'a>, Status> {
-    Ok(ExternalMetricValueList {
-        kind: "ExternalMetricValueList",
-        api_version: "external.metrics.k8s.io/v1beta1",
-        metadata: Empty {},
-        items: items(published, query)?,
-        now: query.context.now,
-    })
+    Ok(ExternalMetricValueList::new(items(published, query)?, query.context.now))
 }
 
 /// The items that `query` selects, one for each variant, at least one.
@@ -144,8 +187,7 @@ fn items_with<'a>(
                 timestamp: target.evidence,
                 value,
                 id,
-                decision,
-                target,
+                origin: ValueOrigin::Decided(decision, target),
             })
         })
         .collect()
@@ -196,15 +238,14 @@ fn append_item(item: &ExternalMetricValue<'_>, to: &mut Vec<u8>) {
 }
 
 fn row(item: &ExternalMetricValue<'_>, now: Timestamp) -> Row {
-    let target = item.target;
     let cells = vec![
         item.id.name.to_string(),
         item.value.to_string(),
         Seconds::between(item.timestamp, now).to_string(),
-        target.reason.as_str().to_owned(),
-        item.decision.model.to_string(),
-        item.decision.accelerator.as_deref().unwrap_or("<unknown>").to_owned(),
-        target.explanation.to_string(),
+        item.origin.reason().to_owned(),
+        item.origin.model().to_owned(),
+        item.metric_labels.get("accelerator_type").unwrap_or("<unknown>").to_owned(),
+        item.origin.message(),
     ];
     let labels = item.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let VariantId { namespace, name } = item.id;

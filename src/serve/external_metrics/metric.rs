@@ -148,6 +148,11 @@ impl Quantity {
         }
     }
 
+    /// The number in thousandths.
+    pub(super) const fn thousandths(self) -> u64 {
+        self.milli
+    }
+
     /// From whole thousandths.
     pub(super) const fn from_milli(milli: u64) -> Result<Self, InvalidQuantity> {
         if milli > MAX_VALUE * MILLI { Err(InvalidQuantity::TooLarge(milli)) } else { Ok(Self { milli }) }

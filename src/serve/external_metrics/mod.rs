@@ -3,6 +3,7 @@
 mod answer;
 mod context;
 mod errors;
+mod forwarded;
 mod metric;
 pub(crate) mod query;
 pub(crate) mod selector;
@@ -13,18 +14,19 @@ use axum::response::Response;
 use http::request::Parts;
 use serde::Deserialize;
 
-use self::answer::answer;
 pub(crate) use self::answer::{ExternalMetricValue, items};
+use self::answer::{ExternalMetricValueList, answer};
 pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
+pub(crate) use self::forwarded::{ForwardedValue, ForwardedValues, MetricRead, Ours, ReadScope};
 pub(crate) use self::metric::{Labels, Metric};
 pub(crate) use self::query::VariantSelector;
 use self::query::{ListOptions, is_watch};
 use super::auth::{Attributes, attributes_verb};
 use super::data_read::{ReadState, add_warning};
-use super::encoding::Status;
 use super::encoding::negotiation::Representation;
 use super::encoding::response::{representation, respond};
+use super::encoding::{Reason, Status};
 use super::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION};
 use super::ports::AmbiguousSelector;
 use super::request_metrics::observe_ages;
@@ -37,59 +39,122 @@ pub(crate) struct MetricPath {
     metric: String,
 }
 
-impl MetricPath {
-    /// What is authorised: reading an external metric is `list`.
-    pub(crate) fn attributes(&self, request: &Parts) -> Attributes {
-        Attributes::Resource {
-            verb: attributes_verb(&request.method, false, is_watch(&request.uri)),
+/// A valid read.
+pub(crate) struct Read {
+    representation: Representation,
+    path: MetricPath,
+    options: ListOptions,
+}
+
+impl Read {
+    fn selector(&self) -> VariantSelector<'_> {
+        VariantSelector { labels: slice::from_ref(&self.options.labels), fields: &self.options.fields }
+    }
+
+    fn query<'a>(&'a self, context: &'a ReadContext<'a>) -> MetricQuery<'a> {
+        MetricQuery {
             group: EXTERNAL_GROUP,
-            version: EXTERNAL_VERSION,
-            resource: self.metric.clone(),
-            subresource: String::new(),
-            namespace: self.namespace.clone(),
-            name: String::new(),
+            namespace: &self.path.namespace,
+            metric: &self.path.metric,
+            selector: self.selector(),
+            target_kind: None,
+            no_annotated: false,
+            context,
+        }
+    }
+
+    /// The list as the client accepts it, with a warning for an HPA that would add items up.
+    fn respond(&self, state: &ReadState, list: &ExternalMetricValueList<'_>) -> Result<Response, Status> {
+        let mut response = respond(self.representation, list)?;
+        observe_ages(&state.evidence_age.external, list.evidence(), list.now);
+        if let Some(warning) = list.warning() {
+            add_warning(response.headers_mut(), &warning);
+        }
+        Ok(response)
+    }
+
+    /// Tells people about several variants, which an HPA would add up.
+    fn report_ambiguity(&self, state: &ReadState, list: &ExternalMetricValueList<'_>) {
+        if list.warning().is_some() {
+            let MetricPath { namespace, metric } = &self.path;
+            let selector = self.selector().to_string();
+            let variants = list.variants();
+            let read = AmbiguousSelector { namespace, metric, selector: &selector, variants: &variants };
+            state.events.ambiguous_selector(&read);
         }
     }
 }
 
-/// A valid read.
-pub(crate) struct Read<'a> {
-    representation: Representation,
-    path: &'a MetricPath,
-    options: ListOptions,
-}
+impl MetricRead for Read {
+    type Path = MetricPath;
 
-impl<'a> Read<'a> {
-    pub(crate) fn parse(request: &Parts, path: &'a MetricPath) -> Result<Self, Status> {
+    /// Reading an external metric is `list`.
+    fn attributes(path: &MetricPath, request: &Parts) -> Result<Attributes, Status> {
+        Ok(Attributes::Resource {
+            verb: attributes_verb(&request.method, false, is_watch(&request.uri)),
+            group: EXTERNAL_GROUP,
+            version: EXTERNAL_VERSION,
+            resource: path.metric.clone(),
+            subresource: String::new(),
+            namespace: path.namespace.clone(),
+            name: String::new(),
+        })
+    }
+
+    fn parse(request: &Parts, path: MetricPath) -> Result<Self, Status> {
         let representation = representation(&request.headers)?;
         let options = ListOptions::parse(EXTERNAL_GROUP, &request.uri)?;
         Ok(Self { representation, path, options })
     }
 
-    pub(crate) fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
-        let MetricPath { namespace, metric } = self.path;
-        let query = MetricQuery {
-            group: EXTERNAL_GROUP,
-            namespace,
-            metric,
-            selector: VariantSelector {
-                labels: slice::from_ref(&self.options.labels),
-                fields: &self.options.fields,
-            },
-            target_kind: None,
-            no_annotated: false,
-            context: &ReadContext::new(state),
-        };
-        let list = answer(published, &query)?;
-        let mut response = respond(self.representation, &list)?;
-        observe_ages(&state.evidence_age.external, list.evidence(), list.now);
-        if let Some(warning) = list.warning() {
-            add_warning(response.headers_mut(), &warning);
-            let selector = query.selector.to_string();
-            let variants = list.variants();
-            let read = AmbiguousSelector { namespace, metric, selector: &selector, variants: &variants };
-            state.events.ambiguous_selector(&read);
-        }
+    fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
+        let context = ReadContext::new(state);
+        let list = answer(published, &self.query(&context))?;
+        let response = self.respond(state, &list)?;
+        self.report_ambiguity(state, &list);
         Ok(response)
+    }
+
+    fn render_values(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {
+        let context = ReadContext::new(state);
+        let list = answer(published, &self.query(&context))?;
+        self.report_ambiguity(state, &list);
+        let values = list.items.iter().map(|item| ForwardedValue::new(item, None)).collect();
+        Ok(ForwardedValues { values }.into_response())
+    }
+
+    fn render_merged(&self, state: &ReadState, values: &[ForwardedValue]) -> Result<Response, Status> {
+        let (metric_name, _) = Metric::find(&self.path.metric)
+            .ok_or_else(|| unknown_metric(EXTERNAL_GROUP, &self.path.metric))?;
+        let items = values.iter().map(|value| value.value(metric_name)).collect();
+        self.respond(state, &ExternalMetricValueList::new(items, state.reader.now()))
+    }
+
+    fn scope(&self, state: &ReadState) -> ReadScope<'_> {
+        ReadScope::of_selector(state, &self.path.namespace, self.selector())
+    }
+
+    fn mismatch(&self, value: &ForwardedValue) -> Option<&'static str> {
+        if value.object.is_some() {
+            return Some("it has an object, which this read does not ask for");
+        }
+        (!self.selector().matches(value.labels()))
+            .then_some("it has a variant that the selector does not select")
+    }
+
+    /// An error about a variant that is selected names it.
+    fn selects_nothing(&self, error: &Status) -> bool {
+        error.reason() == Reason::NotFound && error.name().is_empty()
+    }
+
+    fn error(&self, reason: Reason, cause: &str) -> Status {
+        let MetricPath { namespace, metric } = &self.path;
+        let selector = self.selector();
+        let selected =
+            if selector.is_empty() { String::new() } else { format!(" for {:?}", selector.to_string()) };
+        let message = format!("{metric} in namespace {namespace}{selected} cannot be read: {cause}");
+        let names = selector.names();
+        let name = if let [name] = names.as_slice() { *name } else { "" };
+        Status::new(reason, message).about(EXTERNAL_GROUP, metric.as_str(), name)
     }
 }

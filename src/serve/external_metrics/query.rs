@@ -123,6 +123,15 @@ impl FieldRequirement {
         };
         RequirementRef { key, operator: &self.operator }
     }
+
+    /// True for an object with this name and namespace.
+    pub(crate) fn holds(&self, name: &str, namespace: &str) -> bool {
+        let value = match self.field {
+            Field::Name => name,
+            Field::Namespace => namespace,
+        };
+        self.operator.holds(Some(value))
+    }
 }
 
 /// Parses a field selector. Syntax errors come before unknown fields, as in Kubernetes.
@@ -171,6 +180,9 @@ fn unescape(value: &str) -> Result<String, FieldError> {
     Ok(plain)
 }
 
+/// The label that names an installation's controller instance.
+const INSTANCE_LABEL: &str = "controller_instance";
+
 /// Selects the variants for which every label selector and every field requirement holds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VariantSelector<'a> {
@@ -180,7 +192,7 @@ pub(crate) struct VariantSelector<'a> {
 
 impl<'a> VariantSelector<'a> {
     /// True when the variant with these labels is selected.
-    pub(super) fn matches(&self, labels: Labels<'_>) -> bool {
+    pub(crate) fn matches(&self, labels: Labels<'_>) -> bool {
         let holds = |requirement: RequirementRef<'_>| requirement.operator.holds(labels.get(requirement.key));
         self.fields.iter().map(FieldRequirement::requirement).all(holds)
             && self.labels.iter().all(|selector| selector.matches(|key| labels.get(key)))
@@ -198,6 +210,12 @@ impl<'a> VariantSelector<'a> {
             labels.chain(self.fields.iter().map(FieldRequirement::requirement)).collect();
         requirements.sort_by_key(|requirement| requirement.key);
         requirements
+    }
+
+    /// True when it may select variants of an installation with this label `controller_instance`; `None` without the label.
+    pub(crate) fn allows_instance(&self, instance: Option<&str>) -> bool {
+        let mut labels = self.labels.iter().flat_map(LabelSelector::requirements);
+        labels.all(|requirement| requirement.key != INSTANCE_LABEL || requirement.operator.holds(instance))
     }
 
     /// The variants that the requirements name, sorted, each once; empty when they name none.

@@ -172,6 +172,9 @@ impl Certificates {
         match &self.serving {
             ServingCertificate::Shared => keys.serving.clone_from(&keys.shared),
             ServingCertificate::Files { certificate, key, .. } => {
+                let read = async |path: &Path| {
+                    read(path).await.map_err(|source| CertificateError::File { path: path.into(), source })
+                };
                 let certificate = read(certificate).await?;
                 let key = read(key).await?;
                 let origin = "--tls-cert-file, --tls-private-key-file";
@@ -196,15 +199,15 @@ fn is_same(left: Option<&Arc<CertifiedKey>>, right: Option<&Arc<CertifiedKey>>) 
     left.map(|key| &key.cert) == right.map(|key| &key.cert)
 }
 
-async fn read(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    let failed = |source| CertificateError::File { path: path.into(), source };
-    let length = tokio::fs::metadata(path).await.map_err(failed)?.len();
+/// The content of a certificate or key file.
+pub(super) async fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let length = tokio::fs::metadata(path).await?.len();
     if length > MAX_FILE_BYTES {
-        return Err(failed(io::Error::other(format!(
+        return Err(io::Error::other(format!(
             "the file has {length} bytes; at most {MAX_FILE_BYTES} are read"
-        ))));
+        )));
     }
-    tokio::fs::read(path).await.map_err(failed)
+    tokio::fs::read(path).await
 }
 
 /// Selects by server name: other instances ask for the instance name and always get the shared leaf, which they can verify;

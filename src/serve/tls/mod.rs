@@ -10,6 +10,7 @@ mod connection_quota;
 mod head_timeout;
 mod peer;
 pub(crate) mod pem;
+pub(crate) mod pem_file;
 mod write_timeout;
 
 pub(crate) use answer_permit::{AnswerPermit, Permits};

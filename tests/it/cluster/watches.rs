@@ -58,7 +58,7 @@ fn all_watches(code: u16) -> (Reads, CancellationToken) {
     discard(writes);
     let clock = Arc::new(SystemClock);
     let (cluster, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
-    let (trust, trusted) = TrustWatch::new(client.clone());
+    let (trust, trusted, _) = TrustWatch::new(client.clone());
     let settings = ElectionSettings::new("wva", LEASE_NAME, "a", None);
     let (election, leadership) = Election::new(client.clone(), settings, clock.clone());
     let store = state_store(client.clone());

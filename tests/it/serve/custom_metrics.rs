@@ -58,7 +58,7 @@ fn view() -> ClusterView {
     }
 }
 
-fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
+pub(super) fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
     let variant = Variant {
         id: VariantId::new(namespace, name),
         model: "llama".into(),

@@ -19,7 +19,8 @@ use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{ServingCertificate, SharedPki};
 use wva::serve::{
-    AmbiguousSelector, AppState, EventSink, PublishedReader, ServeError, Server, ServerPorts, ServerSettings,
+    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, ServeError, Server,
+    ServerPorts, ServerSettings,
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
@@ -191,7 +192,10 @@ pub(crate) struct ServerOptions {
     pub(crate) serving: ServingCertificate,
     pub(crate) drain: Duration,
     pub(crate) controller_instance: Option<String>,
+    pub(crate) installations: InstallationSettings,
     pub(crate) has_trust: bool,
+    /// The right to read the trust is missing.
+    pub(crate) trust_refused: bool,
     pub(crate) has_certificate: bool,
     pub(crate) has_synced: bool,
     /// This instance holds the lease.
@@ -215,7 +219,9 @@ impl Default for ServerOptions {
             serving: ServingCertificate::Shared,
             drain: Duration::from_secs(5),
             controller_instance: None,
+            installations: InstallationSettings::default(),
             has_trust: true,
+            trust_refused: false,
             has_certificate: true,
             has_synced: true,
             is_leader: true,
@@ -261,12 +267,14 @@ impl TestServer {
             shared_pki: shared.subscribe(),
             instance_name: INSTANCE.into(),
             trust: trust.subscribe(),
+            trust_refused: watch::channel(options.trust_refused).1,
             leadership: leadership.subscribe(),
             published: published.subscribe(),
             synced: synced.subscribe(),
             stopping: stopping.clone(),
             read_wait: Duration::from_millis(500),
             controller_instance: options.controller_instance,
+            installations: options.installations,
         };
         let events = Arc::new(FakeEvents::default());
         let ports = ServerPorts {
