@@ -6,13 +6,12 @@ use futures::StreamExt;
 use futures::stream::{SelectAll, select_all};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{Api, Patch};
-use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::cluster::watch::watch_health::{WatchHealth, watch_object};
+use crate::cluster::watch::watch_health::{WatchHealth, is_forbidden, watch_object};
 
 /// The APIService of the external metrics API.
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
@@ -90,6 +89,12 @@ impl ApiServices {
         self.are_known() && self.pointing_to(service).next().is_none()
     }
 
+    /// What that of external metrics points to, where no one points to us.
+    fn external_elsewhere(&self, service: &ServiceRef) -> Option<String> {
+        let mut present = self.present().filter(|_| self.none_points_to(service));
+        present.find(|(name, _)| *name == NAME).and_then(|(_, object)| service.other_owner(object))
+    }
+
     /// True when that of external metrics does not exist and no other one points to us.
     fn lacks_external(&self, service: &ServiceRef) -> bool {
         self.0.get(NAME) == Some(&ApiServiceState::Absent) && self.none_points_to(service)
@@ -154,6 +159,7 @@ impl ApiServiceWatch {
         };
         let mut states: SelectAll<_> = select_all(NAMES.map(follow));
         let mut has_warned = false;
+        let mut elsewhere = None;
         while let Some(Some((name, state))) = cancel.run_until_cancelled(states.next()).await {
             match state {
                 Ok(object) => {
@@ -178,6 +184,14 @@ impl ApiServiceWatch {
                 );
             }
             has_warned = is_missing;
+            let owner = self.publish.borrow().external_elsewhere(&self.service);
+            if let Some(owner) = owner.as_ref().filter(|_| owner != elsewhere) {
+                tracing::info!(
+                    "APIService {NAME} points to {owner}: HPAs read there, and find the variants of this installation only if \
+                     that is an installation of wva with this one in --installation (docs/several-installations.md)"
+                );
+            }
+            elsewhere = owner;
         }
     }
 
@@ -190,8 +204,39 @@ impl ApiServiceWatch {
     }
 }
 
-fn is_forbidden(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchStartFailed};
-    matches!(error, InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status))
-        if status.code == 403)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pointing_to(namespace: &str) -> ApiServiceState {
+        let object = json!({
+            "metadata": { "name": NAME },
+            "spec": {
+                "group": "external.metrics.k8s.io",
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+                "service": { "namespace": namespace, "name": "wva" },
+            },
+        });
+        ApiServiceState::Present(Box::new(serde_json::from_value(object).unwrap()))
+    }
+
+    #[test]
+    fn an_installation_that_gets_no_requests_knows_which_service_does() {
+        let ours = ServiceRef { namespace: "blue".into(), name: "wva".into() };
+        let states = |external, custom: ApiServiceState| {
+            let states = [(NAMES[0], external), (NAMES[1], custom.clone()), (NAMES[2], custom)];
+            ApiServices(states.into()).external_elsewhere(&ours)
+        };
+        let (absent, elsewhere) = (ApiServiceState::Absent, pointing_to("wva-system"));
+        assert_eq!(states(elsewhere.clone(), absent.clone()), Some("Service wva-system/wva".to_owned()));
+        for (external, custom) in [
+            (elsewhere.clone(), pointing_to("blue")),
+            (pointing_to("blue"), absent.clone()),
+            (absent.clone(), absent),
+            (elsewhere, ApiServiceState::Unknown),
+        ] {
+            assert_eq!(states(external.clone(), custom.clone()), None, "{external:?} {custom:?}");
+        }
+    }
 }
