@@ -274,8 +274,8 @@ pub struct DecisionArgs {
     /// replicas and shows the cause in its conditions.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
-    /// Scale a model to zero after 10 minutes without requests, if every variant of it has minReplicas 0. ConfigMaps override
-    /// this.
+    /// Scale a model to zero after 10 minutes without requests, if every variant of it has minReplicas 0 and Prometheus has
+    /// series of the scheduler's queue. ConfigMaps override this.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,

@@ -149,14 +149,13 @@ fn report_scope(objects: &Objects, controllers: &[Controller<'_>], report: &mut 
     if outside.is_empty() {
         return;
     }
-    let scope = |setting: &Option<String>| setting.as_deref().map_or_else(|| "any".into(), quoted);
+    let namespace = config.watch_namespace.as_ref().map(|name| format!("namespace {}", quoted(name)));
+    let instance =
+        config.controller_instance.as_ref().map(|name| format!("controller instance {}", quoted(name)));
+    let scope: Vec<String> = namespace.into_iter().chain(instance).collect();
     report.act(
         first_names(outside.into_iter(), MAX_NAMED, ", "),
-        format!(
-            "WVA manages only namespace {} and controller instance {}, and so would this program",
-            scope(&config.watch_namespace),
-            scope(&config.controller_instance)
-        ),
+        format!("WVA manages only {}, and so would this program", scope.join(" and ")),
         "to include them, remove watchNamespace or controllerInstance from wva-values.yaml",
     );
 }

@@ -115,7 +115,14 @@ impl<'a> VariantLayer<'a> {
     /// Tells the owner of each variant what its settings make of the model: in earlier versions, they had no effect.
     fn tell_effects(&mut self, policy: &ModelPolicy) {
         let zero = policy.scale_to_zero.unwrap_or(self.below.scale_to_zero);
-        let sleeps = if zero.enabled { "scaled to zero" } else { "not scaled to zero" };
+        let sleeps = if zero.enabled {
+            format!(
+                "scaled to zero when idle for {} s, if a scheduler's queue is measured",
+                zero.retention.get()
+            )
+        } else {
+            "not scaled to zero".into()
+        };
         let objectives = Objectives { ttft: policy.rate.ttft_ms, itl: policy.rate.itl_ms };
         let (ttft, itl) = (shown(objectives.ttft), shown(objectives.itl));
         for (name, settings) in self.settings() {
@@ -125,13 +132,12 @@ impl<'a> VariantLayer<'a> {
             }
             let text = format!(
                 "{} had no effect in earlier versions, and count now: analyzer {}, kvCacheThreshold {}, scaleUpThreshold {}; minimum {}; \
-                 {sleeps} when idle for {} s; objectives: time to first token {ttft}, between tokens {itl}",
+                 {sleeps}; objectives: time to first token {ttft}, between tokens {itl}",
                 names.join(", "),
                 policy.analyzer.as_str(),
                 policy.saturation.kv_cache_threshold,
                 policy.scoring.up,
                 settings.minimum,
-                zero.retention.get(),
             );
             self.finding(name).in_effect = text;
         }

@@ -298,7 +298,7 @@ fn an_upgrade_tells_what_stored_settings_make_of_the_model() {
     assert_eq!(
         in_effect,
         "spec.saturationThreshold, spec.scaleToZero.enabled, spec.sloTtft had no effect in earlier versions, and count now: analyzer \
-         saturation-percent, kvCacheThreshold 0.7, scaleUpThreshold 0.8; minimum 0; scaled to zero when idle for 600 s; objectives: \
+         saturation-percent, kvCacheThreshold 0.7, scaleUpThreshold 0.8; minimum 0; scaled to zero when idle for 600 s, if a scheduler's queue is measured; objectives: \
          time to first token 500 ms, between tokens none"
     );
 }
