@@ -149,7 +149,7 @@ impl ModelNames {
         let mut in_force = self.in_force.subscribe();
         if timeout(RESTORE_TIMEOUT, in_force.wait_for(|in_force| *in_force == models)).await.is_err() {
             warn!(
-                "the settings of variants without spec.modelID are not in force yet: they have no number until then"
+                "the settings of variants that name no model are not in force yet: they have no number until then"
             );
         }
     }
@@ -243,6 +243,8 @@ fn unnamed(view: &ClusterView) -> impl Iterator<Item = &VariantState> {
 /// What the pods of one variant serve.
 struct ServedModels<'a> {
     variant: &'a Variant,
+    /// Where its object would name its model.
+    field: &'static str,
     known: Option<SmolStr>,
     /// Whether one of its pods, in whichever phase, serves the known model, or the answer has a gap in which one may.
     keeps_known: bool,
@@ -265,7 +267,7 @@ impl<'a> ServedModels<'a> {
 
     /// The model of the variant, or why it is not known. The known one stays until every Ready pod serves others.
     fn model(self) -> Result<SmolStr, String> {
-        let Self { variant, known, keeps_known, names, silent } = self;
+        let Self { variant, field, known, keeps_known, names, silent } = self;
         if let Some(known) = known.filter(|_| keeps_known || names.is_empty() || !silent.is_empty()) {
             return Ok(known);
         }
@@ -273,12 +275,12 @@ impl<'a> ServedModels<'a> {
         let mut in_order = names.iter().copied();
         match (in_order.next(), in_order.next()) {
             (None, _) => Err(format!(
-                "spec.modelID is not set, and no Ready pod of {target} has metrics that name a model (label model_name): have a pod \
-                 Ready and scraped once, or set spec.modelID"
+                "{field} is not set, and no Ready pod of {target} has metrics that name a model (label model_name): have a pod \
+                 Ready and scraped once, or set {field}"
             )),
             (Some(model), None) if is_model_name(model) => Ok(model.into()),
             (Some(model), None) => Err(format!(
-                "spec.modelID is not set, and the pods of {target} serve {model:?}: the name of a model must have at most {} \
+                "{field} is not set, and the pods of {target} serve {model:?}: the name of a model must have at most {} \
                  characters and no control characters; correct the name that they serve",
                 Variant::MAX_MODEL_CHARS
             )),
@@ -287,8 +289,7 @@ impl<'a> ServedModels<'a> {
                     names.iter().take(MAX_SHOWN_NAMES).map(|name| format!("{name:?}")).collect();
                 let more = if names.len() > MAX_SHOWN_NAMES { " and others" } else { "" };
                 Err(format!(
-                    "spec.modelID is not set, and the pods of {target} serve several models, {}{more}: set spec.modelID to one of \
-                     them",
+                    "{field} is not set, and the pods of {target} serve several models, {}{more}: set {field} to one of them",
                     shown.join(", ")
                 ))
             }
@@ -315,6 +316,7 @@ fn served_models<'a>(
         let ready = pods.iter().filter(|pod| pod.phase == Phase::Ready);
         served.push(ServedModels {
             variant,
+            field: view.model_field(&variant.id),
             known: known(variant),
             keeps_known: gaps.iter().any(|gap| gap.concerns(&variant.id.namespace)),
             names: BTreeSet::new(),

@@ -244,6 +244,12 @@ impl ClusterView {
         self.aliases.get(name).map(|own| VariantId::new(name.namespace.clone(), own.clone()))
     }
 
+    /// Where the object of a variant names its model, for people.
+    #[must_use]
+    pub fn model_field(&self, id: &VariantId) -> &'static str {
+        if self.annotated.contains(id) { "the annotation llm-d.ai/model-id" } else { "spec.modelID" }
+    }
+
     /// The state of a valid variant.
     #[must_use]
     pub fn variant(&self, id: &VariantId) -> Option<&VariantState> {

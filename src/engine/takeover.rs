@@ -46,8 +46,8 @@ pub async fn take_over<L: Future<Output = Result<Restored, E>>, E: Display>(
             Err(error) => {
                 error!(
                     %error,
-                    "cannot read the state objects: starting from the numbers in the statuses of the VariantAutoscalings; those \
-                     without spec.modelID have none until a Ready pod names the model"
+                    "cannot read the state objects: starting from the numbers in the statuses of the VariantAutoscalings; variants \
+                     whose object names no model have none until a Ready pod names it"
                 );
                 Restored::default()
             }

@@ -190,14 +190,15 @@ impl PolicyUpdater {
         let now = self.parts.maps.borrow().clone();
         self.namespaces = self.variant_namespaces();
         self.models = self.parts.engine.models().learned().borrow().clone();
-        self.variants = with_settings(&self.parts.cluster.state(), &self.models);
+        let state = self.parts.cluster.state();
+        self.variants = with_settings(&state, &self.models);
         self.loader.set_variants(self.variants.clone());
         let Selection { texts, release_names } =
             select(&now, &self.names, &self.release_namespace, &self.release_names);
         self.loader.set_release_names(release_names.clone());
         self.release_names = release_names;
         let (policy, mut problems) = self.loader.load(&texts, &self.namespaces);
-        self.findings.update(problems.take_variants(), &self.models);
+        self.findings.update(problems.take_variants(), &self.models, &state);
         self.adopt(&texts, &policy);
         self.log_deleted(&now);
         self.maps = now;

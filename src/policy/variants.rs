@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use wva_core::{GroupId, VariantId};
 
-use crate::cluster::objects::VariantObject;
+use crate::cluster::objects::{VariantKind, VariantObject};
 use crate::cluster::text::plain;
 use crate::cluster::{ClusterState, EventRecorder, EventType, Recorded};
 use crate::config::policy_config::{Finding, Findings, ModelVariant, VariantsByModel};
@@ -95,8 +95,8 @@ struct FindingReport {
 }
 
 impl FindingReports {
-    /// Logs those of `findings` and of `models`, the models of variants that name none, that are new.
-    pub(super) fn update(&mut self, findings: Findings, models: &LearnedModels) {
+    /// Logs those of `findings` and of `models`, the models of variants of `state` that name none, that are new.
+    pub(super) fn update(&mut self, findings: Findings, models: &LearnedModels, state: &ClusterState) {
         let mut known = std::mem::take(&mut self.0);
         let mut new = 0;
         let of_findings = findings.into_iter().flat_map(|(id, Finding { errors, notes, in_effect })| {
@@ -108,10 +108,12 @@ impl FindingReports {
             texts.map(|(topic, text)| ((id.clone(), topic), text))
         });
         // An object that has been invalid since this instance leads may name its model.
-        let learned = models.iter().filter(|(_, model)| model.target.is_some());
+        let is_known = |id: &VariantId| state.objects.contains_key(id);
+        let learned = models.iter().filter(|(id, model)| model.target.is_some() && is_known(id));
         let of_models = learned.map(|(id, LearnedModel { name, .. })| {
+            let field = state.view.model_field(id);
             let text =
-                format!("spec.modelID is not set: the model is {name:?}, which the metrics of the pods name");
+                format!("{field} is not set: the model is {name:?}, which the metrics of the pods name");
             ((id.clone(), Topic::Model), text)
         });
         for (key, text) in of_findings.chain(of_models).filter(|(_, text)| !text.is_empty()) {
@@ -121,13 +123,14 @@ impl FindingReports {
             if known.is_none() {
                 new += 1;
                 if new <= MAX_AT_A_TIME {
-                    log(&key.0, key.1, &text);
+                    let kind = state.objects.get(&key.0).map(|object| object.kind).unwrap_or_default();
+                    log(kind, &key.0, key.1, &text);
                 }
             }
             self.0.insert(key, known.unwrap_or(FindingReport { text, recorded: None }));
         }
         if new > MAX_AT_A_TIME {
-            warn!("and {} more about settings of VariantAutoscalings, which are events", new - MAX_AT_A_TIME);
+            warn!("and {} more about settings and models of variants, which are events", new - MAX_AT_A_TIME);
         }
     }
 
@@ -176,10 +179,10 @@ impl FindingReports {
     }
 }
 
-fn log(id: &VariantId, topic: Topic, text: &str) {
+fn log(kind: VariantKind, id: &VariantId, topic: Topic, text: &str) {
     match topic {
-        Topic::Invalid | Topic::InEffect => warn!("VariantAutoscaling {id}: {text}"),
-        Topic::Unused | Topic::Model => info!("VariantAutoscaling {id}: {text}"),
+        Topic::Invalid | Topic::InEffect => warn!("{kind} {id}: {text}"),
+        Topic::Unused | Topic::Model => info!("{kind} {id}: {text}"),
     }
 }
 
@@ -193,7 +196,6 @@ mod tests {
     use wva_core::units::Cost;
 
     use super::*;
-    use crate::cluster::objects::VariantKind;
     use crate::config::policy_config::VariantSettings;
     use crate::engine::ClusterView;
 
@@ -236,12 +238,12 @@ mod tests {
                 outcome
             })
         };
-        reports.update(findings("first"), &LearnedModels::new());
+        reports.update(findings("first"), &LearnedModels::new(), &ClusterState::default());
         assert!(!record(&mut reports, Recorded::Queued));
         assert!(record(&mut reports, Recorded::Queued), "nothing is left");
-        reports.update(findings("second"), &LearnedModels::new());
+        reports.update(findings("second"), &LearnedModels::new(), &ClusterState::default());
         assert!(record(&mut reports, Recorded::Repeated) && reports.is_waiting());
-        reports.update(findings("second"), &LearnedModels::new());
+        reports.update(findings("second"), &LearnedModels::new(), &ClusterState::default());
         assert!(!record(&mut reports, Recorded::Queued) && !reports.is_waiting());
         tokio::time::advance(repeat).await;
         assert!(!record(&mut reports, Recorded::Queued));
@@ -302,12 +304,20 @@ mod tests {
         let state = state_with_unnamed();
         let known = with_settings(&state, &learned("other", true));
         assert_eq!((decided(&known, "m"), decided(&known, "other")), (vec![("b", true)], vec![("a", true)]));
-        let mut reports = FindingReports::default();
-        reports.update(Findings::new(), &learned("other", true));
-        let texts: Vec<_> = reports.0.values().map(|report| report.text.as_str()).collect();
+        let text = |state: &ClusterState| {
+            let mut reports = FindingReports::default();
+            reports.update(Findings::new(), &learned("other", true), state);
+            reports.0.into_values().map(|report| report.text).collect::<Vec<_>>().join("\n")
+        };
         assert_eq!(
-            texts,
-            ["spec.modelID is not set: the model is \"other\", which the metrics of the pods name"]
+            text(&state),
+            "spec.modelID is not set: the model is \"other\", which the metrics of the pods name"
+        );
+        let view = ClusterView { annotated: [id("a")].into(), ..ClusterView::default() };
+        let annotated = ClusterState { view: Arc::new(view), ..state };
+        assert!(
+            text(&annotated)
+                .starts_with("the annotation llm-d.ai/model-id is not set: the model is \"other\"")
         );
     }
 

@@ -175,6 +175,16 @@ fn an_object_with_a_field_missing_is_named_and_the_others_are_read() {
 }
 
 #[test]
+fn an_annotated_hpa_that_leaves_its_model_to_its_pods_is_not_called_invalid() {
+    let text = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
+                metadata: {name: a, namespace: llm, annotations: {llm-d.ai/managed: \"true\"}}\n\
+                spec: {maxReplicas: 3, scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: a}}\n";
+    let report = report_of(text);
+    assert_eq!(about(&report, "HorizontalPodAutoscaler llm/a"), []);
+    assert!(report.same.iter().any(|same| same.starts_with("1 annotated autoscaler:")), "{:?}", report.same);
+}
+
+#[test]
 fn unreadable_documents_and_files_are_named_and_the_rest_is_shown() {
     let folder = Folder::new();
     let file = folder.file("a.yaml", b"kind: [\n---\napiVersion: llmd.ai/v1alpha1\nkind: VariantAutoscaling\nmetadata: {name: a}\nspec: {modelID: m, scaleTargetRef: {kind: Deployment, name: a}}\n");

@@ -110,7 +110,7 @@ pub(super) fn annotated_object(
         return None;
     }
     let id = variant_id(&metadata);
-    let model = annotation(&metadata, MODEL_ANNOTATION).and_then(|id| model(MODEL_ANNOTATION, id).ok());
+    let model = named_model(&metadata).and_then(|id| model(MODEL_ANNOTATION, id).ok());
     let notices = spec.as_ref().map_or_else(|_| Vec::new(), |spec| notices(kind, &metadata, spec));
     let target = spec.as_ref().ok().and_then(|spec| target(spec).ok());
     let variant = spec
@@ -147,6 +147,11 @@ fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// The model that an object names; its pods say which one it is where it names none.
+fn named_model(metadata: &ObjectMeta) -> Option<&str> {
+    annotation(metadata, MODEL_ANNOTATION).filter(|id| !id.is_empty())
+}
+
 fn belongs_to_keda(metadata: &ObjectMeta) -> bool {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().any(|owner| {
@@ -161,13 +166,9 @@ fn variant(
     spec: AutoscalerSpec,
 ) -> Result<Variant, String> {
     let target = target(&spec)?;
-    let Some(model_id) = annotation(metadata, MODEL_ANNOTATION) else {
-        return Err(format!(
-            "the annotation {MODEL_ANNOTATION} is missing: set it to the model_name of the serving metrics"
-        ));
-    };
+    let model = named_model(metadata).map(|id| model(&format!("the annotation {MODEL_ANNOTATION}"), id));
     Ok(Variant {
-        model: model(&format!("the annotation {MODEL_ANNOTATION}"), model_id)?,
+        model: model.transpose()?.unwrap_or_default(),
         target,
         cost: cost(&format!("the annotation {COST_ANNOTATION}"), annotation(metadata, COST_ANNOTATION))?,
         bounds: spec_bounds(kind, spec.min_replicas, spec.max_replicas)?,
@@ -239,6 +240,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::watch::partial_objects::ParseGuard;
+    use crate::engine::ClusterView;
 
     const HPA: VariantKind = VariantKind::HorizontalPodAutoscaler;
     const SCALED_OBJECT: VariantKind = VariantKind::ScaledObject;
@@ -284,6 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn an_hpa_without_a_model_was_invalid_instead_of_learning_it_from_its_pods() {
+        for unnamed in [Value::Null, json!("")] {
+            let object = annotated(HPA, json!({ MODEL_ANNOTATION: unnamed }), spec());
+            assert!(!object.variant.as_ref().unwrap().names_model(), "{object:?}");
+            assert_eq!(object.model, None);
+        }
+        let id = VariantId::new("llm", "my-hpa");
+        let view = ClusterView { annotated: [id.clone()].into(), ..ClusterView::default() };
+        assert_eq!(view.model_field(&id), format!("the annotation {MODEL_ANNOTATION}"));
+    }
+
+    #[test]
     fn a_scaled_object_has_the_defaults_of_keda() {
         let variant = |spec| annotated(SCALED_OBJECT, json!({}), spec).variant.clone().unwrap();
         let minimal = variant(json!({ "scaleTargetRef": { "name": "chat" }, "triggers": [] }));
@@ -322,11 +336,6 @@ mod tests {
     #[test]
     fn an_invalid_object_is_named_with_its_cause_and_the_next_step() {
         let at = |key: &str, value: Value| problem(HPA, json!({ key: value }), spec());
-        assert_eq!(
-            at(MODEL_ANNOTATION, Value::Null),
-            "the annotation llm-d.ai/model-id is missing: set it to the model_name of the serving metrics"
-        );
-        assert!(at(MODEL_ANNOTATION, json!("")).starts_with("the annotation llm-d.ai/model-id is empty"));
         assert!(
             at(MODEL_ANNOTATION, json!("a\nb"))
                 .contains("llm-d.ai/model-id \"a\\nb\" has control characters")

@@ -72,9 +72,6 @@ fn named_model(spec: &VariantAutoscalingSpec) -> Option<&str> {
 /// `field` is where the model is written.
 pub(super) fn model(field: &str, id: &str) -> Result<SmolStr, String> {
     let allowed = "must be the model_name of the serving metrics";
-    if id.is_empty() {
-        return Err(format!("{field} is empty: set it to the model_name of the serving metrics"));
-    }
     let count = id.chars().count();
     if count > MAX_MODEL_ID_CHARS {
         let problem = format!("has {count} characters: {allowed}, and have at most {MAX_MODEL_ID_CHARS}");

@@ -187,6 +187,23 @@ fn pods_that_serve_several_models_give_no_number_and_are_told_which() {
 }
 
 #[test]
+fn an_annotated_object_is_told_of_its_annotation_and_not_of_a_field_it_lacks() {
+    let view = ClusterView { annotated: [id("chat")].into(), ..view(vec![variant("chat", "")]) };
+    let problem = |series: &[Series]| Fixture::default().model_in(&view, &answer(series)).unwrap_err();
+    let nothing = problem(&[]);
+    assert!(
+        nothing.starts_with("the annotation llm-d.ai/model-id is not set, and no Ready pod"),
+        "{nothing}"
+    );
+    assert!(nothing.ends_with("or set the annotation llm-d.ai/model-id"), "{nothing}");
+    let several = problem(&[series("chat-0", "a"), series("chat-0", "b")]);
+    assert!(several.ends_with("set the annotation llm-d.ai/model-id to one of them"), "{several}");
+    let strange = problem(&[series("chat-0", "a\nb")]);
+    assert!(!strange.contains("spec.modelID"), "{strange}");
+    assert_eq!(Fixture::default().model_in(&view, &answer(&[series("chat-0", "m")])).unwrap(), "m");
+}
+
+#[test]
 fn a_name_that_no_object_could_have_is_refused_on_one_line() {
     for name in ["a\nb", "\u{1b}[2K", "\u{202e}", &"x".repeat(257)] {
         let problem = learned(&[series("chat-0", name)]).unwrap_err();

@@ -55,6 +55,8 @@ eventually 40 "KServe's HPA is found by its own name, without a namespace" named
 eventually 0 "and by that of its Deployment" named_value_is served 1 "%2Cexported_namespace%3Dllm"
 eventually 40 "the HPA of WVA's samples is found by the name of its Deployment" named_value_is sample 1 "%2Cexported_namespace%3Dllm"
 eventually 0 "and by its own name" named_value_is sample-hpa 1
+eventually 30 "its model is the one that its pods serve" told sample-hpa ModelLearned \
+  'the annotation llm-d.ai/model-id is not set: the model is "sample"'
 assert_eq "series of the variant sample-hpa" "$(series_of sample-hpa)" 1
 assert_eq "series under the name of its Deployment" "$(series_of sample || true)" 0
 eventually 20 "KServe's HPA is told that its target type multiplies the number" told served-kserve-hpa TargetTypeMultiplies "use AverageValue"
