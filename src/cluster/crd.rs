@@ -28,14 +28,17 @@ pub(crate) const SIGNALS_COMPLETE: &str = "SignalsComplete";
 pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
 /// Condition: a shared limit, or a lack of room on the nodes, keeps replicas back that are needed.
 pub(crate) const CAPACITY_CONSTRAINED: &str = "CapacityConstrained";
+/// Condition, and its reason: a ScaledObject with the same scale target is paused. Absent otherwise.
+pub(crate) const PAUSED: &str = "Paused";
 /// All conditions that `writers` set.
-pub(crate) const CONDITIONS: [&str; 6] = [
+pub(crate) const CONDITIONS: [&str; 7] = [
     TARGET_RESOLVED,
     METRICS_AVAILABLE,
     SIGNALS_COMPLETE,
     OPTIMIZATION_READY,
     CAPACITY_CONSTRAINED,
     LIMIT_ENFORCED,
+    PAUSED,
 ];
 /// Longest `modelID`.
 pub(crate) const MAX_MODEL_ID_CHARS: usize = Variant::MAX_MODEL_CHARS;

@@ -12,11 +12,12 @@ use serde::de::IgnoredAny;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 
+use super::annotated_objects::WatchedAutoscaler;
 use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
-use super::partial_objects::PartialObject;
-use crate::cluster::crd::ScaleTargetRef;
+use super::partial_objects::{PartialObject, annotation};
+use super::pause::{Pause, paused};
+use crate::cluster::crd::{PAUSED, ScaleTargetRef};
 use crate::cluster::objects::{Notice, VariantKind, VariantObject};
-use crate::cluster::text::quoted;
 
 /// Annotation that makes an object a variant, with the value `true`.
 const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
@@ -24,10 +25,6 @@ const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
 const MODEL_ANNOTATION: &str = "llm-d.ai/model-id";
 /// Annotation: the cost of a replica.
 const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
-/// Annotation of a ScaledObject whose scale target KEDA leaves as it is, unless the value is `false`.
-const PAUSED_ANNOTATION: &str = "autoscaling.keda.sh/paused";
-/// Annotation of a ScaledObject whose scale target KEDA sets to the number in the value.
-const PAUSED_REPLICAS_ANNOTATION: &str = "autoscaling.keda.sh/paused-replicas";
 /// The API group of KEDA, with the separator of a version.
 const KEDA_GROUP: &str = "keda.sh/";
 /// What a ScaledObject means by leaving out `minReplicaCount`.
@@ -96,9 +93,25 @@ struct Trigger {
     metadata: BTreeMap<String, String>,
 }
 
-/// What is kept of an object of this kind; `None` without the annotation that makes it a variant, and for the HPA that KEDA makes
-/// of a ScaledObject and copies its annotations to.
-pub(super) fn annotated_object(
+/// What is kept of an object of this kind; `None` for one that is no variant and not paused.
+pub(super) fn watched_autoscaler(
+    kind: VariantKind,
+    object: Result<Autoscaler, InvalidObject>,
+) -> Option<WatchedAutoscaler> {
+    let pause = object.as_ref().ok().filter(|_| kind == VariantKind::ScaledObject).and_then(pause);
+    let watched = WatchedAutoscaler { variant: annotated_object(kind, object), pause: pause.map(Box::new) };
+    (watched.variant.is_some() || watched.pause.is_some()).then_some(watched)
+}
+
+fn pause(object: &Autoscaler) -> Option<Pause> {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let note = format!("ScaledObject {name}: {}", paused(&object.metadata)?);
+    Some(Pause { target: target(&object.spec).ok()?, note: note.into() })
+}
+
+/// The variant that an object of this kind makes; `None` without the annotation for that, and for the HPA that KEDA makes of a
+/// ScaledObject and copies its annotations to.
+fn annotated_object(
     kind: VariantKind,
     object: Result<Autoscaler, InvalidObject>,
 ) -> Option<Arc<VariantObject>> {
@@ -141,10 +154,6 @@ pub(crate) fn annotated_manifest(
     let invalid =
         |error: serde_json::Error| InvalidObject { error: error.to_string(), metadata: metadata.clone() };
     annotated_object(kind, read.map_err(invalid))
-}
-
-fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
-    metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
 /// The model that an object names; its pods say which one it is where it names none.
@@ -212,24 +221,9 @@ fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerSpec) -> V
         });
     }
     if kind == VariantKind::ScaledObject {
-        notices.extend(paused(metadata));
+        notices.extend(paused(metadata).map(|note| Notice { reason: PAUSED, note }));
     }
     notices
-}
-
-fn paused(metadata: &ObjectMeta) -> Option<Notice> {
-    let is_paused = |value: &str| !matches!(value, "false" | "False" | "FALSE" | "f" | "F" | "0");
-    let set = |key| annotation(metadata, key).map(|value| (key, value));
-    let (key, value) = set(PAUSED_REPLICAS_ANNOTATION)
-        .or_else(|| set(PAUSED_ANNOTATION).filter(|(_, value)| is_paused(value)))?;
-    let value = quoted(value);
-    Some(Notice {
-        reason: "Paused",
-        note: format!(
-            "KEDA does not apply the number, which is still computed, while the annotation {key} is {value}: remove it to \
-             scale again"
-        ),
-    })
 }
 
 #[cfg(test)]
@@ -371,15 +365,32 @@ mod tests {
         let paused = |key: &str, value: &str| {
             annotated(SCALED_OBJECT, json!({ key: value }), json!({ "scaleTargetRef": { "name": "chat" } }))
         };
-        for (key, value) in
-            [(PAUSED_ANNOTATION, "true"), (PAUSED_ANNOTATION, "soon"), (PAUSED_REPLICAS_ANNOTATION, "0")]
-        {
-            let object = paused(key, value);
-            assert!(object.variant.is_ok(), "the number is still computed");
-            assert_eq!(reasons(&object), ["Paused"], "{key} {value}");
-            assert!(object.notices[0].note.contains(&format!("the annotation {key} is {value:?}")));
-        }
-        assert!(paused(PAUSED_ANNOTATION, "false").notices.is_empty());
+        let object = paused("autoscaling.keda.sh/paused", "soon");
+        assert!(object.variant.is_ok(), "the number is still computed");
+        assert_eq!(reasons(&object), ["Paused"]);
+        assert!(object.notices[0].note.contains("the annotation autoscaling.keda.sh/paused is \"soon\""));
+        assert!(paused("autoscaling.keda.sh/paused", "false").notices.is_empty());
+    }
+
+    #[test]
+    fn of_a_scaled_object_without_annotations_of_ours_only_its_pause_is_kept() {
+        let watched = |kind: VariantKind, annotations: Value| {
+            let metadata = json!({ "namespace": "llm", "name": "scaler", "annotations": annotations });
+            let text = json!({ "metadata": metadata, "spec": { "scaleTargetRef": { "name": "chat" } } });
+            let ParseGuard(object) = serde_json::from_str(&text.to_string()).unwrap();
+            watched_autoscaler(kind, object)
+        };
+        let annotations = json!({ "autoscaling.keda.sh/paused": "true" });
+        let kept = watched(SCALED_OBJECT, annotations.clone()).unwrap();
+        let pause = kept.pause.unwrap();
+        assert_eq!((kept.variant, &pause.target), (None, &TargetRef::deployment("chat")));
+        assert!(
+            pause.note.starts_with("ScaledObject scaler: KEDA does not apply the number"),
+            "{}",
+            pause.note
+        );
+        assert_eq!(watched(HPA, annotations), None);
+        assert_eq!(watched(SCALED_OBJECT, json!({})), None);
     }
 
     #[test]

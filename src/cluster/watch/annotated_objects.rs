@@ -1,16 +1,26 @@
-//! HPAs and ScaledObjects that annotations make variants, as their watches leave them. Pure.
+//! HPAs and ScaledObjects that annotations make variants, and ScaledObjects that are paused, as their watches leave them. Pure.
 
 use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 
 use super::kind_store::{ObjectStore, StoreEvent};
+use super::pause::Pause;
 use crate::cluster::objects::VariantObject;
+
+/// What is kept of an HPA or a ScaledObject.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WatchedAutoscaler {
+    /// Where annotations make it a variant.
+    pub(super) variant: Option<Arc<VariantObject>>,
+    /// Where annotations pause it.
+    pub(super) pause: Option<Box<Pause>>,
+}
 
 /// The annotated objects of a kind whose list may be refused, and that may not exist.
 #[derive(Debug, Default)]
 pub(crate) struct AnnotatedObjects {
-    pub(super) objects: ObjectStore<Arc<VariantObject>>,
+    pub(super) objects: ObjectStore<WatchedAutoscaler>,
     /// How the last request failed, unless it was answered.
     failure: Option<ListFailure>,
 }
@@ -30,7 +40,7 @@ pub(crate) enum ListFailure {
 
 impl AnnotatedObjects {
     /// Applies an event of the watch; true when something visible changed. What is known stays known while a watch fails.
-    pub(crate) fn apply(&mut self, event: Result<StoreEvent<Arc<VariantObject>>, ListFailure>) -> bool {
+    pub(crate) fn apply(&mut self, event: Result<StoreEvent<WatchedAutoscaler>, ListFailure>) -> bool {
         use ListFailure::{Absent, NotServed};
         match event {
             Ok(event) => {

@@ -1,7 +1,6 @@
-//! Watches of the HPAs and ScaledObjects that annotations make variants. The right to list them may be missing, and KEDA may be
-//! absent, arrive later or go: nothing fails, and what is absent is looked for without a word.
+//! Watches of the HPAs and ScaledObjects that annotations make variants, and of ScaledObjects that are paused. The right to list
+//! them may be missing, and KEDA may be absent, arrive later or go: nothing fails, and what is absent is looked for without a word.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
@@ -13,14 +12,14 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Error, Event, watcher};
 use tokio::time::sleep;
 
-use super::annotated::{Autoscaler, annotated_object};
-use super::annotated_objects::{AnnotatedObjects, ListFailure};
+use super::annotated::{Autoscaler, watched_autoscaler};
+use super::annotated_objects::{AnnotatedObjects, ListFailure, WatchedAutoscaler};
 use super::kind_store::StoreEvent;
 use super::object_store::ClusterStore;
 use super::partial_objects::ParseGuard;
 use super::store_events::{Change, guarded, store_event};
 use super::watch_health::{WatchHealth, backoff};
-use crate::cluster::objects::{VariantKind, VariantObject};
+use crate::cluster::objects::VariantKind;
 
 /// How often a kind that does not exist is looked for.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);
@@ -55,7 +54,7 @@ pub(super) fn annotated_changes(
 }
 
 fn changes(
-    events: impl Stream<Item = Result<StoreEvent<Arc<VariantObject>>, ListFailure>> + Send + 'static,
+    events: impl Stream<Item = Result<StoreEvent<WatchedAutoscaler>, ListFailure>> + Send + 'static,
     objects: fn(&mut ClusterStore) -> &mut AnnotatedObjects,
 ) -> BoxStream<'static, Change> {
     events
@@ -68,12 +67,12 @@ fn events(
     kind: VariantKind,
     api: Api<ParseGuard<Autoscaler>>,
     config: watcher::Config,
-) -> impl Stream<Item = Result<StoreEvent<Arc<VariantObject>>, ListFailure>> + Send {
+) -> impl Stream<Item = Result<StoreEvent<WatchedAutoscaler>, ListFailure>> + Send {
     let resource = match kind {
         VariantKind::ScaledObject => "ScaledObjects",
         _ => "HorizontalPodAutoscalers",
     };
-    let mut convert = guarded(resource, move |object| annotated_object(kind, object));
+    let mut convert = guarded(resource, move |object| watched_autoscaler(kind, object));
     let mut health = WatchHealth::new(resource, HINT);
     let mut is_absent = false;
     let watch = AnnotatedWatch::new(kind, api, config);

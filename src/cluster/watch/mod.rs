@@ -16,6 +16,7 @@ mod metrics_address;
 mod model_server;
 mod object_store;
 mod partial_objects;
+mod pause;
 mod pod_join;
 mod pods;
 mod read_queue;

@@ -68,6 +68,8 @@ pub struct ClusterState {
     pub objects: BTreeMap<VariantId, Arc<VariantObject>>,
     /// Annotated objects that make no variant.
     pub bystanders: Vec<Bystander>,
+    /// Which pause of a ScaledObject keeps the scale target of a VariantAutoscaling from following its number, for people.
+    pub pauses: BTreeMap<VariantId, Arc<str>>,
     /// The pods of variants; empty unless their deletion costs are written.
     pub pods: BTreeMap<VariantId, Vec<PodWithCost>>,
 }
@@ -76,17 +78,19 @@ impl ClusterStore {
     /// Joins scale targets and pods to variants.
     pub(crate) fn state(&self) -> ClusterState {
         let excluded: BTreeSet<SmolStr> = self.excluded.iter().map(|(key, ())| (&*key.name).into()).collect();
-        let named = |objects: &'_ ObjectStore<Arc<VariantObject>>| {
-            let included = objects.iter().filter(|(key, _)| !excluded.contains(&*key.namespace));
-            let named =
-                included.map(|(key, object)| (VariantId::new(&*key.namespace, &*key.name), object.clone()));
-            named.collect::<Vec<_>>()
+        let named = |(key, object): (&ObjectKey, &Arc<VariantObject>)| {
+            let id = VariantId::new(&*key.namespace, &*key.name);
+            (!excluded.contains(&*key.namespace)).then(|| (id, object.clone()))
         };
-        let annotated = [&self.hpas, &self.scaled_objects].map(|kind| named(&kind.objects)).concat();
-        let VariantObjects { objects, aliases, bystanders } =
-            VariantObjects::new(named(&self.variants).into_iter().collect(), annotated);
+        let annotated = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
+        let annotated = annotated.filter_map(|(key, object)| Some((key, object.variant.as_ref()?)));
+        let VariantObjects { objects, aliases, bystanders } = VariantObjects::new(
+            self.variants.iter().filter_map(named).collect(),
+            annotated.filter_map(named).collect(),
+        );
         let claims = claims(&objects);
         let (variants, invalid) = split_by_validity(&objects, &claims);
+        let pauses = self.pauses(&variants);
         let (pods, other_pods) = self.pods_by_target(&variants);
         let mut with_cost = BTreeMap::new();
         let followers = bystanders.iter().map(|bystander| &bystander.id);
@@ -129,7 +133,7 @@ impl ClusterStore {
             }
             view.variants.push(state);
         }
-        ClusterState { view: Arc::new(view), objects, bystanders, pods: with_cost }
+        ClusterState { view: Arc::new(view), objects, bystanders, pauses, pods: with_cost }
     }
 
     /// Applies the answer to a read of a scale target; true when something visible changed.
@@ -193,6 +197,21 @@ impl ClusterStore {
             && self.deployments.has_listed()
             && self.replica_sets.has_listed()
             && self.pods.has_listed()
+    }
+
+    /// The pauses of the scale targets of VariantAutoscalings that decide; of several of one target, the first by name.
+    fn pauses(&self, variants: &[(&Variant, &VariantObject)]) -> BTreeMap<VariantId, Arc<str>> {
+        let mut pauses = BTreeMap::new();
+        for (key, object) in self.scaled_objects.objects.iter() {
+            if let Some(pause) = &object.pause {
+                pauses.entry((&*key.namespace, &pause.target)).or_insert(&pause.note);
+            }
+        }
+        let of_variant = |(variant, object): &(&Variant, &VariantObject)| {
+            let note = pauses.get(&(variant.id.namespace.as_str(), &variant.target))?;
+            (!object.kind.is_annotated()).then(|| (variant.id.clone(), Arc::clone(note)))
+        };
+        if pauses.is_empty() { BTreeMap::new() } else { variants.iter().filter_map(of_variant).collect() }
     }
 
     /// True when the objects that make variants have been listed once, or are no longer waited for.

@@ -341,6 +341,11 @@ pub(crate) struct NodeStatus {
     pub(crate) conditions: Vec<PodCondition>,
 }
 
+/// The value of an annotation.
+pub(crate) fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
 /// The controller of an object.
 pub(crate) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();

@@ -157,8 +157,8 @@ fn due_events(
         }
         // The decision of this name is that of another object if this one makes no variant.
         let decided = notice.is_none().then(|| published.decisions.get_key_value(id)).flatten();
-        let status =
-            decided.and_then(|decided| new_status(published, decided, object, series, &history.status));
+        let status = decided
+            .and_then(|decided| new_status((published, state), decided, object, series, &history.status));
         let notices = object.notices.iter().chain(notice).cloned().collect();
         let events = history.update(status, notices);
         if !events.is_empty() {

@@ -10,7 +10,7 @@ use wva_core::report::LimitGap;
 use super::signal_gap::{SeriesOf, describe_gap};
 use crate::cluster::crd::{
     Actuation, CAPACITY_CONSTRAINED, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
-    OptimizedAlloc, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
+    OptimizedAlloc, PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::text::shortened;
 
@@ -48,6 +48,8 @@ pub(crate) struct StatusInput<'a> {
     pub(crate) series: SeriesOf,
     /// The limit that is configured and not enforced, if any.
     pub(crate) limit: Option<&'a LimitGap>,
+    /// Why KEDA does not follow the number, if it does not.
+    pub(crate) pause: Option<&'a str>,
 }
 
 /// Status, reason and message of a condition.
@@ -85,6 +87,7 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
     if let Some(gap) = input.limit {
         states.push((LIMIT_ENFORCED, ConditionState::new("False", gap.as_str(), gap.to_string())));
     }
+    states.extend(input.pause.map(|note| (PAUSED, ConditionState::new("True", PAUSED, note))));
     let mut conditions: Vec<_> =
         states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();
     conditions.extend(old.condition(CAPACITY_CONSTRAINED).filter(|_| is_kept).cloned());

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::events::MAX_NOTE_BYTES;
 use crate::cluster::crd::{
-    CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, SIGNALS_COMPLETE,
+    CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, PAUSED, SIGNALS_COMPLETE,
     TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::text::shortened;
@@ -72,7 +72,12 @@ pub(super) fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingSta
     events.extend(target_event(old.condition(TARGET_RESOLVED), new.condition(TARGET_RESOLVED)));
     // Without a target there are no metrics, and the event about the target says so.
     let is_lost = new.condition(TARGET_RESOLVED).is_some_and(|target| target.status == "False");
-    let problems = [(METRICS_AVAILABLE, "False"), (CAPACITY_CONSTRAINED, "True"), (LIMIT_ENFORCED, "False")];
+    let problems = [
+        (METRICS_AVAILABLE, "False"),
+        (CAPACITY_CONSTRAINED, "True"),
+        (LIMIT_ENFORCED, "False"),
+        (PAUSED, "True"),
+    ];
     for (type_, status) in problems.into_iter().filter(|(type_, _)| !is_lost || *type_ != METRICS_AVAILABLE) {
         let is_known = |now: &Condition| {
             old.condition(type_).is_some_and(|old| old.status == now.status && old.reason == now.reason)
@@ -155,6 +160,7 @@ mod tests {
             at,
             series: |_| Vec::new(),
             limit,
+            pause: None,
         };
         let new = render(&input, old);
         let events = events(old, &new)

@@ -329,7 +329,7 @@ impl StatusWriter {
 
 /// The status of an object after `old`; `None` for an object that has been created again since: it is decided about next.
 pub(super) fn new_status(
-    published: &Published,
+    (published, state): (&Published, &ClusterState),
     (id, decision): (&VariantId, &Decision),
     object: &VariantObject,
     series: SeriesOf,
@@ -344,6 +344,7 @@ pub(super) fn new_status(
         at: published.at,
         series,
         limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
+        pause: state.pauses.get(id).map(AsRef::as_ref),
     };
     Some(render(&input, old))
 }
@@ -407,7 +408,7 @@ impl<'a> Round<'a> {
         let old = settling.and_then(|written| written.status.as_ref()).or(object.status.as_ref());
         let empty = VariantAutoscalingStatus::default();
         let known = old.unwrap_or(&empty);
-        let new = new_status(published, (id, decision), object, series, known)?;
+        let new = new_status((published, state), (id, decision), object, series, known)?;
         let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
         let is_due = match difference(known, &new, is_same) {
@@ -436,14 +437,8 @@ impl DueStatus<'_> {
             events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
         }
         let events = budget.take(events);
-        StatusUpdate {
-            id: id.clone(),
-            object: object.clone(),
-            new,
-            decision: decision.clone(),
-            events,
-            budget,
-        }
+        let (id, object, decision) = (id.clone(), object.clone(), decision.clone());
+        StatusUpdate { id, object, new, decision, events, budget }
     }
 }
 

@@ -121,6 +121,24 @@ eventually 60 "the definition is installed: the ScaledObject is found without a 
 assert_eq "its series for KEDA's triggers" "$(series_of served-kserve-keda)" 1
 kubectl -n llm annotate scaledobject served-kserve-keda autoscaling.keda.sh/paused=true >/dev/null
 eventually 30 "paused: an event says that KEDA does not apply the number" told served-kserve-keda Paused "KEDA does not apply the number"
+kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: plain, namespace: llm, annotations: {autoscaling.keda.sh/paused-replicas: "1"}}
+spec:
+  scaleTargetRef: {name: llama}
+YAML
+paused_is() { # TEXT: the condition of the VariantAutoscaling llama begins with it; none if it is empty
+  local actual
+  actual=$(kubectl -n llm get va llama -o jsonpath='{range .status.conditions[?(@.type=="Paused")]}{.status}: {.message}{end}') || return
+  echo "${actual:-no condition}"
+  if [ -n "$1" ]; then [[ $actual == "$1"* ]]; else [ -z "$actual" ]; fi
+}
+eventually 30 "a ScaledObject without other annotations is paused: the VariantAutoscaling of its Deployment says so" paused_is \
+  "True: ScaledObject plain: KEDA does not apply the number, which is still computed, while the annotation autoscaling.keda.sh/paused-replicas is"
+kubectl -n llm annotate scaledobject plain autoscaling.keda.sh/paused-replicas- >/dev/null
+eventually 30 "resumed: it no longer does" paused_is ""
+kubectl -n llm delete scaledobject plain >/dev/null
 load_of served 0
 eventually 180 "which is still computed: without load it is minReplicaCount" named_value_is served-kserve-keda 2
 kubectl delete -f "$e2e/objects/scaled-object-crd.yaml" >/dev/null

@@ -7,9 +7,11 @@ use wva_core::model::{Role, TargetRef};
 use wva_core::snapshot::{Sample, Signal};
 
 use super::*;
+use crate::cluster::watch::annotated_objects::WatchedAutoscaler;
 use crate::cluster::watch::claims::tests::object;
 use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
+use crate::cluster::watch::pause::Pause;
 use crate::engine::{Collected, NamedModels, Series, assemble};
 
 mod targets;
@@ -67,6 +69,31 @@ fn cluster() -> ClusterStore {
     store.pods.apply(applied("web-1-a", pod("rs-9", Phase::Ready)));
     store.pods.apply(applied("ghost", pod("rs-0", Phase::Ready)));
     store
+}
+
+#[test]
+fn a_pause_of_the_scaled_object_of_a_variant_is_known_and_no_other_namespaces() {
+    let pauses = |store: &ClusterStore| {
+        let pauses = store.state().pauses.into_iter();
+        pauses.map(|(id, note)| format!("{id}: {note}")).collect::<Vec<_>>()
+    };
+    let paused = |target: &str, note: &str| {
+        let pause = Pause { target: TargetRef::deployment(target), note: note.into() };
+        WatchedAutoscaler { variant: None, pause: Some(Box::new(pause)) }
+    };
+    let mut store = cluster();
+    let elsewhere = (ObjectKey::new("evil", "chat"), Some(paused("chat", "of a stranger")));
+    store.scaled_objects.apply(Ok(Event::Apply(elsewhere)));
+    store.scaled_objects.apply(Ok(applied("web", paused("web", "of another workload"))));
+    assert!(pauses(&store).is_empty(), "{:?}", pauses(&store));
+    store.scaled_objects.apply(Ok(applied("b", paused("chat", "second"))));
+    assert!(store.scaled_objects.apply(Ok(applied("a", paused("chat", "first")))), "seen at once");
+    assert_eq!(pauses(&store), ["llm/chat: first"]);
+    assert_eq!(store.state().view.variants.len(), 1, "a pause makes no variant");
+    for name in ["a", "b"] {
+        store.scaled_objects.apply(Ok(Event::Apply((key(name), None))));
+    }
+    assert!(pauses(&store).is_empty());
 }
 
 #[test]

@@ -33,6 +33,7 @@ fn input(decision: &Decision, seconds: i64) -> StatusInput<'_> {
         at: time(seconds),
         series: |_| Vec::new(),
         limit: None,
+        pause: None,
     }
 }
 
@@ -145,6 +146,24 @@ fn a_limit_that_is_not_enforced_has_a_condition_until_it_is() {
     assert_eq!(difference(&open, &partial, false), Difference::Facts);
     assert_eq!(difference(&open, &with_gap(None), false), Difference::Facts, "the condition is removed");
     assert_eq!(difference(&before, &with_gap(None), false), Difference::None);
+}
+
+#[test]
+fn a_paused_scaled_object_is_a_condition_and_one_event_until_it_is_resumed() {
+    let calm = target(2, Reason::Steady, "calm");
+    let before = first(&calm);
+    let with = |pause| render(&StatusInput { pause, ..input(&calm, 200) }, &before);
+    let paused = with(Some("ScaledObject chat: KEDA does not apply the number"));
+    assert_eq!(state(&paused, PAUSED), ("True", "Paused"));
+    assert_eq!(find(&paused, PAUSED).message, "ScaledObject chat: KEDA does not apply the number");
+    assert_eq!(state(&paused, OPTIMIZATION_READY), ("True", "OptimizationSucceeded"), "the number stays");
+    assert_eq!(difference(&before, &paused, false), Difference::Facts);
+    let reasons = |old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus| {
+        events(old, new).into_iter().map(|event| event.reason).collect::<Vec<_>>()
+    };
+    assert_eq!((reasons(&before, &paused), reasons(&paused, &paused)), (vec!["Paused".to_owned()], vec![]));
+    assert_eq!(difference(&paused, &with(None), false), Difference::Facts, "the condition is removed");
+    assert!(with(None).condition(PAUSED).is_none() && reasons(&paused, &with(None)).is_empty());
 }
 
 /// A number with these reasons as data.
