@@ -79,7 +79,10 @@ const ONE_LINE: &str = r"^[^\x00-\x1f\x7f]*$";
     printcolumn = r#"{"name":"Min","type":"integer","jsonPath":".spec.minReplicas"}"#,
     printcolumn = r#"{"name":"Max","type":"integer","jsonPath":".spec.maxReplicas"}"#,
     printcolumn = r#"{"name":"Applied","type":"boolean","jsonPath":".status.actuation.applied"}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='OptimizationReady')].reason"}"#
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type=='OptimizationReady')].reason"}"#,
+    printcolumn = r#"{"name":"Constraint","type":"string","jsonPath":".status.conditions[?(@.type=='CapacityConstrained')].reason"}"#,
+    printcolumn = r#"{"name":"Why","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type=='OptimizationReady')].message"}"#,
+    printcolumn = r#"{"name":"Limit","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type=='CapacityConstrained')].message"}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
@@ -456,6 +459,10 @@ mod tests {
             "an event reports a minimum above the maximum"
         );
         assert_eq!(spec["properties"]["scaleTargetRef"]["type"], "object", "and not null");
+        // No version had more fields of these: strict validation refuses a misspelt one, and it is dropped otherwise.
+        for object in ["scaleTargetRef", "scaleToZero"] {
+            assert_eq!(spec["properties"][object].get("x-kubernetes-preserve-unknown-fields"), None);
+        }
         // The other two, saturationThreshold and scaleToZero, were in no definition.
         for earlier in ["modelProfile", "sloClassRef", "sloTpot", "sloTtft"] {
             let mut keywords: Vec<_> = spec["properties"][earlier].as_object().unwrap().keys().collect();
@@ -465,12 +472,19 @@ mod tests {
     }
 
     #[test]
-    fn the_printed_columns_keep_their_order() {
+    fn the_printed_columns_keep_their_order_and_then_say_what_limits_a_number() {
         let crd = VariantAutoscaling::crd();
         let columns = crd.spec.versions[0].additional_printer_columns.clone().unwrap();
         let names: Vec<_> = columns.iter().map(|column| column.name.as_str()).collect();
         let upstream = ["Target", "Model", "Optimized", "MetricsReady", "Age"];
-        assert_eq!(names, [&upstream[..], &["Min", "Max", "Applied", "Reason"]].concat());
+        let own = ["Min", "Max", "Applied", "Reason", "Constraint", "Why", "Limit"];
+        assert_eq!(names, [&upstream[..], &own].concat());
+        let is_wide =
+            |name: &str| columns.iter().any(|column| column.name == name && column.priority == Some(1));
+        assert!(
+            is_wide("Why") && is_wide("Limit") && !is_wide("Constraint"),
+            "sentences need a wide terminal"
+        );
     }
 
     #[test]
