@@ -17,6 +17,7 @@ use super::recording::recorder;
 use super::self_signed;
 use super::sources::source;
 use super::tasks::{Phase, TaskEnd};
+use crate::cluster::leadership::installation_name;
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
@@ -38,8 +39,6 @@ use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
 use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics};
 
-/// The prefix of the names of state objects.
-const STATE_PREFIX: &str = "wva";
 /// Longest time for the last writes and for releasing the lease; each request takes at most 5 s.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long running requests may take after the listener is closed: ten times the longest read.
@@ -346,10 +345,7 @@ impl App {
     }
 
     fn store(&self) -> StateStore {
-        let prefix = match &self.config.controller_instance {
-            Some(instance) => format!("{STATE_PREFIX}-{instance}"),
-            None => STATE_PREFIX.into(),
-        };
+        let prefix = installation_name(self.config.controller_instance.as_deref());
         StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
     }
 

@@ -54,6 +54,12 @@ pub enum ConfigError {
         "--watch-namespace {0} is not among the namespaces of --query-namespace, so none of its metrics would be read: add it"
     )]
     WatchedNamespaceNotQueried(String),
+    /// The controller instance selects objects by a label, and is no value of one.
+    #[error(
+        "--controller-instance {0} is not the value of a label: write at most 63 letters, digits, '-', '_' and '.', with a letter or \
+         digit at both ends"
+    )]
+    ControllerInstance(String),
     /// Another installation is described wrongly.
     #[error(
         "--installation no. {position} is invalid: {cause}; write '{{name: NAME, address: HOST:PORT, ca: FILE, namespaces: \

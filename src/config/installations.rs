@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::document::{self, Diagnostics};
 use super::error::ConfigError;
-use super::parsers::{is_namespace, non_empty, non_empty_path, path_or_empty};
+use super::parsers::{is_label_value, is_namespace, non_empty, non_empty_path, path_or_empty};
 
 /// Most installations.
 const MAX_INSTALLATIONS: usize = 64;
@@ -119,6 +119,9 @@ fn parse(text: &str) -> Result<Installation, String> {
     };
     let Document { name, address, ca, server_name, namespaces, controller_instance } = document;
     let controller_instance = non_empty(controller_instance);
+    if controller_instance.as_deref().is_some_and(|instance| !is_label_value(instance)) {
+        return Err("controllerInstance must be the value of a label".into());
+    }
     if !is_namespace(&name) {
         return Err("name must be at most 63 lower-case letters, digits and dashes".into());
     }
@@ -206,6 +209,10 @@ mod tests {
                 "serverName: \"a b\" is not",
             ),
             ("{name: b, address: 'h:1', ca: /c, namespace: n}", "namespace"),
+            (
+                "{name: b, address: 'h:1', ca: /c, namespaces: [n], controllerInstance: 'a,b'}",
+                "controllerInstance must be the value of a label",
+            ),
             ("[", "it is not YAML or JSON"),
         ] {
             let error = read(&[valid, text]).unwrap_err();

@@ -7,6 +7,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::ranged::Time;
 
+/// The longest value of a label.
+const MAX_LABEL_BYTES: usize = 63;
 /// The longest time of a Lease. Longer ones only delay a change of the leader.
 const MAX_LEASE: Duration = Duration::from_secs(3600);
 /// The shortest time for which a leader acts. Two requests to renew the Lease fit into it, of 4 s each.
@@ -35,6 +37,17 @@ pub(super) fn namespace_or_empty(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("must be the name of a namespace".into())
+}
+
+/// True for what the value of a label may be, except nothing.
+pub(super) fn is_label_value(text: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.".contains(byte);
+    let bytes = text.as_bytes();
+    bytes.len() <= MAX_LABEL_BYTES
+        && is_end(bytes.first())
+        && is_end(bytes.last())
+        && bytes.iter().all(is_allowed)
 }
 
 pub(super) fn is_namespace(text: &str) -> bool {

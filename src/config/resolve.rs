@@ -17,8 +17,9 @@ use super::args::{
 use super::error::ConfigError;
 use super::installations::{ForwarderCertificate, Installation, forwarder, installations};
 use super::lease::LeaseTimes;
-use super::parsers::{non_empty, non_empty_path};
+use super::parsers::{is_label_value, non_empty, non_empty_path};
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
+use super::ranged::quote;
 use super::source::{Certificate, Source, source};
 
 /// The shortest maximum age of evidence, in Lease durations: with less, a change of the leader alone could make it too old.
@@ -134,7 +135,7 @@ impl TryFrom<ServeArgs> for Config {
             advertised: cluster.advertise_address.unwrap_or(default_address),
             namespace: or_default(cluster.namespace, DEFAULT_NAMESPACE),
             service: or_default(cluster.service_name, DEFAULT_SERVICE),
-            controller_instance: non_empty(cluster.controller_instance),
+            controller_instance: label_value(cluster.controller_instance)?,
             annotated_autoscalers: cluster.annotated_autoscalers,
             lease: or_default(cluster.lease_name, LEASE_NAME),
             lease_times,
@@ -241,6 +242,14 @@ fn own_ip(pod_ip: Option<&str>, listen: IpAddr) -> Result<IpAddr, ConfigError> {
     }
 }
 
+/// The value of a label, if there is one.
+fn label_value(text: Option<String>) -> Result<Option<String>, ConfigError> {
+    match non_empty(text) {
+        Some(text) if !is_label_value(&text) => Err(ConfigError::ControllerInstance(quote(&text))),
+        text => Ok(text),
+    }
+}
+
 fn at_least(
     flag: &'static str,
     given: SignedDuration,
@@ -340,6 +349,21 @@ mod tests {
         assert_eq!(age("--max-connection-age 0s"), Ok(None));
         let error = age("--max-connection-age 10s").unwrap_err();
         assert!(error.contains("--max-connection-age") && error.contains("or 0s"), "{error}");
+    }
+
+    #[test]
+    fn a_controller_instance_is_any_value_of_a_label_and_nothing_else() {
+        let instance = |text: &str| {
+            config(&format!("--controller-instance {text}")).map(|config| config.controller_instance)
+        };
+        for text in ["blue", "Team_A", "eu-1.blue", "9"] {
+            assert_eq!(instance(text), Ok(Some(text.to_owned())));
+        }
+        assert_eq!(config("--controller-instance=").unwrap().controller_instance, None);
+        for text in ["a,b", "_a", "a.", "ä", &"a".repeat(64)] {
+            let error = instance(text).unwrap_err();
+            assert!(error.contains("--controller-instance") && error.contains("value of a label"), "{error}");
+        }
     }
 
     #[test]

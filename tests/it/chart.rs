@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use wva::cluster::leadership::object_names;
+use wva::cluster::leadership::{installation_name, object_names};
 use wva::cluster::pki::apiservice::NAMES;
 
 fn read(path: &str) -> String {
@@ -48,6 +48,25 @@ fn the_chart_grants_every_state_object_by_name() {
     let manifest = read("manifests/wva.yaml");
     for name in object_names("wva") {
         assert!(manifest.contains(&name), "{name} is not granted");
+    }
+}
+
+/// `manifests/render --check` renders the same name with Helm.
+#[test]
+fn a_controller_instance_of_upper_case_letters_made_names_that_no_object_can_have() {
+    let name = installation_name(Some("Team_A"));
+    assert!(read("manifests/render").contains(&format!("{name}-state-decisions-0")), "{name}");
+    let pattern = r#"regexMatch "^[a-z0-9]([-a-z0-9]{0,57}[a-z0-9])?$""#;
+    assert!(read("charts/wva/templates/rbac.yaml").contains(pattern));
+    for instance in ["blue", "a-1", &"a".repeat(59)] {
+        assert_eq!(installation_name(Some(instance)), format!("wva-{instance}"), "as before");
+    }
+    assert_eq!(installation_name(None), "wva");
+    for instance in ["team_a", "a.b", "Blue", &"a".repeat(60), "-a", "a-"] {
+        let name = installation_name(Some(instance));
+        let is_digest = name.len() == "wva-".len() + 16
+            && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        assert!(is_digest && name != installation_name(Some("Team_A")), "{instance}: {name}");
     }
 }
 

@@ -7,5 +7,5 @@ mod state_watch;
 mod state_writer;
 
 pub use lease::{Election, ElectionSettings};
-pub use state_store::{StateError, StateStore, object_names};
+pub use state_store::{StateError, StateStore, installation_name, object_names};
 pub use state_writer::StateWriter;

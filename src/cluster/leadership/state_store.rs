@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -27,6 +28,10 @@ use crate::engine::{Board, Clock, Holder, Leadership, Origin, Published, Restore
 
 /// Attempts to write one object: after a conflict it is read again once; a second one means that another holder writes.
 const MAX_WRITE_ATTEMPTS: u32 = 2;
+/// The beginning of the names of state objects.
+const PREFIX: &str = "wva";
+/// Longest controller instance in names: with the prefix, it is the value of a label too.
+const MAX_INSTANCE_BYTES: usize = 59;
 /// Label of a state object: which installation it belongs to, where several share a namespace.
 const INSTALLATION_LABEL: &str = "wva.llmd.ai/installation";
 /// Data key of the header.
@@ -389,6 +394,31 @@ fn parse(map: &ConfigMap) -> Result<(String, Shard), SmolStr> {
         Ok(header) => Err(other_version(&format!("the state object {name}"), header.version, kind.version())),
         Err(error) => Err(format_smolstr!("the state object {name} is damaged and dropped: {error}")),
     }
+}
+
+/// What the names of an installation's state objects begin with, and the value of their label. `instance` is its controller
+/// instance, the value of a label. If that cannot be part of a name, 16 digits of its SHA-256 digest stand for it, as in the chart.
+#[must_use]
+pub fn installation_name(instance: Option<&str>) -> String {
+    match instance {
+        None => PREFIX.into(),
+        Some(instance) if is_part_of_names(instance) => format!("{PREFIX}-{instance}"),
+        Some(instance) => {
+            let digest = digest(&SHA256, instance.as_bytes());
+            let digits = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}"));
+            format!("{PREFIX}-{}", digits.collect::<String>())
+        }
+    }
+}
+
+/// Whether the names of objects may contain it: a DNS label that fits into the value of a label with the prefix.
+fn is_part_of_names(instance: &str) -> bool {
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    let bytes = instance.as_bytes();
+    instance.len() <= MAX_INSTANCE_BYTES
+        && bytes.iter().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        && is_end(bytes.first())
+        && is_end(bytes.last())
 }
 
 fn object_name(prefix: &str, kind: StateKind, index: usize) -> String {
