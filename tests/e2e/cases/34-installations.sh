@@ -1,12 +1,13 @@
 # shellcheck shell=bash
 # (34) Two installations, read through the one APIService. The second one has Roles only, for one namespace. A plain HPA in each namespace follows
-# its own installation. The second one is killed: its HPA holds and says why, and the owner's goes on.
+# its own installation. The second one is killed: its HPA holds and says why, and the owner's goes on. It is responsible for the variants with its
+# label only: another one in its namespace has no number, and no status.
 
 second_namespace=wva-blue
 second_ca=$CLUSTER_DIR/second-ca.crt
 second_command() { release_namespace=$second_namespace "$@"; }
 start_second() {
-  WVA_ARGS="--watch-namespace blue --forwarder-ca-file $CLUSTER_DIR/owner-ca.crt --forwarder-name wva-instance.$release_namespace.internal" \
+  WVA_ARGS="--watch-namespace blue --controller-instance Team_Blue --forwarder-ca-file $CLUSTER_DIR/owner-ca.crt --forwarder-name wva-instance.$release_namespace.internal" \
     second_command start_wva wva-1 "$second_port"
 }
 ca_of() { kubectl -n "$1" get secret wva-tls -o jsonpath='{.data.ca\.crt}' | base64 -d; }
@@ -32,16 +33,28 @@ second_hpa_says() {
   echo "$actual"
   [[ $actual == *"$1"* ]]
 }
+# of_another_instance: the variant with another label has neither a number nor a status
+of_another_instance() {
+  local body
+  ! body=$(kubectl get --raw "$external_metrics/namespaces/blue/wva_desired_replicas?labelSelector=variant_name%3Dfog" 2>&1) || { echo "$body"; return 1; }
+  [[ $body == *"(NotFound)"* ]] || { echo "$body"; return 1; }
+  body=$(kubectl -n blue get va fog -o jsonpath='{.status}')
+  echo "status: ${body:-none}"
+  [ -z "$body" ]
+}
 sky_load() { model=sky set_load "$1" && echo "$1 requests/s"; }
 may() { kubectl auth can-i "$@" --as "system:serviceaccount:$second_namespace:wva" 2>/dev/null || true; }
 
 hold_at 3
 sed -e 's/namespace: llm\b/namespace: blue/; s/name: llm$/name: blue/; s/llama/sky/g; s/maxReplicas: 10/maxReplicas: 2/' "$e2e/objects/llama.yaml" | kubectl apply -f - >/dev/null
+kubectl -n blue label va sky wva.llmd.ai/controller-instance=Team_Blue >/dev/null
+kubectl -n blue get va sky -o json | jq '.metadata = {name: "fog", namespace: "blue", labels: {"wva.llmd.ai/controller-instance": "team-green"}}' |
+  kubectl create -f - >/dev/null
 kubectl annotate namespace blue wva.llmd.ai/exclude=true >/dev/null
 eventually 30 "load above the capacity of 2 pods there" sky_load "$(calculate "2.3 * $pod_rps")"
 eventually 30 "namespace blue is not the owner's: its variant has no number" second_is_unknown
 
-helm install wva "$root/charts/wva" -n "$second_namespace" --create-namespace --skip-crds --set watchNamespace=blue --set clusterRights=false \
+helm install wva "$root/charts/wva" -n "$second_namespace" --create-namespace --skip-crds --set watchNamespace=blue --set controllerInstance=Team_Blue --set clusterRights=false \
   --set apiService.enabled=false --set forwarder.name="wva-instance.$release_namespace.internal" --set forwarder.ca.configMap=owner-ca >/dev/null
 assert_eq "the second release, of the same name: its cluster-wide objects" "$(kubectl get clusterroles,clusterrolebindings -o name | grep -c "$second_namespace:" || true)" 0
 assert_eq "it may review access" "$(may create subjectaccessreviews.authorization.k8s.io)" no
@@ -52,12 +65,13 @@ start_second
 ca_of "$second_namespace" >"$second_ca"
 
 stop wva-0
-WVA_ARGS="--installation {\"name\":\"blue\",\"address\":\"127.0.0.1:$second_port\",\"ca\":\"$second_ca\",\"serverName\":\"wva.$second_namespace.svc\",\"namespaces\":[\"blue\"]}" \
+WVA_ARGS="--installation {\"name\":\"blue\",\"address\":\"127.0.0.1:$second_port\",\"ca\":\"$second_ca\",\"serverName\":\"wva.$second_namespace.svc\",\"namespaces\":[\"blue\"],\"controllerInstance\":\"Team_Blue\"}" \
   start_wva wva-0 "$wva_port"
 eventually 90 "the owner lists it: the API server answers with its number" second_value_is 2
 eventually 60 "the plain HPA in its namespace follows" second_scaled_to 2
 eventually 30 "the owner's variant has its own number" value_is "==" 3
 throughout 10 "and both keep theirs" second_value_is 2
+throughout 5 "a variant with the label of another instance has nothing" of_another_instance
 
 stop wva-1 KILL
 eventually 20 "the second installation is killed: its HPA says which installation, and what to check" second_hpa_says "installation blue at 127.0.0.1:$second_port cannot be read"

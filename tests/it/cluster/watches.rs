@@ -120,3 +120,36 @@ async fn a_list_that_keeps_failing_is_requested_less_and_less_often() {
         assert!((3..=12).contains(&count), "{count} lists of {path} in a minute");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn only_objects_with_the_label_of_the_controller_instance_are_read() {
+    let reads = Reads::default();
+    let recorded = reads.clone();
+    let (client, writes) = server(move |request| {
+        recorded.lock().push((request.path.clone(), request.query.clone()));
+        if request.is_watch() { None } else { list(json!([])) }
+    });
+    discard(writes);
+    let settings = WatchSettings {
+        controller_instance: Some("Team_A".into()),
+        annotated: true,
+        ..WatchSettings::default()
+    };
+    let (watches, reader) = ClusterWatch::new(client, settings);
+    let stop = CancellationToken::new();
+    spawn(watches.run(stop.clone()));
+    let mut states = reader.subscribe();
+    let synced = timeout(Duration::from_secs(20), states.wait_for(|state| state.view.synced));
+    synced.await.unwrap().unwrap();
+    sleep(Duration::from_secs(1)).await;
+    stop.cancel();
+    let labelled = ["variantautoscalings", "horizontalpodautoscalers", "scaledobjects"];
+    let label = "labelSelector=wva.llmd.ai%2Fcontroller-instance%3DTeam_A";
+    let mut counts = BTreeMap::<&str, usize>::new();
+    for (path, query) in reads.lock().iter() {
+        let of_path = labelled.into_iter().find(|resource| path.ends_with(resource));
+        assert_eq!(query.split('&').any(|part| part == label), of_path.is_some(), "{path}?{query}");
+        *counts.entry(of_path.unwrap_or_default()).or_default() += 1;
+    }
+    assert!(labelled.iter().all(|resource| counts[resource] >= 2), "a list and a watch: {counts:?}");
+}
