@@ -70,6 +70,29 @@ fn a_controller_instance_of_upper_case_letters_made_names_that_no_object_can_hav
     }
 }
 
+/// `manifests/render --check` renders both with Helm, and shows that they are refused without cluster rights.
+#[test]
+fn a_service_monitor_and_its_reader_fit_what_the_program_serves() {
+    let manifest = read("manifests/wva.yaml");
+    let role = document(&manifest, &["kind: ClusterRole\n", "own-metrics"]);
+    assert!(role.contains("nonResourceURLs: [/metrics, /metrics/decisions]\n    verbs: [get]"), "{role}");
+    assert_eq!(role.matches("verbs:").count(), 1, "nothing more is granted");
+    let is_bound = manifest.contains("kind: ClusterRole, name: wva-system:wva-own-metrics");
+    assert!(
+        !is_bound && !manifest.contains("kind: ServiceMonitor"),
+        "only for metrics.readers, and if enabled"
+    );
+    let template = read("charts/wva/templates/metrics.yaml");
+    let (_, monitor) = template.split_once("kind: ServiceMonitor").unwrap();
+    let service = document(&manifest, &["kind: Service\n"]);
+    assert!(service.contains(&format!("name: {}", after(monitor, "- port: "))), "{service}");
+    assert!(
+        monitor.contains("secret: {name: {{ default \"wva-tls\" $.Values.tls.secretName }}, key: ca.crt}"),
+        "{monitor}"
+    );
+    assert!(!monitor.contains("insecureSkipVerify"), "the certificate is checked");
+}
+
 #[test]
 fn the_chart_grants_tenant_configmaps_by_name_and_nodes_only_with_limits_inventory() {
     let (manifest, help) = (read("manifests/wva.yaml"), help());

@@ -1,6 +1,18 @@
 # shellcheck shell=bash
 # (5) Two instances behind one APIService answer the same number. The leader is killed: the other instance keeps answering, and takes over.
 
+# read_as ACCOUNT PATH: what the second instance answers to the token of a ServiceAccount in the namespace llm
+read_as() {
+  curl --fail-with-body --silent --show-error --max-time 5 --cacert "$CLUSTER_DIR/wva-ca.crt" -H "Authorization: Bearer $(kubectl -n llm create token "$1")" \
+    --connect-to "::127.0.0.1:$second_port" "https://wva.$release_namespace.svc$2" 2>&1
+}
+reads() { local body; body=$(read_as "$1" "$2") && grep -m 1 -F -- "$3" <<<"$body"; }
+is_forbidden() { local body; ! body=$(read_as "$1" "$2") && echo "$body" | tail -n 1 | cut -c 1-160 && [[ $body == *403* ]]; }
+
+kubectl -n llm create serviceaccount reader >/dev/null
+kubectl -n llm create serviceaccount stranger >/dev/null
+install_chart --set "metrics.readers[0].name=reader,metrics.readers[0].namespace=llm"
+route_api_server_to "$wva_port"
 hold_at 3
 start_wva wva-1 "$second_port"
 start_balancer "$balancer_port" "$wva_port" "$second_port"
@@ -28,6 +40,9 @@ decisions_agree() {
   [ "$first $second" = "3 3" ]
 }
 eventually 5 "both have it in /metrics/decisions, from which KEDA's metrics-api trigger reads" decisions_agree
+eventually 20 "a ServiceAccount of metrics.readers reads /metrics/decisions with its token" reads reader /metrics/decisions 'variant_name="llama"'
+eventually 5 "and /metrics" reads reader /metrics "# TYPE wva_"
+eventually 5 "another ServiceAccount reads neither" is_forbidden stranger /metrics
 
 old=$(holder)
 case $old in
@@ -46,3 +61,6 @@ eventually 30 "$survivor takes over the Lease" held_by "$survivor"
 allow 4
 eventually 90 "and decides: maximum raised to 4, which the load needs" value_is "==" 4
 eventually 30 "the HPA follows" replicas_are "==" 4
+
+install_chart
+kubectl -n llm delete serviceaccount reader stranger >/dev/null
