@@ -4,6 +4,7 @@
 #
 # The last stage has no base image, because the program is linked statically. From glibc 2.34 on, the static resolver needs no shared
 # library: the hosts file, search domains and DNS work in an empty root filesystem (`.ci/image --smoke` runs the program in one).
+# /manager is the command in Deployments of WVA's controllers.
 
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
@@ -15,6 +16,7 @@ RUN target="$(uname -m)-unknown-linux-gnu" \
  && RUSTFLAGS="-C target-feature=+crt-static" cargo build --profile dist --locked --bin wva --target "$target" \
  && mkdir -p /image/etc/ssl/certs \
  && cp "target/$target/dist/wva" /image/wva \
+ && ln --symbolic wva /image/manager \
  && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
  && echo "nonroot:x:65532:65532:nonroot:/:/sbin/nologin" >/image/etc/passwd \
  && echo "nonroot:x:65532:" >/image/etc/group

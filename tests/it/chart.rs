@@ -94,6 +94,12 @@ fn a_service_monitor_and_its_reader_fit_what_the_program_serves() {
 }
 
 #[test]
+fn an_image_of_the_dockerfile_had_no_command_for_deployments_of_wva() {
+    assert!(read(".ci/image").contains("ln --symbolic wva \"$layer/manager\""));
+    assert!(read("Dockerfile").contains("ln --symbolic wva /image/manager"));
+}
+
+#[test]
 fn the_chart_grants_tenant_configmaps_by_name_and_nodes_only_with_limits_inventory() {
     let (manifest, help) = (read("manifests/wva.yaml"), help());
     let rule = after_line(&manifest, "    resources: [configmaps]\n    resourceNames:\n");
