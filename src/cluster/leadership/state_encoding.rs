@@ -22,8 +22,9 @@ pub(crate) const DECISIONS_VERSION: u32 = 1;
 pub(crate) const MAX_SHARD_BYTES: usize = 256 * 1024;
 /// A new layout fills its objects to this: entries may double before another layout is needed.
 const SHARD_FILL_BYTES: usize = MAX_SHARD_BYTES / 2;
-/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, or the memories of as many models without what
-/// was learned and the messages; with all of that, 2,000 of 2 KiB. The names are fixed, so that RBAC can grant them by name.
+/// Most objects of one kind: 16 × 256 KiB hold 10,000 decisions of 400 bytes, if need be without their messages, or the memories of
+/// as many models without what was learned and the messages; with all of that, 2,000 of 2 KiB. The names are fixed, so that RBAC
+/// can grant them by name.
 pub(crate) const MAX_SHARDS: usize = 16;
 /// Longest message that is kept: people read it, nothing depends on it.
 const MAX_MESSAGE_BYTES: usize = 512;
@@ -128,8 +129,15 @@ impl StateValue for Decision {
         decision
     }
 
-    fn without(&self, _: Droppable) -> Option<Self> {
-        None
+    fn without(&self, droppable: Droppable) -> Option<Self> {
+        let mut decision = self.pruned();
+        let explanation = match &mut decision.verdict {
+            Verdict::Target(target) => &mut target.explanation,
+            Verdict::Unknown(unknown) => &mut unknown.explanation,
+        };
+        let has_text = !explanation.as_text().is_empty();
+        *explanation = String::new().into();
+        (droppable == Droppable::Messages && has_text).then_some(decision)
     }
 
     fn problem(&self) -> Option<String> {

@@ -54,10 +54,24 @@ fn what_is_encoded_is_decoded_again() {
 
 #[test]
 fn objects_stay_within_their_size_and_number() {
-    let EncodedShards { shards, dropped } = encode(&decisions(20_000), 1);
+    let EncodedShards { shards, dropped } = encode(&decisions(60_000), 1);
     assert_eq!(shards.len(), MAX_SHARDS);
     assert!(shards.iter().all(|lines| lines.len() <= MAX_SHARD_BYTES));
     assert!(dropped.entries > 0, "counted, so that it is reported");
+}
+
+#[test]
+fn the_numbers_of_a_quarter_of_ten_thousand_variants_were_lost_for_the_messages_of_the_others() {
+    let entries = decisions(10_000);
+    let EncodedShards { shards, dropped } = encode(&entries, 1);
+    assert!(dropped.entries == 0 && dropped.learned == 0 && dropped.messages > 0, "{dropped:?}");
+    let shards: Vec<_> = shards.iter().map(|lines| shard(1, lines)).collect();
+    let back = decode::<Decision>(&shards, time(100)).entries;
+    assert!(
+        back.iter()
+            .map(|(id, back)| (id, desired(back)))
+            .eq(entries.iter().map(|(id, own)| (id, desired(own))))
+    );
 }
 
 /// The memory of a model with one variant.
