@@ -160,7 +160,7 @@ client() {
 reads_once() { client reads "$1" --seconds 1 >/dev/null; }
 
 # own_metrics: wva's own metrics, or nothing while it does not answer
-own_metrics() { ask_instance "$wva_port" /metrics -H 'X-Remote-Group: system:masters' 2>/dev/null || true; }
+own_metrics() { ask_instance "$wva_port" /metrics -H 'X-Remote-Group: system:masters' --max-time 30 2>/dev/null || true; }
 
 # prometheus_says QUERY: the single value of an instant query, or 0
 prometheus_says() {
