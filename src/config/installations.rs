@@ -17,8 +17,8 @@ const MAX_INSTALLATIONS: usize = 64;
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Installations")]
 pub struct InstallationArgs {
-    /// Another installation in the cluster, whose variants are read through this one: a mapping, such as '{name: blue, address:
-    /// wva.blue.svc:443, ca: /etc/blue/ca.crt, namespaces: [blue]}'. With controllerInstance too, only about variants with this
+    /// Another installation in the cluster, whose variants are read through this one: a mapping, such as `{name: blue, address:
+    /// wva.blue.svc:443, ca: /etc/blue/ca.crt, namespaces: [blue]}`. With controllerInstance too, only about variants with this
     /// label. serverName is the name in its certificate, by default the host of the address. May be repeated; in the variable, one a
     /// line. See docs/several-installations.md.
     #[arg(long, env = "WVA_INSTALLATIONS", value_delimiter = '\n', value_name = "MAPPING")]
