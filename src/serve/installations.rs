@@ -92,7 +92,7 @@ pub struct InstallationSettings {
 
 /// Other installations, and what this one presents to them.
 pub(crate) struct Installations {
-    others: Vec<Installation>,
+    peers: Vec<Installation>,
     permits: Permits,
     pki: watch::Receiver<Option<SharedPki>>,
     /// Variants that several installations have, as far as that is logged.
@@ -129,7 +129,7 @@ impl Installations {
     pub(crate) fn new(settings: &InstallationSettings, pki: watch::Receiver<Option<SharedPki>>) -> Self {
         let share = MAX_FORWARDED_READS / 2 / settings.others.len().max(1);
         let max_reads = share.max(MIN_READS_OF_ONE);
-        let others = settings.others.iter().map(|peer| Installation {
+        let peers = settings.others.iter().map(|peer| Installation {
             settings: peer.clone(),
             ca: Arc::new(PemFile::new(peer.ca_file.clone(), settings.recheck_interval)),
             connection: PooledConnection::new(ANSWER_TIMEOUT, MAX_ANSWER_BYTES),
@@ -137,7 +137,7 @@ impl Installations {
             is_failing: AtomicBool::new(false),
         });
         Self {
-            others: others.collect(),
+            peers: peers.collect(),
             permits: Permits::new(MAX_FORWARDED_READS),
             pki,
             duplicates: Mutex::default(),
@@ -146,7 +146,7 @@ impl Installations {
 
     /// Reads the files with CAs for ever.
     pub(crate) async fn follow(&self) {
-        join_all(self.others.iter().map(|peer| peer.ca.follow())).await;
+        join_all(self.peers.iter().map(|peer| peer.ca.follow())).await;
     }
 
     /// Answers an authorised client.
@@ -157,7 +157,7 @@ impl Installations {
         audit: &AuditId,
         read: &R,
     ) -> Result<Response, Status> {
-        let Some((scope, asked)) = self.asked(reads, read) else {
+        let Some((scope, recipients)) = self.recipients(reads, read) else {
             return reads.answer(request, audit, |published| read.render(reads, published)).await;
         };
         let Some(_permit) = self.permits.acquire() else {
@@ -171,23 +171,23 @@ impl Installations {
                 Ours::Part | Ours::All => Some(own_values(reads, request, &path, audit, read).await),
             }
         };
-        let theirs = asked.iter().map(|peer| self.values_of(peer, &path, audit, &scope, read));
+        let theirs = recipients.iter().map(|peer| self.values_of(peer, &path, audit, &scope, read));
         let (own, theirs) = join(own, join_all(theirs)).await;
-        self.merge(reads, read, own, asked.iter().copied().zip(theirs))
+        self.merge(reads, read, own, recipients.iter().copied().zip(theirs))
     }
 
     /// What a read is about, and who else is asked; `None` when nobody is.
-    fn asked<'a, R: MetricRead>(
+    fn recipients<'a, R: MetricRead>(
         &self,
         reads: &ReadState,
         read: &'a R,
     ) -> Option<(ReadScope<'a>, Vec<&Installation>)> {
-        if self.others.is_empty() {
+        if self.peers.is_empty() {
             return None;
         }
         let scope = read.scope(reads);
-        let asked: Vec<_> = self.others.iter().filter(|peer| peer.is_asked(&scope)).collect();
-        (!asked.is_empty()).then_some((scope, asked))
+        let recipients: Vec<_> = self.peers.iter().filter(|peer| peer.is_asked(&scope)).collect();
+        (!recipients.is_empty()).then_some((scope, recipients))
     }
 
     /// What `peer` answers; 503 when it cannot be read.
@@ -309,8 +309,8 @@ impl Installations {
             }
         }
         if let Some(status) = not_found.filter(|_| values.is_empty()) {
-            let others = format!("asked as well: {}", without.join(", "));
-            return Err(if without.is_empty() { status } else { status.with_note(&others) });
+            let note = format!("asked as well: {}", without.join(", "));
+            return Err(if without.is_empty() { status } else { status.with_note(&note) });
         }
         // Each installation sorts by these names.
         values.sort_by(|left, right| left.name.cmp(&right.name));

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
+use wva_core::report::Explanation;
 use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, VariantId};
 
@@ -120,10 +121,7 @@ impl StateValue for Decision {
         let mut decision = self.clone();
         // Only the leader reports missing signals, and the next one finds them again.
         decision.gap = None;
-        let explanation = match &mut decision.verdict {
-            Verdict::Target(target) => &mut target.explanation,
-            Verdict::Unknown(unknown) => &mut unknown.explanation,
-        };
+        let explanation = explanation_of(&mut decision);
         // Without its data: the next decision has its own, and earlier versions read the text.
         *explanation = shortened(&explanation.as_text(), MAX_MESSAGE_BYTES).into();
         decision
@@ -131,10 +129,7 @@ impl StateValue for Decision {
 
     fn without(&self, droppable: Droppable) -> Option<Self> {
         let mut decision = self.pruned();
-        let explanation = match &mut decision.verdict {
-            Verdict::Target(target) => &mut target.explanation,
-            Verdict::Unknown(unknown) => &mut unknown.explanation,
-        };
+        let explanation = explanation_of(&mut decision);
         let has_text = !explanation.as_text().is_empty();
         *explanation = String::new().into();
         (droppable == Droppable::Messages && has_text).then_some(decision)
@@ -161,6 +156,13 @@ impl StateValue for Decision {
             Verdict::Unknown(unknown) => &mut unknown.since,
         };
         *time = (*time).min(now);
+    }
+}
+
+fn explanation_of(decision: &mut Decision) -> &mut Explanation {
+    match &mut decision.verdict {
+        Verdict::Target(target) => &mut target.explanation,
+        Verdict::Unknown(unknown) => &mut unknown.explanation,
     }
 }
 

@@ -287,13 +287,13 @@ fn an_object_that_was_replaced_or_got_another_target_kept_its_model() {
         let fixture = Fixture::default();
         assert_eq!(fixture.model_in(&view_of("first", "chat"), &served).unwrap(), "m");
         assert_eq!(fixture.model_in(&view_of("first", "chat"), &answer(&[])).unwrap(), "m");
-        let other = view_of(uid, target);
+        let replaced = view_of(uid, target);
         let serves_n = answer(&[series("chat-0", "n")]);
         for answer in [&answer(&[]), &serves_n] {
-            let named = fixture.evaluate(&other, answer).remove(&id("chat"));
+            let named = fixture.evaluate(&replaced, answer).remove(&id("chat"));
             assert!(named.unwrap().unwrap_err().is_model_unknown, "m is in force, and not for this object");
         }
-        assert_eq!(fixture.model_in(&other, &serves_n).unwrap(), "n");
+        assert_eq!(fixture.model_in(&replaced, &serves_n).unwrap(), "n");
     }
 }
 
@@ -305,8 +305,8 @@ fn a_variant_at_zero_forgot_its_model_when_the_object_no_longer_named_it() {
     fixture.last.revisions = view.revisions.clone();
     assert_eq!(fixture.model_in(&view, &answer(&[])).unwrap(), "m");
     fixture.last.revisions = view_of("second", "chat").revisions;
-    let other = Fixture { models: ModelNames::default(), ..fixture };
-    assert!(other.model_in(&view, &answer(&[])).is_err(), "the decision was about another object");
+    let restarted = Fixture { models: ModelNames::default(), ..fixture };
+    assert!(restarted.model_in(&view, &answer(&[])).is_err(), "the decision was about another object");
 }
 
 #[test]

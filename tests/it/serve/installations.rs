@@ -33,7 +33,7 @@ const INNER_OBJECT: &str =
 /// An installation that owns the APIService, and another one with the namespaces `blue` and `both`.
 struct Pair {
     owner: TestServer,
-    other: TestServer,
+    peer: TestServer,
     _files: TempDir,
 }
 
@@ -90,17 +90,17 @@ fn has(server: &TestServer, variants: &[(&str, &str, u32)]) {
 
 async fn pair_with(
     change: impl FnOnce(&mut OtherInstallation),
-    other: impl FnOnce(&mut ServerOptions),
+    set_up_peer: impl FnOnce(&mut ServerOptions),
 ) -> Pair {
     let files = tempfile::tempdir().unwrap();
     let owners_ca = Arc::new(Authority::new("owner"));
     let accepted = accepts(ca_file(files.path(), "owner.crt", &owners_ca));
-    let other = TestServer::with(|options| {
+    let peer = TestServer::with(|options| {
         options.installations = accepted;
-        other(options);
+        set_up_peer(options);
     })
     .await;
-    let mut listed = named(&other, files.path());
+    let mut listed = named(&peer, files.path());
     change(&mut listed);
     let owner = TestServer::with(|options| {
         options.shared_ca = owners_ca;
@@ -108,8 +108,8 @@ async fn pair_with(
     })
     .await;
     has(&owner, &[("both", "first", 4), ("green", "leaf", 3)]);
-    has(&other, &[("blue", "sky", 7), ("blue", "sea", 1), ("both", "second", 6)]);
-    let pair = Pair { owner, other, _files: files };
+    has(&peer, &[("blue", "sky", 7), ("blue", "sea", 1), ("both", "second", 6)]);
+    let pair = Pair { owner, peer, _files: files };
     // Both have read the files.
     eventually(async || pair.read("blue", "sky").await.status == 200).await;
     pair
@@ -134,7 +134,7 @@ impl Pair {
     }
 
     fn reads(&self) -> [usize; 2] {
-        [&self.owner, &self.other].map(|server| server.reads.count.load(Ordering::SeqCst))
+        [&self.owner, &self.peer].map(|server| server.reads.count.load(Ordering::SeqCst))
     }
 }
 
@@ -168,7 +168,7 @@ async fn the_owner_answers_what_the_other_installation_would_answer_itself() {
     ];
     for (path, form) in paths.iter().flat_map(|path| forms.map(|form| (path, form))) {
         let forwarded = pair.owner.read_as_hpa(path, &[form]).await;
-        let direct = pair.other.read_as_hpa(path, &[form]).await;
+        let direct = pair.peer.read_as_hpa(path, &[form]).await;
         assert_eq!((forwarded.status, direct.status), (200, 200), "{path} {form}: {}", forwarded.body);
         assert!(forwarded.bytes == direct.bytes, "{path} {form}:\n{}\n{}", forwarded.body, direct.body);
         for name in ["content-type", "vary", "warning", "cache-control"] {
@@ -187,8 +187,8 @@ async fn the_owner_authorises_and_the_other_installation_reviews_nobody() {
     assert_eq!(pair.reads(), before, "nothing is forwarded for a caller that may not read");
     assert_eq!(pair.owner.reviewer.reviews.lock().len(), reviews + 2);
     assert_eq!(pair.read("blue", "sky").await.value(), "7");
-    assert!(pair.other.reviewer.reviews.lock().is_empty());
-    assert_eq!(pair.other.proxied("hpa", &path("blue", DESIRED)).await.status, 503, "it trusts no proxy");
+    assert!(pair.peer.reviewer.reviews.lock().is_empty());
+    assert_eq!(pair.peer.proxied("hpa", &path("blue", DESIRED)).await.status, 503, "it trusts no proxy");
 }
 
 #[tokio::test]
@@ -255,20 +255,20 @@ async fn a_sum_was_partial_depending_on_what_the_owner_had() {
 #[tokio::test]
 async fn many_installations_left_two_reads_for_each() {
     let pair = pair().await;
-    let other = |number: u32| OtherInstallation {
+    let numbered = |number: u32| OtherInstallation {
         name: format!("blue-{number}"),
         namespaces: [if number == 0 { "blue".to_owned() } else { format!("blue-{number}") }].into(),
-        ..named(&pair.other, pair._files.path())
+        ..named(&pair.peer, pair._files.path())
     };
     let owner = TestServer::with(|options| {
         options.shared_ca = pair.owner.shared_ca.clone();
-        options.installations = settings((0..64).map(other).collect(), None);
+        options.installations = settings((0..64).map(numbered).collect(), None);
     })
     .await;
     has(&owner, &[]);
     let path = selecting("blue", "variant_name%3Dsky");
     eventually(async || owner.proxied("hpa", &path).await.status == 200).await;
-    *pair.other.reads.delay.lock() = Duration::from_millis(400);
+    *pair.peer.reads.delay.lock() = Duration::from_millis(400);
     let answers = futures::future::join_all((0..16).map(|_| owner.proxied("hpa", &path))).await;
     assert!(answers.iter().all(|answer| answer.status == 200), "{:?}", answers.last().map(|last| &last.body));
 }
@@ -284,7 +284,7 @@ async fn a_list_of_a_shared_namespace_has_the_variants_of_both_and_no_variant_tw
     );
     let warning = "299 - \"2 variants match and an HPA adds their values up; select one with variant_name\"";
     assert_eq!(list.header("warning"), Some(warning));
-    has(&pair.other, &[("blue", "sky", 7), ("both", "first", 9), ("both", "second", 6)]);
+    has(&pair.peer, &[("blue", "sky", 7), ("both", "first", 9), ("both", "second", 6)]);
     for _ in 0..3 {
         let list = pair.select("both", "").await;
         assert_eq!(items(&list)[0], ("first".to_owned(), "4".to_owned()), "ours wins");
@@ -302,7 +302,7 @@ async fn an_error_of_one_installation_is_the_answer_and_a_sum_without_it_is_not(
     without_number.decisions =
         [(VariantId::new("both", "second"), unknown(Cause::NothingKnown, "no pod has been measured yet"))]
             .into();
-    pair.other.publish(without_number);
+    pair.peer.publish(without_number);
     let answer = pair.select("both", "").await;
     assert_eq!(answer.status, 503);
     let message = answer.message();
@@ -312,7 +312,7 @@ async fn an_error_of_one_installation_is_the_answer_and_a_sum_without_it_is_not(
     let mut without_target = sample();
     let gone = unknown(Cause::TargetNotFound, "Deployment x of both/second does not exist; create it");
     without_target.decisions = [(VariantId::new("both", "second"), gone)].into();
-    pair.other.publish(without_target);
+    pair.peer.publish(without_target);
     for path in [path("both", DESIRED), deployment("both", "*"), variant("both", "second")] {
         let answer = pair.owner.proxied("hpa", &path).await;
         assert_eq!(answer.status, 404, "{path}: {}", answer.body);
@@ -331,7 +331,7 @@ async fn an_instance_that_does_not_lead_answers_like_the_leader() {
     let pair = pair().await;
     let own = TestServer::with(|options| {
         options.shared_ca = pair.owner.shared_ca.clone();
-        options.installations = settings(vec![named(&pair.other, pair._files.path())], None);
+        options.installations = settings(vec![named(&pair.peer, pair._files.path())], None);
     })
     .await;
     has(&own, &[("both", "first", 2)]);
@@ -345,12 +345,12 @@ async fn an_instance_that_does_not_lead_answers_like_the_leader() {
     );
     // An instance of the other installation that does not lead asks its leader too.
     let follower = TestServer::with(|options| {
-        options.shared_ca = pair.other.shared_ca.clone();
+        options.shared_ca = pair.peer.shared_ca.clone();
         options.installations = accepts(pair._files.path().join("owner.crt"));
     })
     .await;
     has(&follower, &[("blue", "sky", 1)]);
-    follower.leadership.send_replace(led_by(Some(format!("https://{}", pair.other.address))));
+    follower.leadership.send_replace(led_by(Some(format!("https://{}", pair.peer.address))));
     let identity = owners_identity(&pair);
     eventually(async || ask(&follower, Some(&identity), INNER).await.body.contains("\"thousandths\":7000"))
         .await;
@@ -378,16 +378,16 @@ async fn ask(server: &TestServer, leaf: Option<&Leaf>, path: &str) -> Answer {
 async fn only_the_owners_certificate_opens_the_paths_for_installations() {
     let pair = pair().await;
     for path in [INNER, INNER_OBJECT] {
-        let answer = ask(&pair.other, Some(&owners_identity(&pair)), path).await;
+        let answer = ask(&pair.peer, Some(&owners_identity(&pair)), path).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(answer.header("wva-answered-by"), Some("installation"));
     }
     let owners_ca = &pair.owner.shared_ca;
     for (case, leaf) in [
         ("nobody", None),
-        ("the front proxy", Some(pair.other.proxy.clone())),
-        ("an instance of the other installation", Some(pair.other.instance())),
-        ("a user with the owner's name", Some(leaf_of(&pair.other.users))),
+        ("the front proxy", Some(pair.peer.proxy.clone())),
+        ("an instance of the other installation", Some(pair.peer.instance())),
+        ("a user with the owner's name", Some(leaf_of(&pair.peer.users))),
         ("another CA of the same name", Some(leaf_of(&Authority::new("owner")))),
         ("the name as a common name only", Some(owners_ca.client(INSTANCE, &[]))),
         (
@@ -396,7 +396,7 @@ async fn only_the_owners_certificate_opens_the_paths_for_installations() {
         ),
     ] {
         for path in [INNER, INNER_OBJECT] {
-            let answer = ask(&pair.other, leaf.as_ref(), path).await;
+            let answer = ask(&pair.peer, leaf.as_ref(), path).await;
             assert_eq!(answer.status, 403, "{case} {path}");
             assert_eq!(answer.header("wva-answered-by"), None, "{case}");
         }
@@ -407,10 +407,10 @@ async fn only_the_owners_certificate_opens_the_paths_for_installations() {
         "/internal/v1/external/blue/wva_desired_replicas",
         "/internal/v1/values/external/blue/wva_desired_replicas",
     ] {
-        assert_eq!(ask(&pair.other, Some(&owners), path).await.status, 403, "{path}");
+        assert_eq!(ask(&pair.peer, Some(&owners), path).await.status, 403, "{path}");
     }
     let public = selecting("blue", "variant_name%3Dsky");
-    let asserted = ask(&pair.other, Some(&owners), &public).await;
+    let asserted = ask(&pair.peer, Some(&owners), &public).await;
     assert!(asserted.status == 403 && asserted.message().contains("system:anonymous"), "{}", asserted.body);
     let refused = ask(&pair.owner, Some(&owners), INNER).await;
     assert!(refused.message().contains("set --forwarder-ca-file"), "{}", refused.message());
@@ -434,14 +434,19 @@ async fn a_certificate_that_is_not_accepted_is_an_error_with_the_next_step() {
 async fn two_installations_that_list_each_other_ask_once() {
     let files = tempfile::tempdir().unwrap();
     let ca = Arc::new(Authority::new("both"));
+    // The port of the second, which the first lists before it exists.
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let accepted = accepts(ca_file(files.path(), "owner.crt", &ca)).forwarder;
     let first = TestServer::with(|options| {
         options.shared_ca = ca.clone();
-        options.installations = accepts(ca_file(files.path(), "owner.crt", &ca));
+        let others = vec![at_port(reserved.port(), &ca, files.path())];
+        options.installations = settings(others, accepted.clone());
     })
     .await;
     let second = TestServer::with(|options| {
         options.shared_ca = ca.clone();
-        let forwarder = accepts(files.path().join("owner.crt")).forwarder;
+        options.listen = reserved;
+        let forwarder = accepted;
         options.installations = settings(vec![named(&first, files.path())], forwarder);
     })
     .await;

@@ -328,23 +328,23 @@ async fn a_stopped_installation_is_an_error_until_it_is_back() {
     let failures = || log.lines("an installation cannot be read").len();
     let recoveries = || log.lines("an installation can be read again").len();
     let before = (failures(), recoveries());
-    pair.other.shutdown.cancel();
-    pair.other.wait_for_end().await;
+    pair.peer.shutdown.cancel();
+    pair.peer.wait_for_end().await;
     let answer = pair.read("blue", "sky").await;
     assert_eq!(answer.status, 503);
     assert!(answer.message().contains("that no NetworkPolicy is in the way"), "{}", answer.message());
     assert_eq!(pair.select("both", "").await.status, 503, "a list without its values would be wrong");
     assert_eq!(pair.read("both", "first").await.value(), "4");
     assert_eq!(failures(), before.0 + 1);
-    let (address, ca) = (pair.other.address, pair.other.shared_ca.clone());
+    let (address, ca) = (pair.peer.address, pair.peer.shared_ca.clone());
     let accepted = accepts(pair._files.path().join("owner.crt"));
-    pair.other = TestServer::with(|options| {
+    pair.peer = TestServer::with(|options| {
         options.listen = address;
         options.shared_ca = ca;
         options.installations = accepted;
     })
     .await;
-    has(&pair.other, &[("blue", "sky", 8)]);
+    has(&pair.peer, &[("blue", "sky", 8)]);
     eventually(async || pair.read("blue", "sky").await.status == 200).await;
     assert_eq!(pair.read("blue", "sky").await.value(), "8");
     assert_eq!(recoveries(), before.1 + 1);
