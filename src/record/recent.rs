@@ -33,8 +33,9 @@ struct TooLarge {
     variants: usize,
 }
 
-/// An evaluation after one that was too large is measured when it has fewer variants, or after this long.
-const REMEASURE_INTERVAL: SignedDuration = SignedDuration::from_mins(1);
+/// An evaluation after one that was too large is measured when it has fewer variants, or after this long. Measuring takes
+/// seconds, during which the evaluation stays in memory beside the next one.
+const REMEASURE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
 
 /// An evaluation in the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
