@@ -43,12 +43,14 @@ impl<V> NameMap<V> {
     pub fn insert(&mut self, name: SmolStr, value: V) {
         match self.find(&name) {
             Ok(at) => self.0[at].1 = value,
-            Err(at) => {
-                // Most maps have one entry; see `with_capacity`.
-                self.0.reserve_exact(usize::from(self.0.is_empty()));
-                self.0.insert(at, (name, value));
-            }
+            Err(at) => self.insert_at(at, name, value),
         }
+    }
+
+    fn insert_at(&mut self, at: usize, name: SmolStr, value: V) {
+        // Most maps have one entry; see `with_capacity`.
+        self.0.reserve_exact(usize::from(self.0.is_empty()));
+        self.0.insert(at, (name, value));
     }
 
     /// Removes the value of `name`.
@@ -62,7 +64,7 @@ impl<V> NameMap<V> {
         V: Default,
     {
         let at = self.find(name).unwrap_or_else(|at| {
-            self.0.insert(at, (name.into(), V::default()));
+            self.insert_at(at, name.into(), V::default());
             at
         });
         &mut self.0[at].1

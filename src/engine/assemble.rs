@@ -87,6 +87,8 @@ fn without_series(
             variants: Vec::new(),
             scheduler: Signals::default(),
         });
+        // A vector that grows by itself starts with four, and most models have one variant.
+        group.variants.reserve_exact(usize::from(group.variants.is_empty()));
         group.variants.push(state);
     }
     snapshot.groups.values_mut().for_each(ModelGroup::sort);

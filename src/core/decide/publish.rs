@@ -52,6 +52,7 @@ pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool)
             outcome.memory.variants.insert(name.clone(), remembered(memory, context.now).into_owned());
         }
     }
+    outcome.report.steps.shrink_to_fit(); // kept until the next evaluation, and half empty
     outcome
 }
 
