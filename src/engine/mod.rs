@@ -23,7 +23,7 @@ pub use join_failure::JoinFailure;
 pub use leadership::{Holder, Leadership, Term};
 pub use model_names::{LearnedModel, LearnedModels, ModelNames, NamedModels};
 pub use ports::{
-    Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, MAX_ENGINES_OF_A_POD,
+    Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, Labels, MAX_ENGINES_OF_A_POD,
     MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Revision, Scope, Series, SourceError,
     SystemClock, UnlabelledNode,
 };

@@ -15,7 +15,7 @@ use wva_core::snapshot::{Phase, Pod, VariantState};
 use wva_core::text::is_plain;
 
 use super::board::Published;
-use super::ports::{ClusterView, Collected, MAX_VARIANTS_PER_MODEL, Revision, SourceError};
+use super::ports::{ClusterView, Collected, Labels, MAX_VARIANTS_PER_MODEL, Revision, SourceError};
 use super::restored::Restored;
 
 /// The models of variants that name none.
@@ -326,8 +326,9 @@ fn served_models<'a>(
         namespaces.entry(&variant.id.namespace).or_default().extend(pods);
     }
     for series in series.iter().filter(|series| series.is_of_engine()) {
-        let pod = namespaces.get(&*series.namespace).and_then(|pods| pods.get(&*series.pod));
-        let model = series.model.as_deref().filter(|model| !model.is_empty());
+        let Labels { namespace, pod, model, .. } = &*series.labels;
+        let pod = namespaces.get(&**namespace).and_then(|pods| pods.get(&**pod));
+        let model = model.as_deref().filter(|model| !model.is_empty());
         let (Some(model), Some(&(index, pod))) = (model, pod) else { continue };
         let is_of_pod = series.samples.last().is_some_and(|sample| sample.at >= pod.created);
         if let Some(models) = served.get_mut(index).filter(|_| is_of_pod) {

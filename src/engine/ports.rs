@@ -94,9 +94,20 @@ pub const MAX_SERIES_OF_A_POD: usize = 1_000;
 /// Most engines of one pod: its data-parallel ranks, of which the largest nodes have 8 to 16.
 pub const MAX_ENGINES_OF_A_POD: usize = 64;
 
-/// The samples of one signal of one engine or scheduler. Names are shared: there are many series of each.
+/// The samples of one signal of one engine or scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
+    /// Shared, because all signals of an engine have the same.
+    pub labels: Arc<Labels>,
+    /// What was measured.
+    pub signal: Signal,
+    /// Oldest first, with their true times; all finite.
+    pub samples: Vec<Sample>,
+}
+
+/// What a series is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Labels {
     /// Namespace of the pod.
     pub namespace: Arc<str>,
     /// Name of the pod.
@@ -107,24 +118,29 @@ pub struct Series {
     pub port: Option<u16>,
     /// The model, when the series names one. Scheduler series always do.
     pub model: Option<Arc<str>>,
-    /// What was measured.
-    pub signal: Signal,
     /// For a scheduler's counter of requests: where they were sent. `None` for the total, which contains these samples too.
     pub destination: Option<Destination>,
-    /// Oldest first, with their true times; all finite.
-    pub samples: Vec<Sample>,
 }
 
 impl Series {
     /// Whether it is a signal of a model server, and not of a scheduler.
-    pub(super) const fn is_of_engine(&self) -> bool {
-        self.destination.is_none() && !self.is_of_scheduler()
+    pub(super) fn is_of_engine(&self) -> bool {
+        self.labels.destination.is_none() && !self.is_of_scheduler()
     }
 
     /// Whether it is a signal of a scheduler.
     pub(super) const fn is_of_scheduler(&self) -> bool {
         use Signal::{SchedulerAttempts, SchedulerQueueBytes, SchedulerQueueSize};
         matches!(self.signal, SchedulerQueueSize | SchedulerQueueBytes | SchedulerAttempts)
+    }
+}
+
+#[cfg(test)]
+impl Series {
+    /// The series with changed labels.
+    pub(crate) fn relabelled(mut self, change: impl FnOnce(&mut Labels)) -> Self {
+        change(Arc::make_mut(&mut self.labels));
+        self
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wva::engine::{
-    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Parts,
+    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Labels, Leadership, MetricSource, Parts,
     ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
@@ -69,13 +69,15 @@ impl MetricSource for Fleet {
 /// The metrics of the idle pod of [`OneVariant`].
 pub(crate) fn idle(at: Timestamp) -> Collected {
     let series = |signal, value| Series {
-        namespace: "llm".into(),
-        pod: "llama-0".into(),
-        engine: "0".into(),
-        port: Some(8000),
-        model: Some("llama".into()),
+        labels: Arc::new(Labels {
+            namespace: "llm".into(),
+            pod: "llama-0".into(),
+            engine: "0".into(),
+            port: Some(8000),
+            model: Some("llama".into()),
+            destination: None,
+        }),
         signal,
-        destination: None,
         samples: vec![Sample { at, value }],
     };
     let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];

@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::engine::{
-    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Origin, Parts,
-    Published, ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
+    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Labels, Leadership, MetricSource, Origin,
+    Parts, Published, ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::{Reason, Target, Verdict};
@@ -244,8 +244,11 @@ impl MetricSource for BothIdle {
     fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
         let mut collected = idle(self.0.now());
         let of_endless = collected.series.iter().map(|series| Series {
-            pod: "endless-0".into(),
-            model: Some(ENDLESS.into()),
+            labels: Arc::new(Labels {
+                pod: "endless-0".into(),
+                model: Some(ENDLESS.into()),
+                ..Labels::clone(&series.labels)
+            }),
             ..series.clone()
         });
         let of_endless: Vec<_> = of_endless.collect();

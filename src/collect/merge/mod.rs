@@ -28,9 +28,9 @@ use wva_core::snapshot::{Sample, Signal};
 use super::limits::{DroppedSeries, LimitScope, LimitUsage};
 use super::metric_names::Generation;
 use super::signals::{self, MetricKind, MetricName};
-use crate::engine::{Collected, Destination, Gap, JoinFailure, MAX_ENGINES_OF_A_POD, Series};
+use crate::engine::{Collected, Destination, Gap, JoinFailure, Labels, MAX_ENGINES_OF_A_POD, Series};
 
-pub(super) use raw::{Part, RawSeries, hash, is_part_label};
+pub(super) use raw::{Part, RawLabels, RawSeries, SharedLabels, hash, is_part_label};
 
 /// Most ports of one pod by which a scheduler's series are told apart: one for each engine. Requests to other ports count for all
 /// engines of the pod.
@@ -47,9 +47,9 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    /// Adds series and failures to `collected`, and returns the dropped series, to which the caller may add others.
-    pub(super) fn add_to(self, collected: &mut Collected) -> DroppedSeries {
-        collected.series.extend(self.series);
+    /// Puts series and failures into `collected`, and returns the dropped series, to which the caller may add others.
+    pub(super) fn put_into(self, collected: &mut Collected) -> DroppedSeries {
+        collected.series = self.series; // moved, not copied: it is the largest list of an evaluation
         for (namespace, failure) in self.failures {
             let reason = format!("{failure}; its metrics are not read; please report this");
             collected.gaps.push(Gap { namespace: Some(namespace.to_string()), reason });
@@ -59,18 +59,13 @@ impl Merged {
     }
 }
 
-/// Merges series. Each pod is merged separately, so that a failure affects only that pod.
-pub(super) fn merge(mut raw: Vec<RawSeries>) -> Merged {
-    forget_unknown_ports(&mut raw);
-    let mut pods: HashMap<(Arc<str>, Arc<str>), Vec<RawSeries>> = HashMap::new();
-    for series in raw {
-        pods.entry((series.namespace.clone(), series.pod.clone())).or_default().push(series);
-    }
-    let mut pods: Vec<_> = pods.into_iter().collect();
-    pods.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
-    let mut merged = Merged::default();
+/// Merges the series of several answers. Each pod is merged separately, so that a failure affects only that pod.
+pub(super) fn merge(mut answers: Vec<Vec<RawSeries>>) -> Merged {
+    forget_unknown_ports(&mut answers);
+    let count = answers.iter().map(Vec::len).sum();
+    let mut merged = Merged { series: Vec::with_capacity(count), ..Merged::default() };
     let mut schedulers: HashMap<Arc<str>, LimitUsage> = HashMap::new();
-    for ((namespace, pod), raw) in pods {
+    for ((namespace, pod), raw) in by_pod(answers) {
         let raw = prefer_direct(raw);
         let total = raw.len();
         let raw = keep_within_limits(raw, schedulers.entry(namespace.clone()).or_default());
@@ -89,6 +84,19 @@ pub(super) fn merge(mut raw: Vec<RawSeries>) -> Merged {
     merged
 }
 
+/// The series by namespace and pod. The lists have no unused capacity.
+fn by_pod(answers: Vec<Vec<RawSeries>>) -> BTreeMap<(Arc<str>, Arc<str>), Vec<RawSeries>> {
+    let pod_of = |series: &RawSeries| (series.labels.namespace.clone(), series.labels.pod.clone());
+    let mut counts: HashMap<_, usize> = HashMap::new();
+    answers.iter().flatten().for_each(|series| *counts.entry(pod_of(series)).or_default() += 1);
+    let mut pods: HashMap<_, _> =
+        counts.into_iter().map(|(pod, count)| (pod, Vec::with_capacity(count))).collect();
+    for series in answers.into_iter().flatten() {
+        pods.entry(pod_of(&series)).or_default().push(series);
+    }
+    pods.into_iter().collect()
+}
+
 /// The series of one pod, and the number of raw series that were dropped because the pod has too many engines.
 fn merge_pod(namespace: &Arc<str>, pod: &Arc<str>, raw: Vec<RawSeries>) -> (Vec<Series>, usize) {
     #[cfg(test)]
@@ -96,11 +104,16 @@ fn merge_pod(namespace: &Arc<str>, pod: &Arc<str>, raw: Vec<RawSeries>) -> (Vec<
     let read = raw.len();
     let mut keyed = with_keys(raw);
     let dropped = keep_first_engines(&mut keyed);
+    let mut last: Option<Arc<Labels>> = None;
     let series =
         choose_generations(combine_parts(keyed)).map(|Candidate { key, name, port, model, samples }| {
             let (namespace, pod) = (namespace.clone(), pod.clone());
             let SeriesKey { engine, destination, .. } = key;
-            Series { namespace, pod, engine, port, model, signal: name.signal, destination, samples }
+            let labels = Labels { namespace, pod, engine, port, model, destination };
+            // The candidates are sorted by their keys, so that those with the same labels mostly follow each other.
+            let labels = last.take().filter(|last| **last == labels).unwrap_or_else(|| Arc::new(labels));
+            last = Some(Arc::clone(&labels));
+            Series { labels, signal: name.signal, samples }
         });
     // Of a counter divided among ranks, each share may have been dropped, but only one series was read.
     (drop_asleep(series.collect()), dropped.min(read))
@@ -108,40 +121,45 @@ fn merge_pod(namespace: &Arc<str>, pod: &Arc<str>, raw: Vec<RawSeries>) -> (Vec<
 
 /// Forgets the ports that schedulers name, except those at which an engine of the pod is known. A scheduler can name any number of
 /// ports; requests to an unknown one count for all engines of the pod.
-fn forget_unknown_ports(raw: &mut [RawSeries]) {
+fn forget_unknown_ports(answers: &mut [Vec<RawSeries>]) {
     let mut ports: HashMap<(Arc<str>, Arc<str>), BTreeSet<u16>> = HashMap::new();
-    for series in raw.iter() {
-        if let Some(destination) = series.destination.as_ref().filter(|to| to.port.is_some()) {
-            ports.entry((series.namespace.clone(), destination.pod.clone())).or_default();
+    for series in answers.iter().flatten() {
+        if let Some(destination) = series.labels.destination.as_ref().filter(|to| to.port.is_some()) {
+            ports.entry((series.labels.namespace.clone(), destination.pod.clone())).or_default();
         }
     }
     if ports.is_empty() {
         return;
     }
-    for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
-        let known = ports.get_mut(&(series.namespace.clone(), series.pod.clone()));
-        if let (Some(known), Some(port)) = (known, series.port)
+    for series in answers.iter().flatten().filter(|series| !series.name.kind.is_scheduler()) {
+        let known = ports.get_mut(&(series.labels.namespace.clone(), series.labels.pod.clone()));
+        if let (Some(known), Some(port)) = (known, series.labels.port)
             && known.len() < MAX_PORTS_OF_A_POD
         {
             known.insert(port);
         }
     }
-    for series in raw {
-        let RawSeries { namespace, destination: Some(destination), .. } = series else { continue };
+    for series in answers.iter_mut().flatten() {
+        let RawLabels { namespace, destination: Some(destination), .. } = &*series.labels else { continue };
+        let Some(port) = destination.port else { continue };
         let known = ports.get(&(namespace.clone(), destination.pod.clone()));
-        destination.port = destination.port.filter(|port| known.is_some_and(|known| known.contains(port)));
+        if !known.is_some_and(|known| known.contains(&port)) {
+            let destination = Some(Destination { port: None, ..destination.clone() });
+            Arc::make_mut(&mut series.labels).destination = destination;
+        }
     }
 }
 
 /// Drops the relayed series of a pod that is scraped directly, whatever engines they name.
 fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    if raw.iter().all(|series| !series.is_relayed) {
+    if raw.iter().all(|series| !series.labels.is_relayed) {
         return raw;
     }
     for is_scheduler in [false, true] {
         let matches = |series: &RawSeries| series.name.kind.is_scheduler() == is_scheduler;
-        if raw.iter().any(|series| matches(series) && !series.is_relayed && !series.samples.is_empty()) {
-            raw.retain(|series| !matches(series) || !series.is_relayed);
+        if raw.iter().any(|series| matches(series) && !series.labels.is_relayed && !series.samples.is_empty())
+        {
+            raw.retain(|series| !matches(series) || !series.labels.is_relayed);
         }
     }
     raw
@@ -151,7 +169,7 @@ fn prefer_direct(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
 fn keep_within_limits(mut raw: Vec<RawSeries>, schedulers: &mut LimitUsage) -> Vec<RawSeries> {
     let mut usage = LimitUsage::default();
     raw.retain(|series| match series.name.kind.is_scheduler() {
-        true => schedulers.try_add(LimitScope::Schedulers, series.label_bytes()),
+        true => schedulers.try_add(LimitScope::Schedulers, series.labels.label_bytes()),
         // The bytes were limited when the series were read.
         false => usage.try_add(LimitScope::Pod, 0),
     });
@@ -197,28 +215,29 @@ fn keep_first_engines(keyed: &mut Vec<KeyedSeries>) -> usize {
 /// Divides counters without an engine, at a port with data-parallel ranks, equally among the ranks: the process in front of them
 /// counts for all. In a truncated answer, the number of ranks is unknown, so that they are dropped.
 fn divide_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    if !raw.iter().any(|series| series.is_rank) {
+    if !raw.iter().any(|series| series.labels.is_rank) {
         return raw;
     }
     let mut ranks: BTreeMap<Option<u16>, BTreeSet<Arc<str>>> = BTreeMap::new();
-    for series in raw.iter().filter(|series| series.is_rank) {
-        ranks.entry(series.port).or_default().extend(series.engine.clone());
+    for labels in raw.iter().map(|series| &series.labels).filter(|labels| labels.is_rank) {
+        ranks.entry(labels.port).or_default().extend(labels.engine.clone());
     }
     let mut divided = Vec::with_capacity(raw.len());
     for series in raw {
-        let is_of_all_ranks = series.engine.is_none() && series.name.kind == MetricKind::Counter;
-        let Some(ranks) = ranks.get(&series.port).filter(|_| is_of_all_ranks) else {
+        let is_of_all_ranks = series.labels.engine.is_none() && series.name.kind == MetricKind::Counter;
+        let Some(ranks) = ranks.get(&series.labels.port).filter(|_| is_of_all_ranks) else {
             divided.push(series);
             continue;
         };
-        if series.part.is_truncated {
+        if series.is_truncated {
             continue;
         }
         let share = 1.0 / ranks.len() as f64;
         divided.extend(ranks.iter().map(|rank| {
             let samples =
                 series.samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample });
-            RawSeries { engine: Some(rank.clone()), samples: samples.collect(), ..series.clone() }
+            let share = RawSeries { samples: samples.collect(), ..series.clone() };
+            share.relabelled(|labels| labels.engine = Some(rank.clone()))
         }));
     }
     divided
@@ -229,7 +248,7 @@ fn engines_at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
     let mut ports: BTreeMap<&Arc<str>, u16> = BTreeMap::new();
     let mut several = BTreeSet::new();
     for series in raw {
-        if let (Some(engine), Some(port)) = (&series.engine, series.port)
+        if let (Some(engine), Some(port)) = (&series.labels.engine, series.labels.port)
             && *ports.entry(engine).or_insert(port) != port
         {
             several.insert(engine.clone());
@@ -242,22 +261,23 @@ fn engines_at_several_ports(raw: &[RawSeries]) -> BTreeSet<Arc<str>> {
 /// would look like another engine without any other data.
 fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
     let is_unassigned =
-        |series: &RawSeries| series.name.kind == MetricKind::CacheConfig && series.engine.is_none();
+        |series: &RawSeries| series.name.kind == MetricKind::CacheConfig && series.labels.engine.is_none();
     let ports: BTreeSet<_> =
-        raw.iter().filter(|series| is_unassigned(series)).map(|series| series.port).collect();
+        raw.iter().filter(|series| is_unassigned(series)).map(|series| series.labels.port).collect();
     if ports.is_empty() {
         return raw;
     }
     let mut engines: BTreeMap<_, BTreeSet<Arc<str>>> = BTreeMap::new();
     for series in raw.iter().filter(|series| !series.name.kind.is_scheduler()) {
-        if let Some(engine) = series.engine.as_ref().filter(|_| ports.contains(&series.port)) {
-            engines.entry(series.port).or_default().insert(engine.clone());
+        let RawLabels { engine, port, .. } = &*series.labels;
+        if let Some(engine) = engine.as_ref().filter(|_| ports.contains(port)) {
+            engines.entry(*port).or_default().insert(engine.clone());
         }
     }
     raw.retain_mut(|series| {
-        let engines = engines.get(&series.port).filter(|_| is_unassigned(series));
+        let engines = engines.get(&series.labels.port).filter(|_| is_unassigned(series));
         if let Some(engines) = engines {
-            series.engine = engines.first().cloned();
+            Arc::make_mut(&mut series.labels).engine = engines.first().cloned();
         }
         engines.is_none_or(|engines| engines.len() == 1)
     });
@@ -265,11 +285,12 @@ fn attach_cache_config(mut raw: Vec<RawSeries>) -> Vec<RawSeries> {
 }
 
 fn key(series: &RawSeries, ambiguous: &BTreeSet<Arc<str>>) -> SeriesKey {
-    let destination = series.destination.clone();
+    let labels = &series.labels;
+    let destination = labels.destination.clone();
     if series.name.kind.is_scheduler() {
-        return SeriesKey { engine: Arc::default(), model: series.model.clone(), destination };
+        return SeriesKey { engine: Arc::default(), model: labels.model.clone(), destination };
     }
-    let engine = match (&series.engine, series.port) {
+    let engine = match (&labels.engine, labels.port) {
         (Some(engine), Some(port)) if ambiguous.contains(engine) => format!("{port}/{engine}").into(),
         (Some(engine), _) => engine.clone(),
         (None, Some(port)) => port.to_string().into(),
@@ -308,8 +329,8 @@ fn combine_parts(keyed: Vec<KeyedSeries>) -> Vec<Candidate> {
     }
     combined.extend(combine_each(totals));
     let candidate = |KeyedSeries { key, series }: KeyedSeries| {
-        let RawSeries { name, port, model, samples, .. } = series;
-        Candidate { key, name, port, model, samples }
+        let RawSeries { name, labels, samples, .. } = series;
+        Candidate { key, name, port: labels.port, model: labels.model.clone(), samples }
     };
     combined.into_iter().map(candidate).collect()
 }
@@ -339,14 +360,14 @@ fn drop_asleep(mut series: Vec<Series>) -> Vec<Series> {
             return true;
         }
         let first = series.samples.iter().rev().take_while(|sample| sample.value > 0.0).last();
-        first.is_some_and(|first| asleep.insert(series.engine.clone(), first.at).is_none())
+        first.is_some_and(|first| asleep.insert(series.labels.engine.clone(), first.at).is_none())
     });
     if asleep.is_empty() {
         return series;
     }
     series.retain_mut(|series| {
         let is_affected = !signals::is_scheduler_signal(series.signal) && series.signal != Signal::Asleep;
-        if let Some(since) = asleep.get(&series.engine).filter(|_| is_affected) {
+        if let Some(since) = asleep.get(&series.labels.engine).filter(|_| is_affected) {
             series.samples.retain(|sample| sample.at < *since);
         }
         !series.samples.is_empty()

@@ -12,6 +12,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use wva_core::snapshot::{Sample, Signal};
@@ -31,20 +32,23 @@ fn may_have_parts(series: &RawSeries) -> bool {
 /// truncated answers, since others may be missing.
 pub(super) fn resolve_undecided(raw: &mut Vec<RawSeries>) {
     let with_parts = || raw.iter().filter(|series| may_have_parts(series));
-    if with_parts().any(|series| !series.part.undecided.is_empty()) {
-        let names = |series: &RawSeries| series.part.undecided.iter().map(|(name, _)| *name).collect();
+    if with_parts().any(|series| !series.labels.part.undecided.is_empty()) {
+        let names = |series: &RawSeries| series.labels.part.undecided.iter().map(|(name, _)| *name).collect();
         let common: Option<BTreeSet<u64>> =
             with_parts().map(names).reduce(|common: BTreeSet<u64>, names| &common & &names);
         let common = common.unwrap_or_default();
         for series in raw.iter_mut().filter(|series| may_have_parts(series)) {
-            for (_, pair) in series.part.undecided.iter().filter(|(name, _)| !common.contains(name)) {
-                // Both hashes are sums of hashed pairs, so that a label can be moved from one to the other.
-                series.part.id = series.part.id.wrapping_add(*pair);
-                series.source_hash = series.source_hash.wrapping_sub(*pair);
-            }
+            let undecided = series.labels.part.undecided.iter().filter(|(name, _)| !common.contains(name));
+            let Some(splitting) = undecided.map(|(_, pair)| *pair).reduce(u64::wrapping_add) else {
+                continue;
+            };
+            // Both hashes are sums of hashed pairs, so that labels can be moved from one to the other.
+            let labels = Arc::make_mut(&mut series.labels);
+            labels.part.id = labels.part.id.wrapping_add(splitting);
+            labels.source_hash = labels.source_hash.wrapping_sub(splitting);
         }
     }
-    raw.retain(|series| !series.part.is_truncated || series.part.id == 0 || !may_have_parts(series));
+    raw.retain(|series| !series.is_truncated || series.labels.part.id == 0 || !may_have_parts(series));
 }
 
 /// Combines all series of one name and key into one; `None` when no value is certain.
@@ -52,8 +56,8 @@ pub(super) fn combine(series: Vec<RawSeries>) -> Option<RawSeries> {
     let name = series.first()?.name;
     let mut parts = if name.kind.is_scheduler() { series } else { best_target(series) };
     // The best copy of each part.
-    parts.sort_by_key(|series| (series.part.id, Reverse(series.copy_rank())));
-    parts.dedup_by_key(|series| series.part.id);
+    parts.sort_by_key(|series| (series.labels.part.id, Reverse(series.copy_rank())));
+    parts.dedup_by_key(|series| series.labels.part.id);
     if !name.kind.is_scheduler() {
         keep_total_or_parts(&mut parts);
     }
@@ -74,7 +78,7 @@ fn best_target(series: Vec<RawSeries>) -> Vec<RawSeries> {
     }
     let mut targets: BTreeMap<u64, Vec<RawSeries>> = BTreeMap::new();
     for series in series {
-        targets.entry(series.source_hash).or_default().push(series);
+        targets.entry(series.labels.source_hash).or_default().push(series);
     }
     let rank = |series: &Vec<RawSeries>| series.iter().map(RawSeries::copy_rank).max();
     targets.into_values().max_by_key(rank).unwrap_or_default()
@@ -83,12 +87,12 @@ fn best_target(series: Vec<RawSeries>) -> Vec<RawSeries> {
 /// Where there are a total and parts by priority, keeps the total, unless the parts are newer.
 fn keep_total_or_parts(series: &mut Vec<RawSeries>) {
     let newest = |has_priority: bool| {
-        let matching = series.iter().filter(|series| series.part.has_priority == has_priority);
+        let matching = series.iter().filter(|series| series.labels.part.has_priority == has_priority);
         matching.map(RawSeries::newest).max()
     };
     if let (Some(total), Some(parts)) = (newest(false), newest(true)) {
         let drops_parts = total >= parts;
-        series.retain(|series| series.part.has_priority != drops_parts);
+        series.retain(|series| series.labels.part.has_priority != drops_parts);
     }
 }
 

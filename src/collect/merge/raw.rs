@@ -1,5 +1,6 @@
 //! A series as a source read it, and which part of its metric it is.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -38,10 +39,21 @@ const PART_LABELS: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
 /// A series with an empty value of this label is the total of all others.
 const PRIORITY: &str = "priority";
 
-/// A series as a source read it. Its samples are valid, oldest first. Strings are shared, because many series have the same ones.
+/// A series as a source read it. All series of a fleet are in memory together, so it is small: the labels, which most series of a
+/// pod have in common, are shared.
 #[derive(Debug, Clone)]
 pub(crate) struct RawSeries {
     pub(crate) name: &'static MetricName,
+    pub(crate) labels: Arc<RawLabels>,
+    /// Whether it comes from a truncated answer, in which other parts may be missing.
+    pub(crate) is_truncated: bool,
+    /// Valid, oldest first.
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// What a series is about and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RawLabels {
     pub(crate) namespace: Arc<str>,
     pub(crate) pod: Arc<str>,
     /// The `engine` label, or else the data-parallel rank.
@@ -58,29 +70,52 @@ pub(crate) struct RawSeries {
     pub(crate) is_relayed: bool,
     /// A hash of all other labels. It tells copies of the same series apart, and the same copy is chosen every time.
     pub(crate) source_hash: u64,
-    pub(crate) samples: Vec<Sample>,
 }
 
 impl RawSeries {
+    /// The series with changed labels.
+    pub(super) fn relabelled(mut self, change: impl FnOnce(&mut RawLabels)) -> Self {
+        change(Arc::make_mut(&mut self.labels));
+        self
+    }
+
     pub(super) fn newest(&self) -> Option<Timestamp> {
         self.samples.last().map(|sample| sample.at)
     }
 
+    /// The sort key of copies of one series. The one with the highest is used.
+    pub(super) fn copy_rank(&self) -> (Option<Timestamp>, usize, u64) {
+        (self.newest(), self.samples.len(), self.labels.source_hash)
+    }
+}
+
+impl RawLabels {
     /// Bytes of the labels that are kept with it, as text or as hashes.
     pub(crate) fn label_bytes(&self) -> usize {
         let bytes = |text: &Option<Arc<str>>| text.as_deref().map_or(0, str::len);
         let destination = self.destination.as_ref().map_or(0, |destination| destination.pod.len());
         bytes(&self.engine) + bytes(&self.model) + destination + size_of_val(&*self.part.undecided)
     }
+}
 
-    /// The sort key of copies of one series. The one with the highest is used.
-    pub(super) fn copy_rank(&self) -> (Option<Timestamp>, usize, u64) {
-        (self.newest(), self.samples.len(), self.source_hash)
+/// Stores equal labels once.
+#[derive(Debug, Default)]
+pub(crate) struct SharedLabels(HashSet<Arc<RawLabels>>);
+
+impl SharedLabels {
+    /// The stored labels that equal `labels`.
+    pub(crate) fn share(&mut self, labels: RawLabels) -> Arc<RawLabels> {
+        if let Some(stored) = self.0.get(&labels) {
+            return Arc::clone(stored);
+        }
+        let stored = Arc::new(labels);
+        self.0.insert(Arc::clone(&stored));
+        stored
     }
 }
 
 /// Which part of its metric a series is, where an engine or scheduler splits the metric by labels.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Part {
     /// A hash of the labels that split the metric, independent of their order; 0 if there are none.
     pub(crate) id: u64,
@@ -89,8 +124,6 @@ pub(crate) struct Part {
     /// Labels of which it is not known yet whether they split the metric: for each the hash of its name, and the hash of its name
     /// and value.
     pub(crate) undecided: Box<[(u64, u64)]>,
-    /// Whether it comes from a truncated answer, in which other parts may be missing.
-    pub(crate) is_truncated: bool,
 }
 
 impl Part {

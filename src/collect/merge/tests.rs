@@ -18,8 +18,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn raw(name: &str, engine: Option<&str>, port: Option<u16>, samples: &[(i64, f64)]) -> RawSeries {
-    RawSeries {
-        name: signals::find(name).unwrap(),
+    let labels = RawLabels {
         namespace: "llm".into(),
         pod: "pod-0".into(),
         engine: engine.map(Into::into),
@@ -30,12 +29,17 @@ fn raw(name: &str, engine: Option<&str>, port: Option<u16>, samples: &[(i64, f64
         destination: None,
         is_relayed: false,
         source_hash: 0,
+    };
+    RawSeries {
+        name: signals::find(name).unwrap(),
+        labels: labels.into(),
+        is_truncated: false,
         samples: samples.iter().map(|&(s, value)| Sample { at: at(s), value }).collect(),
     }
 }
 
 fn merged(raw: Vec<RawSeries>) -> Vec<Series> {
-    merge(raw).series
+    merge(vec![raw]).series
 }
 
 fn values(series: &[Series], signal: Signal) -> Vec<f64> {
@@ -47,8 +51,8 @@ fn values(series: &[Series], signal: Signal) -> Vec<f64> {
 fn the_copy_with_the_newest_sample_is_used_and_not_mixed_with_the_other() {
     let mut first = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0), (15, 2.0)]);
     let mut second = raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(7, 10.0), (22, 20.0)]);
-    first.source_hash = 1;
-    second.source_hash = 2;
+    first = first.relabelled(|labels| labels.source_hash = 1);
+    second = second.relabelled(|labels| labels.source_hash = 2);
     for order in [[first.clone(), second.clone()], [second, first]] {
         let merged = merged(order.into());
         assert_eq!(merged.len(), 1);
@@ -90,14 +94,14 @@ fn engines_with_the_same_label_at_several_ports_stay_apart() {
         raw("vllm:num_requests_waiting", Some("0"), Some(8000), &[(0, 1.0)]),
         raw("vllm:num_requests_waiting", Some("0"), Some(8001), &[(0, 2.0)]),
     ]);
-    let engines: Vec<_> = merged.iter().map(|series| &*series.engine).collect();
+    let engines: Vec<_> = merged.iter().map(|series| &*series.labels.engine).collect();
     assert_eq!(engines, ["8000/0", "8001/0"]);
 }
 
 #[test]
 fn an_engine_without_a_label_is_named_by_its_port() {
     let merged = merged(vec![raw("vllm:num_requests_waiting", None, Some(8000), &[(0, 1.0)])]);
-    assert_eq!(&*merged[0].engine, "8000");
+    assert_eq!(&*merged[0].labels.engine, "8000");
 }
 
 #[test]
@@ -105,7 +109,7 @@ fn a_cache_configuration_without_an_engine_belongs_to_the_only_engine_at_its_por
     let config = |port| raw("vllm:cache_config_info", None, Some(port), &[(0, 432_000.0)]);
     let waiting = |engine, port| raw("vllm:num_requests_waiting", Some(engine), Some(port), &[(0, 1.0)]);
     let engines = |raw| -> Vec<(Signal, String)> {
-        merged(raw).into_iter().map(|series| (series.signal, series.engine.to_string())).collect()
+        merged(raw).into_iter().map(|series| (series.signal, series.labels.engine.to_string())).collect()
     };
     let mut found = engines(vec![config(8000), waiting("0", 8000)]);
     found.sort();
@@ -123,9 +127,9 @@ fn a_cache_configuration_without_an_engine_belongs_to_the_only_engine_at_its_por
 
 #[test]
 fn a_schedulers_parts_are_summed_by_model_and_a_counter_keeps_its_last_value() {
-    let part = |text, name: &str, samples: &[(i64, f64)]| RawSeries {
-        part: Part::from_labels([("part", text)].into_iter()),
-        ..raw(name, None, Some(9090), samples)
+    let part = |text, name: &str, samples: &[(i64, f64)]| {
+        let part = Part::from_labels([("part", text)].into_iter());
+        raw(name, None, Some(9090), samples).relabelled(|labels| labels.part = part)
     };
     let queue = "inference_extension_flow_control_queue_size";
     let attempts = "inference_extension_scheduler_attempts_total";
@@ -137,21 +141,23 @@ fn a_schedulers_parts_are_summed_by_model_and_a_counter_keeps_its_last_value() {
     ]);
     assert_eq!(values(&merged, Signal::SchedulerQueueSize), [5.0, 3.0]);
     assert_eq!(values(&merged, Signal::SchedulerAttempts), [107.0, 117.0]);
-    assert!(merged.iter().all(|series| series.model.as_deref() == Some("m")));
+    assert!(merged.iter().all(|series| series.labels.model.as_deref() == Some("m")));
 }
 
 #[test]
 fn a_schedulers_requests_are_counted_for_the_model_and_for_each_destination() {
-    let to = |pod: &str, priority: &str, value| RawSeries {
-        part: Part::from_labels([("pod_name", pod), ("priority", priority)].into_iter()),
-        destination: Some(Destination { pod: pod.into(), port: Some(8000) }),
-        ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
+    let to = |pod: &str, priority: &str, value| {
+        let series = raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)]);
+        series.relabelled(|labels| {
+            labels.part = Part::from_labels([("pod_name", pod), ("priority", priority)].into_iter());
+            labels.destination = Some(Destination { pod: pod.into(), port: Some(8000) });
+        })
     };
     let mut copy = to("a", "0", 99.0);
     copy.samples.insert(0, Sample { at: at(-15), value: 98.0 });
     let merged = merged(vec![to("a", "0", 1.0), copy, to("a", "1", 2.0), to("b", "0", 4.0)]);
     let counted = |pod: Option<&str>| {
-        let about = |series: &&Series| series.destination.as_ref().map(|to| &*to.pod) == pod;
+        let about = |series: &&Series| series.labels.destination.as_ref().map(|to| &*to.pod) == pod;
         let found: Vec<_> = merged.iter().filter(about).collect();
         assert_eq!(found.len(), 1, "{pod:?}");
         found[0].samples.last().unwrap().value
@@ -163,7 +169,10 @@ fn a_schedulers_requests_are_counted_for_the_model_and_for_each_destination() {
 fn part(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSeries {
     let rank = labels.iter().find(|(label, _)| *label == "dp_rank").map(|(_, rank)| *rank);
     let part = Part::from_page(labels.iter().copied());
-    RawSeries { part, is_rank: rank.is_some(), ..raw(name, rank, Some(30000), samples) }
+    raw(name, rank, Some(30000), samples).relabelled(|labels| {
+        labels.part = part;
+        labels.is_rank = rank.is_some();
+    })
 }
 
 /// A series of Prometheus.
@@ -171,7 +180,10 @@ fn queried(name: &str, labels: &[(&str, &str)], samples: &[(i64, f64)]) -> RawSe
     let part = Part::from_query(labels.iter().copied());
     let of_source = labels.iter().filter(|(label, _)| !is_part_label(label));
     let source_hash = of_source.map(hash).fold(0, u64::wrapping_add);
-    RawSeries { part, source_hash, ..raw(name, Some("0"), Some(8000), samples) }
+    raw(name, Some("0"), Some(8000), samples).relabelled(|labels| {
+        labels.part = part;
+        labels.source_hash = source_hash;
+    })
 }
 
 const FIRSTS: &str = "sglang:time_to_first_token_seconds_count";
@@ -242,7 +254,7 @@ fn each_data_parallel_rank_is_an_engine_and_common_counters_are_divided() {
     ]);
     assert_eq!(values(&found, Signal::Running), [3.0, 4.0]);
     assert_eq!(values(&found, Signal::GenerationTokens), [80.0, 80.0]);
-    assert!(found.iter().all(|series| ["0", "1"].contains(&&*series.engine)), "{found:?}");
+    assert!(found.iter().all(|series| ["0", "1"].contains(&&*series.labels.engine)), "{found:?}");
 }
 
 #[test]
@@ -291,7 +303,7 @@ fn parts_in_a_truncated_answer_are_not_read_and_single_series_are() {
         queried(FIRSTS, &[("is_streaming", "true")], &[(0, 10.0)]),
         queried("vllm:num_requests_running", &[], &[(0, 1.0)]),
     ];
-    cut.iter_mut().for_each(|series| series.part.is_truncated = true);
+    cut.iter_mut().for_each(|series| series.is_truncated = true);
     let found = merged(cut);
     assert_eq!(values(&found, Signal::TimeToFirstTokenCount), Vec::<f64>::new());
     assert_eq!(values(&found, Signal::Running), [1.0]);
@@ -326,7 +338,7 @@ fn a_pod_with_a_hundred_thousand_engines_is_cut_to_the_limit_within_a_second() {
         (0..100_000).map(|n| raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.5)]));
     let raw: Vec<RawSeries> = engines.collect();
     let started = tokio::time::Instant::now();
-    let Merged { series, dropped, .. } = merge(raw);
+    let Merged { series, dropped, .. } = merge(vec![raw]);
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(1), "{took:?}");
     assert_eq!(
@@ -337,16 +349,16 @@ fn a_pod_with_a_hundred_thousand_engines_is_cut_to_the_limit_within_a_second() {
 
 #[test]
 fn a_pod_whose_merge_panics_is_a_gap_and_affects_no_other_pod() {
-    let of = |pod: &str| RawSeries {
-        pod: pod.into(),
-        ..raw("vllm:num_requests_waiting", None, None, &[(0, 1.0)])
+    let of = |pod: &str| {
+        let series = raw("vllm:num_requests_waiting", None, None, &[(0, 1.0)]);
+        series.relabelled(|labels| labels.pod = pod.into())
     };
     BROKEN.set(Some("pod-1".into()));
-    let merged = merge(vec![of("pod-0"), of("pod-1"), of("pod-2")]);
+    let merged = merge(vec![vec![of("pod-0"), of("pod-1")], vec![of("pod-2")]]);
     BROKEN.set(None);
     let mut collected = Collected::default();
-    assert_eq!(merged.add_to(&mut collected).count(), 0);
-    let pods: Vec<&str> = collected.series.iter().map(|series| &*series.pod).collect();
+    assert_eq!(merged.put_into(&mut collected).count(), 0);
+    let pods: Vec<&str> = collected.series.iter().map(|series| &*series.labels.pod).collect();
     assert_eq!(pods, ["pod-0", "pod-2"]);
     let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
     assert!(gap.namespace.as_deref() == Some("llm") && gap.reason.contains("pod-1"), "{gap:?}");
@@ -356,12 +368,12 @@ fn a_pod_whose_merge_panics_is_a_gap_and_affects_no_other_pod() {
 
 /// The requests that a scheduler has sent to one port of a pod.
 fn attempts(scheduler: &str, pod: &str, port: u16, value: f64) -> RawSeries {
-    RawSeries {
-        pod: scheduler.into(),
-        part: Part::from_labels([("pod_name", pod), ("port", &port.to_string())].into_iter()),
-        destination: Some(Destination { pod: pod.into(), port: Some(port) }),
-        ..raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)])
-    }
+    let series = raw("llm_d_epp_scheduler_attempts_total", None, Some(9090), &[(0, value)]);
+    series.relabelled(|labels| {
+        labels.pod = scheduler.into();
+        labels.part = Part::from_labels([("pod_name", pod), ("port", &port.to_string())].into_iter());
+        labels.destination = Some(Destination { pod: pod.into(), port: Some(port) });
+    })
 }
 
 #[test]
@@ -373,33 +385,33 @@ fn of_fifty_thousand_ports_of_a_scheduler_those_of_engines_are_told_apart() {
     let took = started.elapsed();
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     let given = |port| {
-        let to = |series: &&Series| series.destination.as_ref().is_some_and(|to| to.port == port);
+        let to = |series: &&Series| series.labels.destination.as_ref().is_some_and(|to| to.port == port);
         found.iter().filter(to).map(|series| series.samples[0].value).collect::<Vec<_>>()
     };
     assert_eq!((given(Some(10_007)), given(None)), (vec![1.0], vec![49_999.0]));
     assert_eq!(found.len(), 4, "with the total and the engine itself");
-    let totals: Vec<Series> = found.into_iter().filter(|series| series.destination.is_none()).collect();
+    let totals: Vec<Series> =
+        found.into_iter().filter(|series| series.labels.destination.is_none()).collect();
     assert_eq!(values(&totals, Signal::SchedulerAttempts), [50_000.0]);
 }
 
 #[test]
 fn all_schedulers_of_a_namespace_share_one_limit() {
     let of = |n: u32| (0..10_000).map(move |port| attempts(&format!("epp-{n}"), "pod-0", port, 1.0));
-    let elsewhere = RawSeries { namespace: "other".into(), ..attempts("epp-9", "pod-0", 1, 1.0) };
-    let Merged { series, dropped, .. } = merge((0..10).flat_map(of).chain([elsewhere]).collect());
+    let elsewhere = attempts("epp-9", "pod-0", 1, 1.0).relabelled(|labels| labels.namespace = "other".into());
+    let Merged { series, dropped, .. } = merge(vec![(0..10).flat_map(of).chain([elsewhere]).collect()]);
     assert_eq!(dropped.count(), 50_000);
-    assert!(series.iter().any(|own| &*own.namespace == "other"), "each namespace has its own");
+    assert!(series.iter().any(|own| &*own.labels.namespace == "other"), "each namespace has its own");
 }
 
 #[test]
 fn a_relayed_scheduler_that_is_also_scraped_directly_is_ignored() {
     let direct = raw("llm_d_epp_flow_control_queue_size", None, None, &[(0, 3.0)]);
-    let relayed = RawSeries {
-        is_relayed: true,
-        source_hash: 7,
-        samples: vec![Sample { at: at(5), value: 9.0 }],
-        ..direct.clone()
-    };
+    let newer = RawSeries { samples: vec![Sample { at: at(5), value: 9.0 }], ..direct.clone() };
+    let relayed = newer.relabelled(|labels| {
+        labels.is_relayed = true;
+        labels.source_hash = 7;
+    });
     for order in [[direct.clone(), relayed.clone()], [relayed.clone(), direct]] {
         assert_eq!(values(&merged(order.into()), Signal::SchedulerQueueSize), [3.0]);
     }
@@ -408,12 +420,12 @@ fn a_relayed_scheduler_that_is_also_scraped_directly_is_ignored() {
 
 #[test]
 fn relayed_series_use_no_part_of_the_limit_of_a_pod_that_is_scraped_directly() {
-    let relayed = (0..1_000).map(|n| RawSeries {
-        is_relayed: true,
-        ..raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.0)])
+    let relayed = (0..1_000).map(|n| {
+        let series = raw("vllm:kv_cache_usage_perc", Some(&n.to_string()), Some(8000), &[(0, 0.0)]);
+        series.relabelled(|labels| labels.is_relayed = true)
     });
     let own = raw("vllm:kv_cache_usage_perc", Some("0"), Some(8000), &[(0, 0.9)]);
-    let Merged { series, dropped, .. } = merge(relayed.chain([own]).collect());
+    let Merged { series, dropped, .. } = merge(vec![relayed.chain([own]).collect()]);
     assert_eq!((values(&series, Signal::KvUsage), dropped.count()), (vec![0.9], 0));
 }
 
@@ -422,7 +434,8 @@ fn a_page_with_a_different_time_for_every_series_is_merged_within_seconds() {
     let part = |n: u16| {
         let samples = (0..8)
             .map(|k| Sample { at: at(15 * k) + jiff::SignedDuration::from_millis(i64::from(n)), value: 1.0 });
-        RawSeries { samples: samples.collect(), destination: None, ..attempts("epp-0", "pod-0", n, 1.0) }
+        let series = RawSeries { samples: samples.collect(), ..attempts("epp-0", "pod-0", n, 1.0) };
+        series.relabelled(|labels| labels.destination = None)
     };
     let all: Vec<_> = (0..5_000).map(part).collect();
     let started = tokio::time::Instant::now();
@@ -434,7 +447,7 @@ fn a_page_with_a_different_time_for_every_series_is_merged_within_seconds() {
 
 #[test]
 fn a_sum_that_overflows_is_no_sample() {
-    let huge = |n| RawSeries { destination: None, ..attempts("epp-0", "pod-0", n, f64::MAX) };
+    let huge = |n| attempts("epp-0", "pod-0", n, f64::MAX).relabelled(|labels| labels.destination = None);
     let found = merged(vec![huge(1), huge(2)]);
     assert_eq!(values(&found, Signal::SchedulerAttempts), Vec::<f64>::new());
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::collect::merge::RawSeries;
+use crate::collect::merge::RawLabels;
+use crate::collect::signals::MetricName;
 
 /// How long a series is remembered after its last invalid sample: as long as the longest window may contain it.
 const MEMORY_WINDOW: SignedDuration = SignedDuration::from_mins(10);
@@ -25,11 +26,11 @@ pub(super) struct BadSamples {
 }
 
 impl BadSamples {
-    /// The samples of `series` at `times`; `None` when there are none.
-    pub(super) fn new(series: &RawSeries, times: Vec<Timestamp>) -> Option<Self> {
+    /// The samples of a series at `times`; `None` when there are none.
+    pub(super) fn new(name: &MetricName, labels: &RawLabels, times: Vec<Timestamp>) -> Option<Self> {
         let key = || {
-            let (namespace, pod) = (series.namespace.clone(), series.pod.clone());
-            (series.name.text, namespace, pod, series.part.id, series.source_hash)
+            let (namespace, pod) = (labels.namespace.clone(), labels.pod.clone());
+            (name.text, namespace, pod, labels.part.id, labels.source_hash)
         };
         (!times.is_empty()).then(|| Self { key: key(), times })
     }

@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use wva_core::snapshot::Sample;
 
 use super::response::{Envelope, ResponseParser};
-use super::scope_index::{LabelInterner, ScopeIndex};
+use super::scope_index::{IdentifiedSeries, LabelInterner, ScopeIndex};
 use super::trusted_collectors::TrustedCollectors;
 use crate::collect::limits::MAX_LABEL_BYTES;
 use crate::collect::merge::{RawSeries, merge};
@@ -47,7 +47,13 @@ fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, Envelope) {
     for end in cuts.iter().copied().chain([bytes.len()]) {
         let continues = parser.push(&bytes[start..end], &mut |series| {
             count += 1;
-            raw.extend(index.identify(series, &mut interner).ok().map(|(series, _)| series));
+            let identified = index.identify(series, &mut interner).ok();
+            raw.extend(identified.map(|IdentifiedSeries { name, labels, samples, .. }| RawSeries {
+                name,
+                labels: labels.into(),
+                is_truncated: false,
+                samples,
+            }));
         });
         if !continues {
             break;
@@ -73,14 +79,14 @@ fn fuzz_no_answer_breaks_the_parser_or_gives_an_invalid_sample() {
             let fits = |text: &Option<Arc<str>>| {
                 text.as_deref().is_none_or(|text| text.len() <= 2 * MAX_LABEL_BYTES + 1)
             };
-            prop_assert!(fits(&series.engine) && fits(&series.model));
+            prop_assert!(fits(&series.labels.engine) && fits(&series.labels.model));
             prop_assert!(series.samples.iter().all(is_valid));
         }
-        let merged = merge(raw);
-        let engines = merged.series.iter().map(|series| &series.engine);
+        let merged = merge(vec![raw]);
+        let engines = merged.series.iter().map(|series| &series.labels.engine);
         prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
         for series in &merged.series {
-            prop_assert!(!series.samples.is_empty() && &*series.namespace == "llm");
+            prop_assert!(!series.samples.is_empty() && &*series.labels.namespace == "llm");
             prop_assert!(series.samples.iter().all(is_valid));
         }
         Ok(())

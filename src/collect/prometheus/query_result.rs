@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::bad_samples::BadSamples;
 use super::response::QueriedSeries;
-use super::scope_index::{LabelInterner, Rejected, ScopeIndex};
+use super::scope_index::{IdentifiedSeries, LabelInterner, Rejected, ScopeIndex};
 use crate::collect::limits::{DroppedSeries, LimitScope, LimitUsage};
-use crate::collect::merge::RawSeries;
+use crate::collect::merge::{RawSeries, SharedLabels};
 
 /// What a limit is shared by. Names are compared by address, since each is stored once. What a pod and what a collector reports
 /// about it have separate limits, because the former is preferred.
@@ -24,6 +26,7 @@ struct LimitKey {
 pub(super) struct QueryResult {
     index: Arc<ScopeIndex>,
     interner: LabelInterner,
+    labels: Arc<Mutex<SharedLabels>>,
     pub(super) raw: Vec<RawSeries>,
     pub(super) bad_samples: Vec<BadSamples>,
     usage: HashMap<LimitKey, LimitUsage>,
@@ -31,10 +34,11 @@ pub(super) struct QueryResult {
 }
 
 impl QueryResult {
-    pub(super) fn new(index: Arc<ScopeIndex>) -> Self {
+    pub(super) fn new(index: Arc<ScopeIndex>, labels: Arc<Mutex<SharedLabels>>) -> Self {
         Self {
             index,
             interner: LabelInterner::default(),
+            labels,
             raw: Vec::new(),
             bad_samples: Vec::new(),
             usage: HashMap::new(),
@@ -44,20 +48,21 @@ impl QueryResult {
 
     pub(super) fn add(&mut self, series: QueriedSeries<'_>) {
         match self.index.identify(series, &mut self.interner) {
-            Ok((series, invalid)) => {
-                let scope = self.index.limit_scope(&series);
+            Ok(IdentifiedSeries { name, labels, samples, invalid }) => {
+                let scope = self.index.limit_scope(name.kind, &labels);
                 let key = LimitKey {
                     scope,
-                    namespace: series.namespace.as_ptr().addr(),
-                    pod: (scope == LimitScope::Pod).then(|| series.pod.as_ptr().addr()),
-                    is_relayed: series.is_relayed,
+                    namespace: labels.namespace.as_ptr().addr(),
+                    pod: (scope == LimitScope::Pod).then(|| labels.pod.as_ptr().addr()),
+                    is_relayed: labels.is_relayed,
                 };
-                if self.usage.entry(key).or_default().try_add(scope, series.label_bytes()) {
-                    self.bad_samples.extend(BadSamples::new(&series, invalid));
-                    self.raw.push(series);
+                if self.usage.entry(key).or_default().try_add(scope, labels.label_bytes()) {
+                    self.bad_samples.extend(BadSamples::new(name, &labels, invalid));
+                    let labels = self.labels.lock().share(labels);
+                    self.raw.push(RawSeries { name, labels, is_truncated: false, samples });
                 } else {
-                    self.dropped.add(&series.namespace, &series.pod, 1);
-                    self.interner.forget(series);
+                    self.dropped.add(&labels.namespace, &labels.pod, 1);
+                    self.interner.forget(labels);
                 }
             }
             Err(Rejected::OverLimit { namespace, pod }) => self.dropped.add(&namespace, &pod, 1),

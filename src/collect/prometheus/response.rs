@@ -363,11 +363,9 @@ impl<'de> Deserialize<'de> for SampleList {
                 while let Some(SamplePair(sample)) = list.next_element()? {
                     samples.extend(sample);
                 }
-                // All series of a fleet are in memory together, and up to half of a grown list is unused.
-                if samples.capacity() > samples.len() + USUAL_SAMPLES {
-                    samples = samples.as_slice().to_vec();
-                }
-                Ok(SampleList(samples))
+                // All series of a fleet are in memory together, and often half of a grown list is unused. A copy, because
+                // an allocation that shrinks mostly keeps its size.
+                Ok(SampleList(samples.as_slice().to_vec()))
             }
         }
         deserializer.deserialize_seq(ListVisitor)

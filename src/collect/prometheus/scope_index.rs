@@ -5,13 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use wva_core::snapshot::Sample;
 
 use super::response::{Labels, QueriedSeries};
 use super::trusted_collectors::TrustedCollectors;
 use crate::collect::limits::LimitScope;
-use crate::collect::merge::{Part, RawSeries, hash, is_part_label};
+use crate::collect::merge::{Part, RawLabels, hash, is_part_label};
 use crate::collect::series_labels::{self, SeriesLabels as _};
-use crate::collect::signals::{self, MetricKind};
+use crate::collect::signals::{self, MetricKind, MetricName};
 use crate::engine::{Destination, Scope};
 
 /// The labels by which a scheduler splits its metrics. All others tell copies apart.
@@ -43,6 +44,16 @@ pub(super) enum Rejected {
     OverLimit { namespace: Arc<str>, pod: Arc<str> },
 }
 
+/// A series with the pod and engine that it is about.
+pub(super) struct IdentifiedSeries {
+    pub(super) name: &'static MetricName,
+    pub(super) labels: RawLabels,
+    /// The valid ones.
+    pub(super) samples: Vec<Sample>,
+    /// The times of the invalid ones.
+    pub(super) invalid: Vec<Timestamp>,
+}
+
 /// The pod that a series is about.
 struct SeriesPod {
     namespace: Arc<str>,
@@ -65,9 +76,9 @@ impl LabelInterner {
         stored
     }
 
-    /// Drops a series, and the label values that no other series has.
-    pub(super) fn forget(&mut self, series: RawSeries) {
-        for text in [series.engine, series.model].into_iter().flatten() {
+    /// Drops the labels of a series, and the values that no other series has.
+    pub(super) fn forget(&mut self, labels: RawLabels) {
+        for text in [labels.engine, labels.model].into_iter().flatten() {
             // One reference is `text`, another the one stored here.
             if Arc::strong_count(&text) <= 2 {
                 self.0.remove(&text);
@@ -88,12 +99,12 @@ impl ScopeIndex {
         Self { pods, collectors }
     }
 
-    /// The series with the pod and engine that it is about, and the times of its invalid samples.
+    /// The series with the pod and engine that it is about.
     pub(super) fn identify(
         &self,
         series: QueriedSeries<'_>,
         interner: &mut LabelInterner,
-    ) -> Result<(RawSeries, Vec<Timestamp>), Rejected> {
+    ) -> Result<IdentifiedSeries, Rejected> {
         let QueriedSeries { labels, mut samples } = series;
         let name = labels.get("__name__").and_then(signals::find).ok_or(Rejected::OutOfScope)?;
         let kind = name.kind;
@@ -127,8 +138,7 @@ impl ScopeIndex {
             }
         });
         let engine = series_labels::engine(&labels).filter(|_| !kind.is_scheduler());
-        let series = RawSeries {
-            name,
+        let labels = RawLabels {
             destination: self.destination(kind, &labels, &namespace),
             namespace,
             pod,
@@ -139,9 +149,8 @@ impl ScopeIndex {
             part: part(kind, &labels),
             is_relayed,
             source_hash: source_hash(kind, &labels),
-            samples,
         };
-        Ok((series, invalid))
+        Ok(IdentifiedSeries { name, labels, samples, invalid })
     }
 
     /// The pod of an engine. `namespace` and `pod` are those of the scrape target, which cannot write them itself. A trusted
@@ -192,11 +201,11 @@ impl ScopeIndex {
     }
 
     /// The series with which this one shares a limit.
-    pub(super) fn limit_scope(&self, series: &RawSeries) -> LimitScope {
-        if series.name.kind.is_scheduler() {
+    pub(super) fn limit_scope(&self, kind: MetricKind, labels: &RawLabels) -> LimitScope {
+        if kind.is_scheduler() {
             return LimitScope::Schedulers;
         }
-        let is_known = self.pods.get(&series.namespace).is_some_and(|pods| pods.contains(&series.pod));
+        let is_known = self.pods.get(&labels.namespace).is_some_and(|pods| pods.contains(&labels.pod));
         if is_known { LimitScope::Pod } else { LimitScope::UnknownPods }
     }
 
@@ -237,8 +246,6 @@ fn source_hash(kind: MetricKind, labels: &Labels<'_>) -> u64 {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use wva_core::snapshot::Sample;
-
     use super::*;
     use crate::collect::limits::{MAX_LABEL_BYTES, MAX_LABELS};
     use crate::engine::Endpoint;
@@ -249,17 +256,17 @@ mod tests {
         Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None }
     }
 
-    fn identify(labels: &[(&str, &str)]) -> Option<RawSeries> {
+    fn identify(labels: &[(&str, &str)]) -> Option<RawLabels> {
         identify_with(&["monitoring"], labels)
     }
 
-    fn identify_with(collectors: &[&str], labels: &[(&str, &str)]) -> Option<RawSeries> {
+    fn identify_with(collectors: &[&str], labels: &[(&str, &str)]) -> Option<RawLabels> {
         let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
         let samples = vec![Sample { at: Timestamp::UNIX_EPOCH, value: 1.0 }];
         let collectors: Vec<String> = collectors.iter().map(|&name| name.to_owned()).collect();
         let index = ScopeIndex::new(&scope(), Arc::new(TrustedCollectors::new(&collectors)));
         let series = index.identify(QueriedSeries { labels, samples }, &mut LabelInterner::default());
-        series.ok().map(|(series, _)| series)
+        series.ok().map(|series| series.labels)
     }
 
     const WAITING: (&str, &str) = ("__name__", "vllm:num_requests_waiting");
@@ -413,7 +420,7 @@ mod tests {
             let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
             let index = ScopeIndex::new(&scope(), Arc::default());
             let found = index.identify(QueriedSeries { labels, samples: Vec::new() }, &mut interner);
-            found.ok().unwrap().0
+            found.ok().unwrap().labels
         };
         let (kept, copy, dropped) = (series("0"), series("0"), series("1"));
         interner.forget(copy);

@@ -23,7 +23,7 @@ use super::settings::PrometheusSettings;
 use super::trusted_collectors::TrustedCollectors;
 use super::window::RangeWindow;
 use crate::collect::limits::{DroppedSeries, DroppedSeriesLog};
-use crate::collect::merge;
+use crate::collect::merge::{self, SharedLabels};
 use crate::collect::round_robin::RoundRobin;
 use crate::collect::series_labels::SeriesLabels as _;
 use crate::collect::signals;
@@ -86,6 +86,8 @@ struct Round {
     /// For each signal a regular expression that matches its names.
     signals: Vec<String>,
     index: Arc<ScopeIndex>,
+    /// Those of all answers.
+    labels: Arc<Mutex<SharedLabels>>,
     limits: RequestLimits,
     window: Duration,
     /// The window for oversized namespaces.
@@ -157,6 +159,7 @@ impl PrometheusSource {
         let round = Round {
             signals: signals::name_patterns(scope.needs.as_ref().map(|needs| &needs.signals)),
             index: Arc::new(ScopeIndex::new(scope, self.collectors.clone())),
+            labels: Arc::default(),
             limits: self.client.limits(self.timeout).await?,
             window: self.window(scope),
             min_window,
@@ -191,7 +194,7 @@ impl PrometheusSource {
             self.state.lock().counts = None;
         }
         self.remember_oversized(&answers);
-        let collected = self.combine(answers, warnings.reasons, scope).await;
+        let collected = self.combine(answers, warnings.reasons, scope, round.labels).await;
         if let Ok(collected) = &collected {
             self.state.lock().window.learn(&collected.series, Instant::now());
         }
@@ -326,7 +329,8 @@ impl PrometheusSource {
                 source = self.client.name(),
                 namespaces = query.affected.as_ref().map_or(0, BTreeSet::len)
             );
-            let (empty, started) = (QueryResult::new(Arc::clone(&round.index)), Instant::now());
+            let empty = QueryResult::new(Arc::clone(&round.index), Arc::clone(&round.labels));
+            let started = Instant::now();
             let result = self.client.query(&promql, &limits, empty, QueryResult::add).instrument(span).await;
             let duration = (result.is_ok() && !is_oversized).then(|| started.elapsed());
             (duration, Answer { query, result })
@@ -377,6 +381,7 @@ impl PrometheusSource {
         answers: Vec<Answer>,
         warnings: Vec<String>,
         scope: &Scope,
+        labels: Arc<Mutex<SharedLabels>>,
     ) -> Result<Collected, SourceError> {
         let mut collected = Collected::default();
         let (mut raw, mut dropped) = (Vec::new(), DroppedSeries::default());
@@ -389,8 +394,8 @@ impl PrometheusSource {
                     is_answered = true;
                     // In an incomplete answer, missing parts of a counter would look like a drop.
                     let is_truncated = !warnings.reasons.is_empty();
-                    result.raw.iter_mut().for_each(|series| series.part.is_truncated = is_truncated);
-                    raw.extend(result.raw);
+                    result.raw.iter_mut().for_each(|series| series.is_truncated = is_truncated);
+                    raw.push(result.raw);
                     dropped.extend(result.dropped);
                     collected.bad_samples += self.state.lock().bad_samples.count_new(result.bad_samples);
                     reasons
@@ -406,11 +411,15 @@ impl PrometheusSource {
         if let Some(error) = first_error.filter(|_| !is_answered) {
             return Err(error);
         }
-        let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
+        let merge = move || {
+            drop(labels); // so that the labels of each pod are freed when its series are merged
+            merge::merge(raw)
+        };
+        let merged = tokio::task::spawn_blocking(merge).await;
         let merged =
             merged.map_err(|error| self.client.error("decode", &error.to_string(), "report this"))?;
         collected.gaps = gaps(reasons, scope);
-        dropped.extend(merged.add_to(&mut collected));
+        dropped.extend(merged.put_into(&mut collected));
         self.dropped_log.log(&dropped);
         collected.dropped_series = dropped.count();
         collected.gaps.extend(dropped.gaps());

@@ -71,23 +71,28 @@ impl RangeWindow {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use jiff::Timestamp;
     use wva_core::snapshot::Sample;
 
     use super::*;
+    use crate::engine::Labels;
 
     const MIN: Duration = Duration::from_secs(120);
 
     fn every(seconds: i64, samples: i64) -> Series {
         let at = |n| Timestamp::from_second(1_800_000_000 + n * seconds).unwrap();
         Series {
-            namespace: "llm".into(),
-            pod: "p".into(),
-            engine: "0".into(),
-            port: None,
-            model: None,
+            labels: Arc::new(Labels {
+                namespace: "llm".into(),
+                pod: "p".into(),
+                engine: "0".into(),
+                port: None,
+                model: None,
+                destination: None,
+            }),
             signal: Signal::Waiting,
-            destination: None,
             samples: (0..samples).map(|n| Sample { at: at(n), value: 1.0 }).collect(),
         }
     }

@@ -52,8 +52,8 @@ fn fuzz_no_page_breaks_the_parser_or_gives_an_invalid_sample() {
         }
         let raw: Vec<_> = history.series(&endpoint).collect();
         prop_assert!(raw.len() <= MAX_SERIES_OF_A_POD);
-        let merged = merge(raw);
-        let engines = merged.series.iter().map(|series| &series.engine);
+        let merged = merge(vec![raw]);
+        let engines = merged.series.iter().map(|series| &series.labels.engine);
         prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
         prop_assert!(
             merged.series.iter().flat_map(|series| &series.samples).all(|sample| is_valid(sample.value))

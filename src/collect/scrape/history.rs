@@ -1,6 +1,7 @@
 //! The samples of one pod between evaluations: those of the last minutes, limited in age and number. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,7 +10,7 @@ use wva_core::snapshot::Sample;
 use super::parse::PageSample;
 use super::settings::ScrapeSettings;
 use crate::collect::limits::MAX_POD_LABEL_BYTES;
-use crate::collect::merge::{Part, RawSeries, hash};
+use crate::collect::merge::{Part, RawLabels, RawSeries, SharedLabels, hash};
 use crate::collect::signals::MetricName;
 use crate::engine::{Endpoint, MAX_SERIES_OF_A_POD};
 
@@ -102,20 +103,25 @@ impl PodHistory {
 
     /// All series, as those of `endpoint`.
     pub(super) fn series<'a>(&'a self, endpoint: &'a Endpoint) -> impl Iterator<Item = RawSeries> + 'a {
-        self.series.iter().map(|((_, engine, model, _), series)| RawSeries {
-            name: series.name,
-            namespace: endpoint.namespace.as_str().into(),
-            pod: endpoint.pod.as_str().into(),
-            engine: engine.as_deref().map(Into::into),
-            is_rank: series.is_rank,
-            port: endpoint.port,
-            model: model.as_deref().map(Into::into),
-            part: series.part.clone(),
-            destination: None,
-            is_relayed: false,
-            // Tells pods with the same name apart.
-            source_hash: hash(&endpoint.ip),
-            samples: series.samples.iter().copied().collect(),
+        let (namespace, pod): (Arc<str>, Arc<str>) =
+            (endpoint.namespace.as_str().into(), endpoint.pod.as_str().into());
+        let mut shared = SharedLabels::default();
+        self.series.iter().map(move |((_, engine, model, _), series)| {
+            let labels = shared.share(RawLabels {
+                namespace: namespace.clone(),
+                pod: pod.clone(),
+                engine: engine.as_deref().map(Into::into),
+                is_rank: series.is_rank,
+                port: endpoint.port,
+                model: model.as_deref().map(Into::into),
+                part: series.part.clone(),
+                destination: None,
+                is_relayed: false,
+                // Tells pods with the same name apart.
+                source_hash: hash(&endpoint.ip),
+            });
+            let samples = series.samples.iter().copied().collect();
+            RawSeries { name: series.name, labels, is_truncated: false, samples }
         })
     }
 }

@@ -86,7 +86,7 @@ impl ScrapeSource {
         }
         let raw = self.series(scope);
         // Not on the threads that serve sockets: thousands of pods take tens of milliseconds.
-        let merged = tokio::task::spawn_blocking(move || merge::merge(raw)).await;
+        let merged = tokio::task::spawn_blocking(move || merge::merge(vec![raw])).await;
         let merged = merged.map_err(|error| SourceError {
             kind: "decode",
             message: format!("scraping pods: {error}; report this"),
@@ -94,7 +94,7 @@ impl ScrapeSource {
         let gaps = self.gaps(&scrapes);
         let bad_samples = scrapes.iter().map(|(_, scrape)| scrape.bad_samples).sum();
         let mut collected = Collected { gaps, bad_samples, ..Collected::default() };
-        let mut dropped = merged.add_to(&mut collected);
+        let mut dropped = merged.put_into(&mut collected);
         for (endpoint, scrape) in &scrapes {
             dropped.add(&endpoint.namespace.as_str().into(), &endpoint.pod.as_str().into(), scrape.dropped);
         }

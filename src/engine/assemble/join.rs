@@ -10,7 +10,7 @@ use wva_core::units::Seconds;
 use wva_core::{Snapshot, isolate};
 
 use crate::engine::join_failure::JoinFailure;
-use crate::engine::ports::{MAX_ENGINES_OF_A_POD, Series};
+use crate::engine::ports::{Labels, MAX_ENGINES_OF_A_POD, Series};
 
 /// Joins every series to its replica or group; those of other pods are dropped. The pods of no variant are counted in `unattributed`,
 /// by namespace, where the source still measures them: it keeps the series of a deleted pod for minutes. A model whose series could not
@@ -22,15 +22,20 @@ pub(super) fn join(
 ) -> Vec<JoinFailure> {
     let now = snapshot.now;
     let groups = &mut snapshot.groups;
-    let mut by_group: Vec<Vec<PlacedSeries>> = groups.iter().map(|_| Vec::new()).collect();
     let addresses = addresses(groups);
+    let place = |series: &Series| addresses.get(&*series.labels.namespace)?.place(series);
+    // Counted first, because half of a list that grows is unused, and all series of a fleet are in memory here.
+    let mut counts = vec![0; groups.len()];
+    for (group, _) in series.iter().filter_map(place) {
+        counts.get_mut(group).into_iter().for_each(|count| *count += 1);
+    }
+    let mut by_group: Vec<Vec<PlacedSeries>> = counts.into_iter().map(Vec::with_capacity).collect();
     let mut unknown = BTreeSet::new();
     let is_fresh = |sample: &Sample| Seconds::between(sample.at, now) <= MIN_FRESH_LIMIT;
     for series in series {
-        let place = addresses.get(&*series.namespace).and_then(|names| names.place(&series));
-        let Some((group, pod)) = place else {
+        let Some((group, pod)) = place(&series) else {
             if series.is_of_engine() && series.samples.last().is_some_and(is_fresh) {
-                unknown.insert((series.namespace, series.pod));
+                unknown.insert((series.labels.namespace.clone(), series.labels.pod.clone()));
             }
             continue;
         };
@@ -102,12 +107,13 @@ impl Addresses {
     /// The group of a series, and the index of its pod there.
     fn place(&self, series: &Series) -> Option<(usize, Option<usize>)> {
         let pod = |name: &str| self.pods.get(name).map(|(group, pod)| (*group, Some(*pod)));
-        match &series.destination {
+        let labels = &series.labels;
+        match &labels.destination {
             Some(destination) => pod(&destination.pod),
             None if series.is_of_scheduler() => {
-                self.models.get(series.model.as_deref().unwrap_or_default()).map(|group| (*group, None))
+                self.models.get(labels.model.as_deref().unwrap_or_default()).map(|group| (*group, None))
             }
-            None => pod(&series.pod),
+            None => pod(&labels.pod),
         }
     }
 }
@@ -151,9 +157,11 @@ fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
             received: BTreeMap::new(),
         })
         .collect();
-    for PlacedSeries { pod, series } in placed.iter().filter(|placed| placed.series.destination.is_none()) {
+    for PlacedSeries { pod, series } in
+        placed.iter().filter(|placed| placed.series.labels.destination.is_none())
+    {
         if let Some(pod) = pod.and_then(|pod| pods.get_mut(pod)) {
-            pod.names_its_model |= series.model.as_deref() == Some(model);
+            pod.names_its_model |= series.labels.model.as_deref() == Some(model);
         }
     }
     let mut queues: BTreeMap<Signal, SampleLists> = BTreeMap::new();
@@ -163,9 +171,9 @@ fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
             continue;
         };
         let Some(pod) = pods.get_mut(pod) else { continue };
-        match &series.destination {
+        match &series.labels.destination {
             None => pod.add(series),
-            Some(destination) if series.model.as_deref() == Some(model) => {
+            Some(destination) if series.labels.model.as_deref() == Some(model) => {
                 pod.received.entry(destination.port).or_default().push(series.samples);
             }
             Some(_) => {}
@@ -178,24 +186,23 @@ fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
 }
 
 impl PodJoin<'_> {
-    fn add(&mut self, series: Series) {
-        let is_of_other_model = series.model.is_some_and(|model| *model != *self.model);
+    fn add(&mut self, Series { labels, signal, samples }: Series) {
+        let Labels { engine, port, model, .. } = &*labels;
+        let is_of_other_model = model.as_ref().is_some_and(|model| **model != *self.model);
         if is_of_other_model && self.names_its_model {
             return;
         }
         // Sources report pods with more engines; here the limit bounds the work.
-        if self.replica.engines.len() >= MAX_ENGINES_OF_A_POD
-            && self.replica.engines.get(&series.engine).is_none()
-        {
+        if self.replica.engines.len() >= MAX_ENGINES_OF_A_POD && self.replica.engines.get(engine).is_none() {
             return;
         }
-        if let Some(port) = series.port {
-            let engines = self.ports.entry(port).or_default();
-            if !engines.contains(&*series.engine) {
-                engines.insert((&*series.engine).into());
+        if let Some(port) = port {
+            let engines = self.ports.entry(*port).or_default();
+            if !engines.contains(&**engine) {
+                engines.insert((&**engine).into());
             }
         }
-        self.replica.engines.or_default(&series.engine).add(series.signal, series.samples);
+        self.replica.engines.or_default(engine).add(signal, samples);
     }
 
     /// Attributes the pod's requests to its engines: to those at the port, evenly if there are several. A port without a known

@@ -2,8 +2,9 @@
 
 use super::*;
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use crate::engine::{Destination, Gap, MAX_ENGINES_OF_A_POD, Series, UnlabelledNode};
+use crate::engine::{Destination, Gap, Labels, MAX_ENGINES_OF_A_POD, Series, UnlabelledNode};
 use jiff::SignedDuration;
 use smol_str::SmolStr;
 use wva_core::model::{
@@ -62,13 +63,15 @@ fn view() -> ClusterView {
 
 fn series(pod: &str, model: &str, value: f64) -> Series {
     Series {
-        namespace: "llm".into(),
-        pod: pod.into(),
-        engine: "0".into(),
-        port: Some(8000),
-        model: Some(model.into()),
+        labels: Arc::new(Labels {
+            namespace: "llm".into(),
+            pod: pod.into(),
+            engine: "0".into(),
+            port: Some(8000),
+            model: Some(model.into()),
+            destination: None,
+        }),
         signal: Signal::KvUsage,
-        destination: None,
         samples: vec![Sample { at: now(), value }],
     }
 }
@@ -92,8 +95,8 @@ fn pods_that_belong_to_no_variant_are_counted_by_namespace_once_each() {
     waiting.signal = Signal::Waiting;
     let mut scheduler = series("epp-0", "meta/llama", 1.0);
     scheduler.signal = Signal::SchedulerQueueSize;
-    let mut elsewhere = series("stray", "meta/llama", 1.0);
-    elsewhere.namespace = "without-variants".into();
+    let elsewhere =
+        series("stray", "meta/llama", 1.0).relabelled(|labels| labels.namespace = "without-variants".into());
     let own = || series("llama-0", "meta/llama", 0.5);
     let count = |series: Vec<Series>| {
         let answer = Ok(Collected { series, ..Collected::default() });
@@ -141,10 +144,9 @@ fn a_served_name_that_differs_from_the_model_id_does_not_hide_the_signal() {
 
 #[test]
 fn a_second_model_in_the_same_pod_is_not_mixed_in() {
-    let mut other = series("llama-0", "embedder", 0.9);
-    other.engine = "1".into();
+    let second = series("llama-0", "embedder", 0.9).relabelled(|labels| labels.engine = "1".into());
     let collected =
-        Collected { series: vec![series("llama-0", "meta/llama", 0.5), other], ..Collected::default() };
+        Collected { series: vec![series("llama-0", "meta/llama", 0.5), second], ..Collected::default() };
     assert_eq!(engines(collected), vec![0.5]);
 }
 
@@ -243,17 +245,19 @@ fn grown(rate: f64) -> Vec<Sample> {
 
 /// What the scheduler gave to `pod`, two a second.
 fn given(pod: &str, port: u16, model: &str) -> Series {
-    Series {
-        port: Some(9090),
-        signal: Signal::SchedulerAttempts,
-        destination: Some(Destination { pod: pod.into(), port: Some(port) }),
-        samples: grown(2.0),
-        ..series("epp-0", model, 0.0)
-    }
+    let counter =
+        Series { signal: Signal::SchedulerAttempts, samples: grown(2.0), ..series("epp-0", model, 0.0) };
+    counter.relabelled(|labels| {
+        labels.port = Some(9090);
+        labels.destination = Some(Destination { pod: pod.into(), port: Some(port) });
+    })
 }
 
 fn at_port(engine: &str, port: u16) -> Series {
-    Series { engine: engine.into(), port: Some(port), ..series("llama-0", "meta/llama", 0.5) }
+    series("llama-0", "meta/llama", 0.5).relabelled(|labels| {
+        labels.engine = engine.into();
+        labels.port = Some(port);
+    })
 }
 
 /// By engine, what it had been given last.
@@ -324,7 +328,7 @@ fn under_upstreams_rules_the_queueing_model_reads_the_schedulers_attempts() {
         let mut values = steps.flat_map(|step| step.values().to_vec());
         values.find(|value| value.name() == "demand").map(|value| value.value)
     };
-    let whole = Series { destination: None, ..given("llama-0", 8000, "meta/llama") };
+    let whole = given("llama-0", 8000, "meta/llama").relabelled(|labels| labels.destination = None);
     assert_eq!(demand(whole), Some(0.0), "nobody says to whom it went");
     assert_eq!(demand(given("llama-0", 8000, "meta/llama")), Some(2.0));
 }
@@ -384,12 +388,11 @@ fn a_model_whose_series_break_is_held_and_no_other_model_notices() {
 
 #[test]
 fn a_pod_all_of_whose_engines_sleep_is_not_ready_in_a_snapshot() {
-    let sleeps = |engine: &str| Series {
-        engine: engine.into(),
-        signal: Signal::Asleep,
-        ..series("llama-0", "meta/llama", 1.0)
+    let of = |engine: &str, value| {
+        series("llama-0", "meta/llama", value).relabelled(|labels| labels.engine = engine.into())
     };
-    let awake = |engine: &str| Series { engine: engine.into(), ..series("llama-0", "meta/llama", 0.5) };
+    let sleeps = |engine: &str| Series { signal: Signal::Asleep, ..of(engine, 1.0) };
+    let awake = |engine: &str| of(engine, 0.5);
     let runs = |engine: &str| Series { signal: Signal::Running, ..awake(engine) };
     let phase = |series| {
         let snapshot = assembled(&view(), Ok(Collected { series, ..Collected::default() }), now());

@@ -9,7 +9,7 @@ use wva_core::snapshot::{Sample, Signal, Template};
 use wva_core::units::Cost;
 
 use super::*;
-use crate::engine::{Destination, Gap, Series};
+use crate::engine::{Destination, Gap, Labels, Series};
 
 fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
@@ -53,13 +53,15 @@ fn view(variants: Vec<VariantState>) -> ClusterView {
 
 fn series(pod: &str, model: &str) -> Series {
     Series {
-        namespace: "llm".into(),
-        pod: pod.into(),
-        engine: "0".into(),
-        port: Some(8000),
-        model: Some(model.into()),
+        labels: Arc::new(Labels {
+            namespace: "llm".into(),
+            pod: pod.into(),
+            engine: "0".into(),
+            port: Some(8000),
+            model: Some(model.into()),
+            destination: None,
+        }),
         signal: Signal::KvUsage,
-        destination: None,
         samples: vec![Sample { at: now(), value: 0.5 }],
     }
 }
@@ -150,11 +152,12 @@ fn a_model_counts_once_the_policy_knows_the_settings_of_its_variant() {
 
 #[test]
 fn nobody_moves_a_variant_to_another_model_with_series_that_are_not_of_its_ready_pods() {
-    let foreign = Series { namespace: "evil".into(), ..series("chat-0", "m") };
+    let foreign = series("chat-0", "m").relabelled(|labels| labels.namespace = "evil".into());
     let scheduler = Series { signal: Signal::SchedulerQueueSize, ..series("chat-0", "m") };
     let sent = Destination { pod: "chat-0".into(), port: None };
-    let sent = Series { destination: Some(sent), signal: Signal::SchedulerAttempts, ..series("epp", "m") };
-    let nameless = Series { model: None, ..series("chat-0", "m") };
+    let sent = Series { signal: Signal::SchedulerAttempts, ..series("epp", "m") }
+        .relabelled(|labels| labels.destination = Some(sent));
+    let nameless = series("chat-0", "m").relabelled(|labels| labels.model = None);
     let mut earlier = series("chat-0", "m");
     earlier.samples[0].at = now() - SignedDuration::from_secs(1);
     for strange in [foreign, scheduler, sent, nameless, earlier, series("chat-1", "m"), series("chat-0", "")]
@@ -244,7 +247,7 @@ fn a_known_model_changed_on_a_partial_answer_or_while_a_pod_was_not_ready() {
     assert_eq!(fixture.model_in(&pair(Phase::Ready), &answer(&[new()])).unwrap(), "m", "one pod is silent");
     let gap = |namespace: Option<&str>| {
         let gap = Gap { namespace: namespace.map(Into::into), reason: "truncated".into() };
-        let series = vec![Series { pod: "chat-0".into(), ..new() }, new()];
+        let series = vec![new().relabelled(|labels| labels.pod = "chat-0".into()), new()];
         Ok(Collected { series, gaps: vec![gap], ..Collected::default() })
     };
     assert_eq!(fixture.model_in(&pair(Phase::Ready), &gap(None)).unwrap(), "m");

@@ -16,7 +16,7 @@ async fn signals_of(page: &'static str) -> (Vec<(Signal, f64)>, Vec<Option<Strin
     assert!(collected.gaps.is_empty() && collected.dropped_series == 0, "{collected:?}");
     assert_eq!(collected.bad_samples, 0);
     let mut models: Vec<_> =
-        collected.series.iter().map(|series| series.model.as_deref().map(str::to_owned)).collect();
+        collected.series.iter().map(|series| series.labels.model.as_deref().map(str::to_owned)).collect();
     models.sort();
     models.dedup();
     (only_values(&collected), models)

@@ -21,8 +21,8 @@ async fn samples_keep_their_true_times() {
     let server = prometheus(ok(&counts(&[("llm", 1)])), read).await;
     let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
     let [series] = collected.series.as_slice() else { panic!("{collected:?}") };
-    assert_eq!((&*series.namespace, &*series.pod, &*series.engine), ("llm", "p", "0"));
-    assert_eq!((series.model.as_deref(), series.signal), (Some("m"), Signal::KvUsage));
+    assert_eq!((&*series.labels.namespace, &*series.labels.pod, &*series.labels.engine), ("llm", "p", "0"));
+    assert_eq!((series.labels.model.as_deref(), series.signal), (Some("m"), Signal::KvUsage));
     let times: Vec<i64> = series.samples.iter().map(|sample| sample.at.as_second() - NOW).collect();
     assert_eq!(times, [-30, -15]);
     assert!(collected.gaps.is_empty() && collected.bad_samples == 0);

@@ -220,7 +220,7 @@ async fn a_real_page_that_names_another_tenants_pod_is_ignored() {
     let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
     let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };
     let collected = prometheus.collect_series(2, &settings(&prometheus.url), &scope).await;
-    let namespaces: Vec<&str> = collected.series.iter().map(|series| &*series.namespace).collect();
+    let namespaces: Vec<&str> = collected.series.iter().map(|series| &*series.labels.namespace).collect();
     assert!(namespaces.iter().all(|namespace| *namespace == "evil"), "{namespaces:?}");
 }
 
@@ -230,7 +230,7 @@ async fn with_honor_labels_a_real_page_can_name_another_pod_as_docs_configuratio
     let pods = ["one", "evil"].map(|ns| endpoint(ns, &format!("{ns}-0"), ([127, 0, 0, 1], 1).into()));
     let scope = Scope { endpoints: pods.into(), ..scope(&["one", "evil"]) };
     let collected = prometheus.collect_series(2, &settings(&prometheus.url), &scope).await;
-    assert!(collected.series.iter().any(|series| &*series.namespace == "one"), "no query can see it");
+    assert!(collected.series.iter().any(|series| &*series.labels.namespace == "one"), "no query can see it");
     let url = format!("{}/api/v1/status/config", prometheus.url);
     let answer = reqwest::get(url).await.unwrap().text().await.unwrap();
     assert!(answer.contains("honor_labels: true"), "but the configuration shows it: {answer}");

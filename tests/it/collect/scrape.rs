@@ -61,7 +61,10 @@ async fn samples_accumulate_over_rounds_with_times_of_the_clock() {
     }
     let collected = collect(&source, &scope).await;
     let series = collected.series.iter().find(|series| series.signal == Signal::Waiting).unwrap();
-    assert_eq!((&*series.pod, &*series.engine, series.model.as_deref()), ("p", "0", Some("m")));
+    assert_eq!(
+        (&*series.labels.pod, &*series.labels.engine, series.labels.model.as_deref()),
+        ("p", "0", Some("m"))
+    );
     let times: Vec<_> = series.samples.iter().map(|s| (s.at.as_second() - NOW, s.value)).collect();
     assert_eq!(times, [(50, 1.0), (100, 2.0), (150, 3.0)], "the first is older than the window");
     assert!(collected.gaps.is_empty());
@@ -227,7 +230,8 @@ async fn engines_of_one_pod_at_several_ports_stay_apart() {
     let (first, second) = (pod(classic(1.0)).await, pod(classic(2.0)).await);
     let (source, _) = source(&ScrapeSettings::default());
     let collected = collect(&source, &serving(&[("p", *first.address()), ("p", *second.address())])).await;
-    let mut engines: Vec<_> = collected.series.iter().map(|series| series.engine.to_string()).collect();
+    let mut engines: Vec<_> =
+        collected.series.iter().map(|series| series.labels.engine.to_string()).collect();
     engines.sort();
     engines.dedup();
     let mut expected = [first, second].map(|server| format!("{}/0", server.address().port()));
@@ -288,7 +292,7 @@ async fn two_sglang_ranks_are_two_engines_and_share_the_token_counters() {
     assert_eq!(newest(&collected, Signal::TimeToFirstTokenCount), [230.5, 230.5], "461 of both kinds");
     assert_eq!(newest(&collected, Signal::GenerationTokens), [23_050.0, 23_050.0]);
     let engines: std::collections::BTreeSet<_> =
-        collected.series.iter().map(|series| &*series.engine).collect();
+        collected.series.iter().map(|series| &*series.labels.engine).collect();
     assert_eq!(engines.into_iter().collect::<Vec<_>>(), ["0", "1"]);
 }
 

@@ -105,8 +105,9 @@ fn wiremock_form(body: &[u8]) -> Vec<(String, String)> {
 /// The values of `signal`, by pod, as collected.
 pub(super) fn values(collected: &Collected, signal: Signal) -> Vec<(String, Vec<f64>)> {
     let found = collected.series.iter().filter(|series| series.signal == signal);
-    let mut values: Vec<_> =
-        found.map(|s| (s.pod.to_string(), s.samples.iter().map(|sample| sample.value).collect())).collect();
+    let mut values: Vec<_> = found
+        .map(|s| (s.labels.pod.to_string(), s.samples.iter().map(|sample| sample.value).collect()))
+        .collect();
     values.sort_by(|a: &(String, Vec<f64>), b| a.0.cmp(&b.0));
     values
 }

@@ -12,7 +12,7 @@ use crate::cluster::watch::claims::tests::object;
 use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
 use crate::cluster::watch::pause::Pause;
-use crate::engine::{Collected, NamedModels, Series, assemble};
+use crate::engine::{Collected, Labels, NamedModels, Series, assemble};
 
 mod targets;
 
@@ -205,13 +205,15 @@ fn of_two_variants_with_one_target_the_older_decides_and_the_younger_is_told() {
 /// Serving pods of all variants, each with a sample.
 fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> Collected {
     let series = |key: &ObjectKey, signal, value| Series {
-        namespace: (&*key.namespace).into(),
-        pod: (&*key.name).into(),
-        engine: "".into(),
-        port: Some(8000),
-        model: None,
+        labels: Arc::new(Labels {
+            namespace: (&*key.namespace).into(),
+            pod: (&*key.name).into(),
+            engine: "".into(),
+            port: Some(8000),
+            model: None,
+            destination: None,
+        }),
         signal,
-        destination: None,
         samples: vec![Sample { at: now, value }],
     };
     let gauges = [(Signal::KvUsage, 0.9), (Signal::Waiting, 8.0), (Signal::Running, 20.0)];
