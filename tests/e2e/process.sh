@@ -81,10 +81,12 @@ await_http() {
 }
 
 # choose_port VARIABLE: sets a free port, unless one is given. It is below 32768, where the kernel's range for outgoing connections starts.
+# WVA_E2E_PORTS, `FIRST COUNT`, keeps runs apart that share a machine: a port that was chosen may not be in use yet.
 choose_port() {
-  local port
+  local port first count
+  read -r first count <<<"${WVA_E2E_PORTS:-20000 12000}"
   until [ -n "${!1:-}" ]; do
-    port=$((20000 + RANDOM % 12000))
+    port=$((first + RANDOM % count))
     if ! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null && [[ " ${chosen_ports[*]:-} " != *" $port "* ]]; then
       printf -v "$1" %s "$port"
     fi

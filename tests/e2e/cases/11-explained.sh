@@ -2,8 +2,10 @@
 # (11) The object's condition and `wva explain`, which reads from the running program, name the limit that holds a number back: a quota, and
 # GPUs of the nodes that others use. One model can have another analyzer than the others. A namespace can be excluded.
 
-allow 3
 set_load "$(calculate "0.4 * $pod_rps")"
+allow 2 # more of an earlier case would stay, because a quota only holds additions back
+eventually 60 "maximum 2: there are no more replicas" ready_are "<=" 2
+allow 3
 spare='kvSpareTrigger: 0.79' # almost all of the KV cache must be spare, so one more replica is always needed
 
 allow_explain
