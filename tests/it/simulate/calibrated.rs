@@ -1,6 +1,6 @@
 //! `wva simulate calibrate` as a person types it.
 
-use super::traces::beside;
+use super::traces::public;
 use crate::record::material::{Folder, wva};
 
 /// What a server with a step of 8 ms + 50 µs a prompt token + 200 µs a request + 100 ns a token held measures.
@@ -58,12 +58,13 @@ fn measurements_become_physics_that_a_scenario_takes() {
 }
 
 #[test]
-fn the_measured_tables_are_described_to_a_few_percent() {
+#[ignore = "needs public traces: WVA_TRACES=FOLDER cargo test --test it simulate -- --ignored"]
+fn the_measured_tables_are_described_to_a_third_in_ttft_and_a_tenth_in_itl() {
     for (table, name, ttft, itl) in [
         ("perf_llama31_8b_a100_tp2.csv.gz", "a100-80gb-llama-3-1-8b-tp2", 0.35, 0.10),
         ("perf_llama2_70b_bloom.csv.gz", "h100-80gb-llama2-70b-tp8", 0.25, 0.10),
     ] {
-        let Some(path) = beside(table) else { continue };
+        let path = public(table);
         let found = wva(&["simulate", "calibrate", path.to_str().unwrap(), "-o", "json"]).json();
         let error = |field: &str| found[name][field].as_f64().unwrap();
         assert!(error("ttftError") < ttft && error("itlError") < itl, "{name}: {}", found[name]);

@@ -1,5 +1,5 @@
-//! Traces: every format is read from a file, gzipped or not, and becomes load. Traces that are too large for the repository are
-//! looked for beside the checkout.
+//! Traces: every format is read from a file, gzipped or not, and becomes load. Public traces, which the repository does not
+//! contain, are in the folder that `WVA_TRACES` names.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -129,29 +129,29 @@ fn what_is_no_trace_is_told_with_what_is() {
     assert!(error.ends_with("give a file that exists and that you may read"), "{error}");
 }
 
-/// A public trace, where it lies beside the checkout.
-pub(super) fn beside(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/traces").join(name);
-    path.is_file().then_some(path)
+/// The path of a public trace.
+pub(super) fn public(name: &str) -> PathBuf {
+    let folder =
+        std::env::var_os("WVA_TRACES").expect("WVA_TRACES must name the folder of the public traces");
+    Path::new(&folder).join(name)
 }
 
 #[test]
+#[ignore = "needs public traces: WVA_TRACES=FOLDER cargo test --test it simulate -- --ignored"]
 fn the_public_traces_are_read_whole() {
-    if let Some(path) = beside("azure_llm_2023_code.csv.gz") {
-        let Trace::Requests(requests) = read(&path, None).unwrap() else { panic!("no requests") };
-        let last = requests.last().unwrap().at_s;
-        assert_eq!(requests.len(), 8819);
-        assert!((3300.0..3600.0).contains(&last), "{last}");
-    }
-    if let Some(path) = beside("servegen_total_rate_10min.csv.gz") {
-        let Trace::Rates(intervals) = read(&path, Some("m-large")).unwrap() else { panic!("no rates") };
-        assert_eq!(intervals.len(), 2016);
-        let mean = intervals.iter().map(|interval| interval.rps).sum::<f64>() / 2016.0;
-        assert!((mean - 195.8).abs() < 0.1, "{mean}");
-        let several = read(&path, None).unwrap_err().to_string();
-        assert!(
-            several.ends_with("give --series with one of m-large, m-mid, m-small, deepseek-r1, mm-image"),
-            "{several}"
-        );
-    }
+    let code = public("azure_llm_2023_code.csv.gz");
+    let Trace::Requests(requests) = read(&code, None).unwrap() else { panic!("no requests") };
+    let last = requests.last().unwrap().at_s;
+    assert_eq!(requests.len(), 8819);
+    assert!((3300.0..3600.0).contains(&last), "{last}");
+    let rates = public("servegen_total_rate_10min.csv.gz");
+    let Trace::Rates(intervals) = read(&rates, Some("m-large")).unwrap() else { panic!("no rates") };
+    assert_eq!(intervals.len(), 2016);
+    let mean = intervals.iter().map(|interval| interval.rps).sum::<f64>() / 2016.0;
+    assert!((mean - 195.8).abs() < 0.1, "{mean}");
+    let several = read(&rates, None).unwrap_err().to_string();
+    assert!(
+        several.ends_with("give --series with one of m-large, m-mid, m-small, deepseek-r1, mm-image"),
+        "{several}"
+    );
 }
