@@ -14,6 +14,7 @@ mod ports;
 mod reader;
 mod recorder;
 mod restored;
+mod samples;
 mod takeover;
 
 pub use assemble::{Assembled, assemble};
@@ -30,4 +31,6 @@ pub use ports::{
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};
 pub use restored::{Restored, adopt};
+pub use samples::Samples;
+pub(crate) use samples::SharedTimes;
 pub use takeover::take_over;

@@ -11,9 +11,10 @@ use smol_str::SmolStr;
 use wva_core::RequiredSignals;
 use wva_core::VariantId;
 use wva_core::model::{InvalidVariant, TargetRef};
-use wva_core::snapshot::{Sample, Signal, VariantState};
+use wva_core::snapshot::{Signal, VariantState};
 
 use super::join_failure::JoinFailure;
+use super::samples::Samples;
 
 /// The time: of the wall clock, or of a virtual clock that runs faster (the demo).
 pub trait Clock: Send + Sync {
@@ -102,7 +103,7 @@ pub struct Series {
     /// What was measured.
     pub signal: Signal,
     /// Oldest first, with their true times; all finite.
-    pub samples: Vec<Sample>,
+    pub samples: Samples,
 }
 
 /// What a series is about.

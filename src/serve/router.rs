@@ -17,6 +17,7 @@ use super::custom_metrics;
 use super::data_read::ReadState;
 use super::decisions;
 use super::discovery;
+use super::encoding::negotiation::accepts_gzip;
 use super::encoding::{Reason, Status, internal_error};
 use super::external_metrics::{self, MetricRead};
 use super::forward::{ForwarderVerifier, InstanceVerifier};
@@ -124,7 +125,8 @@ async fn own_metrics(
         Ok(()) => {
             // Not on the threads that answer reads: thousands of variants take tens of milliseconds. The permit stays with the
             // thread if the client goes away.
-            match spawn_blocking(move || (admin::metrics(&admin), permit)).await {
+            let gzip = accepts_gzip(&request.headers);
+            match spawn_blocking(move || (admin::metrics(&admin, gzip), permit)).await {
                 Ok((answer, permit)) => hold_permit(permit, answer),
                 Err(failure) => internal_error(&failure).into_response(),
             }

@@ -78,7 +78,7 @@ pub(crate) fn idle(at: Timestamp) -> Collected {
             destination: None,
         }),
         signal,
-        samples: vec![Sample { at, value }],
+        samples: [Sample { at, value }].into(),
     };
     let series = vec![series(Signal::KvUsage, 0.1), series(Signal::Waiting, 0.0)];
     Collected { series, ..Collected::default() }

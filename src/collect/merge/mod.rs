@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use wva_core::isolate;
-use wva_core::snapshot::{Sample, Signal};
+use wva_core::snapshot::Signal;
 
 use super::limits::{DroppedSeries, LimitScope, LimitUsage};
 use super::metric_names::Generation;
 use super::signals::{self, MetricKind, MetricName};
-use crate::engine::{Collected, Destination, Gap, JoinFailure, Labels, MAX_ENGINES_OF_A_POD, Series};
+use crate::engine::{Collected, Destination, Gap, JoinFailure, Labels, MAX_ENGINES_OF_A_POD, Samples, Series};
 
-pub(super) use raw::{Part, RawLabels, RawSeries, SharedLabels, hash, is_part_label};
+pub(super) use raw::{Part, RawLabels, RawSeries, SharedParts, hash, is_part_label};
 
 /// Most ports of one pod by which a scheduler's series are told apart: one for each engine. Requests to other ports count for all
 /// engines of the pod.
@@ -234,9 +234,7 @@ fn divide_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
         }
         let share = 1.0 / ranks.len() as f64;
         divided.extend(ranks.iter().map(|rank| {
-            let samples =
-                series.samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample });
-            let share = RawSeries { samples: samples.collect(), ..series.clone() };
+            let share = RawSeries { samples: series.samples.scaled(share), ..series.clone() };
             share.relabelled(|labels| labels.engine = Some(rank.clone()))
         }));
     }
@@ -305,7 +303,7 @@ struct Candidate {
     name: &'static MetricName,
     port: Option<u16>,
     model: Option<Arc<str>>,
-    samples: Vec<Sample>,
+    samples: Samples,
 }
 
 impl Candidate {
@@ -368,7 +366,7 @@ fn drop_asleep(mut series: Vec<Series>) -> Vec<Series> {
     series.retain_mut(|series| {
         let is_affected = !signals::is_scheduler_signal(series.signal) && series.signal != Signal::Asleep;
         if let Some(since) = asleep.get(&series.labels.engine).filter(|_| is_affected) {
-            series.samples.retain(|sample| sample.at < *since);
+            series.samples = series.samples.before(*since);
         }
         !series.samples.is_empty()
     });

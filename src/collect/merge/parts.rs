@@ -19,6 +19,7 @@ use wva_core::snapshot::{Sample, Signal};
 
 use super::raw::RawSeries;
 use crate::collect::signals::{MetricKind, MetricName};
+use crate::engine::Samples;
 
 /// Most sample times of one metric; the newest are kept. 10 min at one scrape a second by two jobs. A page that gives each series
 /// a time of its own has as many times as samples, and all parts are searched for each.
@@ -97,7 +98,7 @@ fn keep_total_or_parts(series: &mut Vec<RawSeries>) {
 }
 
 /// All parts of a metric of an engine, at the times at which all were scraped.
-fn combine_engine_parts(name: &MetricName, parts: &[RawSeries]) -> Vec<Sample> {
+fn combine_engine_parts(name: &MetricName, parts: &[RawSeries]) -> Samples {
     let combine: fn(f64, f64) -> f64 = match name.signal {
         Signal::KvUsage | Signal::Asleep => f64::max,
         Signal::KvCapacity => f64::min,
@@ -109,7 +110,7 @@ fn combine_engine_parts(name: &MetricName, parts: &[RawSeries]) -> Vec<Sample> {
     let before_first = |part: &RawSeries| {
         if starts_at_zero { Some(0.0) } else { part.samples.first().map(|first| first.value) }
     };
-    let value_at = |part: &RawSeries, at: Timestamp| match part.samples.binary_search_by_key(&at, |s| s.at) {
+    let value_at = |part: &RawSeries, at: Timestamp| match part.samples.times().binary_search(&at) {
         Ok(index) => part.samples.get(index).map(|sample| sample.value),
         Err(0) => before_first(part),
         Err(_) => None,
@@ -119,16 +120,16 @@ fn combine_engine_parts(name: &MetricName, parts: &[RawSeries]) -> Vec<Sample> {
         let value = values?.into_iter().reduce(combine).filter(|value| value.is_finite())?;
         Some(Sample { at, value })
     };
-    let combined: Vec<Sample> = times.iter().filter_map(|at| combined_at(*at)).collect();
+    let combined: Samples = times.iter().filter_map(|at| combined_at(*at)).collect();
     // Series that were scraped at different times are not parts of one page.
-    if combined.len() * 2 < times.len() { Vec::new() } else { combined }
+    if combined.len() * 2 < times.len() { Samples::default() } else { combined }
 }
 
 /// The sum of a scheduler's parts at each time at which any was measured. A part without a sample at that time counts as 0 if it is
 /// a gauge (the queue no longer exists), and with its last value if it is a counter.
-fn combine_scheduler_parts(kind: MetricKind, parts: &[RawSeries]) -> Vec<Sample> {
+fn combine_scheduler_parts(kind: MetricKind, parts: &[RawSeries]) -> Samples {
     let value_at = |part: &RawSeries, at: Timestamp| -> f64 {
-        let count = part.samples.partition_point(|sample| sample.at <= at);
+        let count = part.samples.times().partition_point(|time| *time <= at);
         let newest = count.checked_sub(1).and_then(|index| part.samples.get(index));
         match newest {
             Some(sample) if sample.at == at || kind == MetricKind::SchedulerSuccesses => sample.value,
@@ -141,8 +142,7 @@ fn combine_scheduler_parts(kind: MetricKind, parts: &[RawSeries]) -> Vec<Sample>
 
 /// The times at which any of the parts was measured, oldest first.
 fn times(parts: &[RawSeries]) -> Vec<Timestamp> {
-    let mut times: Vec<Timestamp> =
-        parts.iter().flat_map(|part| part.samples.iter().map(|sample| sample.at)).collect();
+    let mut times: Vec<Timestamp> = parts.iter().flat_map(|part| part.samples.times()).copied().collect();
     times.sort_unstable();
     times.dedup();
     times.drain(..times.len().saturating_sub(MAX_TIMES));

@@ -5,10 +5,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use wva_core::snapshot::Sample;
 
 use crate::collect::signals::MetricName;
-use crate::engine::Destination;
+use crate::engine::{Destination, Samples, SharedTimes};
 
 /// Labels that do not split a metric into parts: they identify what the series is about or where it was scraped, or their value
 /// is the measurement.
@@ -39,8 +38,8 @@ const PART_LABELS: [&str; 3] = ["is_streaming", PRIORITY, "lora_name"];
 /// A series with an empty value of this label is the total of all others.
 const PRIORITY: &str = "priority";
 
-/// A series as a source read it. All series of a fleet are in memory together, so it is small: the labels, which most series of a
-/// pod have in common, are shared.
+/// A series as a source read it. All series of a fleet are in memory together, so it is small: labels and times, which most series of
+/// a pod have in common, are shared.
 #[derive(Debug, Clone)]
 pub(crate) struct RawSeries {
     pub(crate) name: &'static MetricName,
@@ -48,7 +47,7 @@ pub(crate) struct RawSeries {
     /// Whether it comes from a truncated answer, in which other parts may be missing.
     pub(crate) is_truncated: bool,
     /// Valid, oldest first.
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Samples,
 }
 
 /// What a series is about and where it comes from.
@@ -98,19 +97,30 @@ impl RawLabels {
     }
 }
 
-/// Stores equal labels once.
+/// Stores what several series have in common once.
 #[derive(Debug, Default)]
-pub(crate) struct SharedLabels(HashSet<Arc<RawLabels>>);
+pub(crate) struct SharedParts {
+    labels: HashSet<Arc<RawLabels>>,
+    times: SharedTimes,
+}
 
-impl SharedLabels {
-    /// The stored labels that equal `labels`.
-    pub(crate) fn share(&mut self, labels: RawLabels) -> Arc<RawLabels> {
-        if let Some(stored) = self.0.get(&labels) {
-            return Arc::clone(stored);
-        }
-        let stored = Arc::new(labels);
-        self.0.insert(Arc::clone(&stored));
-        stored
+impl SharedParts {
+    /// A series that shares its labels and times with those before it.
+    pub(crate) fn series(
+        &mut self,
+        name: &'static MetricName,
+        labels: RawLabels,
+        mut samples: Samples,
+    ) -> RawSeries {
+        self.times.share(&mut samples);
+        let labels = if let Some(stored) = self.labels.get(&labels) {
+            Arc::clone(stored)
+        } else {
+            let stored = Arc::new(labels);
+            self.labels.insert(Arc::clone(&stored));
+            stored
+        };
+        RawSeries { name, labels, is_truncated: false, samples }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Merging of copies, names and parts.
 
+use wva_core::snapshot::Sample;
+
 use super::*;
 
 thread_local! {
@@ -154,7 +156,7 @@ fn a_schedulers_requests_are_counted_for_the_model_and_for_each_destination() {
         })
     };
     let mut copy = to("a", "0", 99.0);
-    copy.samples.insert(0, Sample { at: at(-15), value: 98.0 });
+    copy.samples = [Sample { at: at(-15), value: 98.0 }].into_iter().chain(copy.samples.iter()).collect();
     let merged = merged(vec![to("a", "0", 1.0), copy, to("a", "1", 2.0), to("b", "0", 4.0)]);
     let counted = |pod: Option<&str>| {
         let about = |series: &&Series| series.labels.destination.as_ref().map(|to| &*to.pod) == pod;
@@ -386,7 +388,7 @@ fn of_fifty_thousand_ports_of_a_scheduler_those_of_engines_are_told_apart() {
     assert!(took < std::time::Duration::from_secs(5), "{took:?}");
     let given = |port| {
         let to = |series: &&Series| series.labels.destination.as_ref().is_some_and(|to| to.port == port);
-        found.iter().filter(to).map(|series| series.samples[0].value).collect::<Vec<_>>()
+        found.iter().filter(to).map(|series| series.samples.get(0).unwrap().value).collect::<Vec<_>>()
     };
     assert_eq!((given(Some(10_007)), given(None)), (vec![1.0], vec![49_999.0]));
     assert_eq!(found.len(), 4, "with the total and the engine itself");
@@ -407,7 +409,7 @@ fn all_schedulers_of_a_namespace_share_one_limit() {
 #[test]
 fn a_relayed_scheduler_that_is_also_scraped_directly_is_ignored() {
     let direct = raw("llm_d_epp_flow_control_queue_size", None, None, &[(0, 3.0)]);
-    let newer = RawSeries { samples: vec![Sample { at: at(5), value: 9.0 }], ..direct.clone() };
+    let newer = RawSeries { samples: [Sample { at: at(5), value: 9.0 }].into(), ..direct.clone() };
     let relayed = newer.relabelled(|labels| {
         labels.is_relayed = true;
         labels.source_hash = 7;

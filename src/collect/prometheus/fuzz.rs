@@ -80,14 +80,14 @@ fn fuzz_no_answer_breaks_the_parser_or_gives_an_invalid_sample() {
                 text.as_deref().is_none_or(|text| text.len() <= 2 * MAX_LABEL_BYTES + 1)
             };
             prop_assert!(fits(&series.labels.engine) && fits(&series.labels.model));
-            prop_assert!(series.samples.iter().all(is_valid));
+            prop_assert!(series.samples.iter().all(|sample| is_valid(&sample)));
         }
         let merged = merge(vec![raw]);
         let engines = merged.series.iter().map(|series| &series.labels.engine);
         prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
         for series in &merged.series {
             prop_assert!(!series.samples.is_empty() && &*series.labels.namespace == "llm");
-            prop_assert!(series.samples.iter().all(is_valid));
+            prop_assert!(series.samples.iter().all(|sample| is_valid(&sample)));
         }
         Ok(())
     });

@@ -9,7 +9,7 @@ use super::bad_samples::BadSamples;
 use super::response::QueriedSeries;
 use super::scope_index::{IdentifiedSeries, LabelInterner, Rejected, ScopeIndex};
 use crate::collect::limits::{DroppedSeries, LimitScope, LimitUsage};
-use crate::collect::merge::{RawSeries, SharedLabels};
+use crate::collect::merge::{RawSeries, SharedParts};
 
 /// What a limit is shared by. Names are compared by address, since each is stored once. What a pod and what a collector reports
 /// about it have separate limits, because the former is preferred.
@@ -26,7 +26,7 @@ struct LimitKey {
 pub(super) struct QueryResult {
     index: Arc<ScopeIndex>,
     interner: LabelInterner,
-    labels: Arc<Mutex<SharedLabels>>,
+    shared: Arc<Mutex<SharedParts>>,
     pub(super) raw: Vec<RawSeries>,
     pub(super) bad_samples: Vec<BadSamples>,
     usage: HashMap<LimitKey, LimitUsage>,
@@ -34,11 +34,11 @@ pub(super) struct QueryResult {
 }
 
 impl QueryResult {
-    pub(super) fn new(index: Arc<ScopeIndex>, labels: Arc<Mutex<SharedLabels>>) -> Self {
+    pub(super) fn new(index: Arc<ScopeIndex>, shared: Arc<Mutex<SharedParts>>) -> Self {
         Self {
             index,
             interner: LabelInterner::default(),
-            labels,
+            shared,
             raw: Vec::new(),
             bad_samples: Vec::new(),
             usage: HashMap::new(),
@@ -58,8 +58,7 @@ impl QueryResult {
                 };
                 if self.usage.entry(key).or_default().try_add(scope, labels.label_bytes()) {
                     self.bad_samples.extend(BadSamples::new(name, &labels, invalid));
-                    let labels = self.labels.lock().share(labels);
-                    self.raw.push(RawSeries { name, labels, is_truncated: false, samples });
+                    self.raw.push(self.shared.lock().series(name, labels, samples));
                 } else {
                     self.dropped.add(&labels.namespace, &labels.pod, 1);
                     self.interner.forget(labels);

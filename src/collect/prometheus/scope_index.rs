@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use wva_core::snapshot::Sample;
 
 use super::response::{Labels, QueriedSeries};
 use super::trusted_collectors::TrustedCollectors;
@@ -13,7 +12,7 @@ use crate::collect::limits::LimitScope;
 use crate::collect::merge::{Part, RawLabels, hash, is_part_label};
 use crate::collect::series_labels::{self, SeriesLabels as _};
 use crate::collect::signals::{self, MetricKind, MetricName};
-use crate::engine::{Destination, Scope};
+use crate::engine::{Destination, Samples, Scope};
 
 /// The labels by which a scheduler splits its metrics. All others tell copies apart.
 const SCHEDULER_PART_LABELS: [&str; 8] = [
@@ -49,7 +48,7 @@ pub(super) struct IdentifiedSeries {
     pub(super) name: &'static MetricName,
     pub(super) labels: RawLabels,
     /// The valid ones.
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Samples,
     /// The times of the invalid ones.
     pub(super) invalid: Vec<Timestamp>,
 }
@@ -150,7 +149,7 @@ impl ScopeIndex {
             is_relayed,
             source_hash: source_hash(kind, &labels),
         };
-        Ok(IdentifiedSeries { name, labels, samples, invalid })
+        Ok(IdentifiedSeries { name, labels, samples: samples.into_iter().collect(), invalid })
     }
 
     /// The pod of an engine. `namespace` and `pod` are those of the scrape target, which cannot write them itself. A trusted
@@ -245,6 +244,8 @@ fn source_hash(kind: MetricKind, labels: &Labels<'_>) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
+
+    use wva_core::snapshot::Sample;
 
     use super::*;
     use crate::collect::limits::{MAX_LABEL_BYTES, MAX_LABELS};

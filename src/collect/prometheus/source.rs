@@ -23,7 +23,7 @@ use super::settings::PrometheusSettings;
 use super::trusted_collectors::TrustedCollectors;
 use super::window::RangeWindow;
 use crate::collect::limits::{DroppedSeries, DroppedSeriesLog};
-use crate::collect::merge::{self, SharedLabels};
+use crate::collect::merge::{self, SharedParts};
 use crate::collect::round_robin::RoundRobin;
 use crate::collect::series_labels::SeriesLabels as _;
 use crate::collect::signals;
@@ -86,8 +86,8 @@ struct Round {
     /// For each signal a regular expression that matches its names.
     signals: Vec<String>,
     index: Arc<ScopeIndex>,
-    /// Those of all answers.
-    labels: Arc<Mutex<SharedLabels>>,
+    /// What the series of all answers have in common.
+    shared: Arc<Mutex<SharedParts>>,
     limits: RequestLimits,
     window: Duration,
     /// The window for oversized namespaces.
@@ -159,7 +159,7 @@ impl PrometheusSource {
         let round = Round {
             signals: signals::name_patterns(scope.needs.as_ref().map(|needs| &needs.signals)),
             index: Arc::new(ScopeIndex::new(scope, self.collectors.clone())),
-            labels: Arc::default(),
+            shared: Arc::default(),
             limits: self.client.limits(self.timeout).await?,
             window: self.window(scope),
             min_window,
@@ -194,7 +194,7 @@ impl PrometheusSource {
             self.state.lock().counts = None;
         }
         self.remember_oversized(&answers);
-        let collected = self.combine(answers, warnings.reasons, scope, round.labels).await;
+        let collected = self.combine(answers, warnings.reasons, scope, round.shared).await;
         if let Ok(collected) = &collected {
             self.state.lock().window.learn(&collected.series, Instant::now());
         }
@@ -329,7 +329,7 @@ impl PrometheusSource {
                 source = self.client.name(),
                 namespaces = query.affected.as_ref().map_or(0, BTreeSet::len)
             );
-            let empty = QueryResult::new(Arc::clone(&round.index), Arc::clone(&round.labels));
+            let empty = QueryResult::new(Arc::clone(&round.index), Arc::clone(&round.shared));
             let started = Instant::now();
             let result = self.client.query(&promql, &limits, empty, QueryResult::add).instrument(span).await;
             let duration = (result.is_ok() && !is_oversized).then(|| started.elapsed());
@@ -381,7 +381,7 @@ impl PrometheusSource {
         answers: Vec<Answer>,
         warnings: Vec<String>,
         scope: &Scope,
-        labels: Arc<Mutex<SharedLabels>>,
+        shared: Arc<Mutex<SharedParts>>,
     ) -> Result<Collected, SourceError> {
         let mut collected = Collected::default();
         let (mut raw, mut dropped) = (Vec::new(), DroppedSeries::default());
@@ -412,7 +412,7 @@ impl PrometheusSource {
             return Err(error);
         }
         let merge = move || {
-            drop(labels); // so that the labels of each pod are freed when its series are merged
+            drop(shared); // so that the labels of each pod are freed when its series are merged
             merge::merge(raw)
         };
         let merged = tokio::task::spawn_blocking(merge).await;

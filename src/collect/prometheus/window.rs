@@ -49,12 +49,7 @@ impl RangeWindow {
         if gauges().next().is_none() {
             return;
         }
-        let mut times = Vec::new();
-        let intervals = gauges().map(|series| {
-            times.clear();
-            times.extend(series.samples.iter().map(|sample| sample.at));
-            median_gap(&times).get()
-        });
+        let intervals = gauges().map(|series| median_gap(series.samples.times()).get());
         let interval = Seconds::new(intervals.fold(0.0, f64::max)).unwrap_or(Seconds::ZERO);
         if interval > Seconds::ZERO {
             let needed = Duration::try_from_secs_f64((stale_limit(interval).get() + interval.get()).ceil());

@@ -10,7 +10,7 @@ use wva_core::snapshot::Sample;
 use super::parse::PageSample;
 use super::settings::ScrapeSettings;
 use crate::collect::limits::MAX_POD_LABEL_BYTES;
-use crate::collect::merge::{Part, RawLabels, RawSeries, SharedLabels, hash};
+use crate::collect::merge::{Part, RawLabels, RawSeries, SharedParts, hash};
 use crate::collect::signals::MetricName;
 use crate::engine::{Endpoint, MAX_SERIES_OF_A_POD};
 
@@ -105,9 +105,9 @@ impl PodHistory {
     pub(super) fn series<'a>(&'a self, endpoint: &'a Endpoint) -> impl Iterator<Item = RawSeries> + 'a {
         let (namespace, pod): (Arc<str>, Arc<str>) =
             (endpoint.namespace.as_str().into(), endpoint.pod.as_str().into());
-        let mut shared = SharedLabels::default();
+        let mut shared = SharedParts::default();
         self.series.iter().map(move |((_, engine, model, _), series)| {
-            let labels = shared.share(RawLabels {
+            let labels = RawLabels {
                 namespace: namespace.clone(),
                 pod: pod.clone(),
                 engine: engine.as_deref().map(Into::into),
@@ -119,9 +119,8 @@ impl PodHistory {
                 is_relayed: false,
                 // Tells pods with the same name apart.
                 source_hash: hash(&endpoint.ip),
-            });
-            let samples = series.samples.iter().copied().collect();
-            RawSeries { name: series.name, labels, is_truncated: false, samples }
+            };
+            shared.series(series.name, labels, series.samples.iter().copied().collect())
         })
     }
 }

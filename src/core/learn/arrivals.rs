@@ -3,6 +3,8 @@
 //! The growth of an engine's counters is spread evenly over the time between its readings, so that a late reading fills the bins in
 //! which it was missing. While some engines have not been read yet, their share is taken from the known arrival rate.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::change_point::ArrivalCount;
@@ -108,8 +110,9 @@ pub struct Queue {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Arrivals {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    bins: Vec<ArrivalBin>,
+    /// Shared, because a decision copies what was learned and does not change these.
+    #[serde(skip_serializing_if = "is_default")]
+    bins: Arc<Vec<ArrivalBin>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     open: Option<Open>,
     /// Requests that the gateway held at the end of the last bin.
@@ -165,7 +168,7 @@ impl Arrivals {
         let overlap = from.max(open.start).until(to);
         open.covered += overlap;
         open.known += arrivals * overlap / seconds;
-        for bin in self.bins.iter_mut().rev() {
+        for bin in Arc::make_mut(&mut self.bins).iter_mut().rev() {
             if bin.end <= from {
                 break;
             }
@@ -212,8 +215,9 @@ impl Arrivals {
         let per_unread =
             level.map_or(per_read, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
         let known = open.known + queue_growth;
-        self.bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread });
-        self.bins.retain(|bin| bin.end.until(at) < WINDOW);
+        let bins = Arc::make_mut(&mut self.bins);
+        bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread });
+        bins.retain(|bin| bin.end.until(at) < WINDOW);
     }
 
     /// When the last bin ended, or counting started.
@@ -236,7 +240,7 @@ impl Arrivals {
 
     /// Drops what was counted after `at`, and goes on counting from now.
     pub(crate) fn forget_after(&mut self, at: Moment) {
-        self.bins.retain(|bin| bin.end <= at);
+        Arc::make_mut(&mut self.bins).retain(|bin| bin.end <= at);
         self.recent = None;
         if let Some(open) = &mut self.open {
             open.known = 0.0;
@@ -246,7 +250,9 @@ impl Arrivals {
 
     /// Drops what is later than `latest`: the clock was set back.
     pub fn not_after(&mut self, latest: Moment) {
-        self.bins.retain(|bin| bin.end <= latest);
+        if self.bins.iter().any(|bin| bin.end > latest) {
+            Arc::make_mut(&mut self.bins).retain(|bin| bin.end <= latest);
+        }
         self.open = self.open.filter(|open| open.start <= latest);
         self.recent = self.recent.filter(|recent| recent.until <= latest);
     }

@@ -11,6 +11,7 @@ use wva_core::{Snapshot, isolate};
 
 use crate::engine::join_failure::JoinFailure;
 use crate::engine::ports::{Labels, MAX_ENGINES_OF_A_POD, Series};
+use crate::engine::samples::Samples;
 
 /// Joins every series to its replica or group; those of other pods are dropped. The pods of no variant are counted in `unattributed`,
 /// by namespace, where the source still measures them: it keeps the series of a deleted pod for minutes. A model whose series could not
@@ -34,7 +35,7 @@ pub(super) fn join(
     let is_fresh = |sample: &Sample| Seconds::between(sample.at, now) <= MIN_FRESH_LIMIT;
     for series in series {
         let Some((group, pod)) = place(&series) else {
-            if series.is_of_engine() && series.samples.last().is_some_and(is_fresh) {
+            if series.is_of_engine() && series.samples.last().is_some_and(|newest| is_fresh(&newest)) {
                 unknown.insert((series.labels.namespace.clone(), series.labels.pod.clone()));
             }
             continue;
@@ -144,7 +145,7 @@ struct PodJoin<'a> {
 }
 
 /// The samples of several series, to be added up.
-type SampleLists = Vec<Vec<Sample>>;
+type SampleLists = Vec<Samples>;
 
 fn join_group(model: &str, group: &mut ModelGroup, placed: Vec<PlacedSeries>) {
     let replicas = group.variants.iter_mut().flat_map(|state| &mut state.pods);
@@ -202,7 +203,7 @@ impl PodJoin<'_> {
                 engines.insert((&**engine).into());
             }
         }
-        self.replica.engines.or_default(engine).add(signal, samples);
+        self.replica.engines.or_default(engine).add(signal, samples.iter());
     }
 
     /// Attributes the pod's requests to its engines: to those at the port, evenly if there are several. A port without a known
@@ -244,15 +245,11 @@ fn add_shares<'e>(
     if lists.is_empty() {
         return;
     }
-    let sum = sum_of(lists);
+    let sum: Samples = sum_of(lists).into_iter().collect();
     let share = 1.0 / engines.len() as f64;
     for engine in engines {
-        shares.entry(engine).or_default().push(scaled(&sum, share));
+        shares.entry(engine).or_default().push(sum.scaled(share));
     }
-}
-
-fn scaled(samples: &[Sample], share: f64) -> Vec<Sample> {
-    samples.iter().map(|sample| Sample { value: sample.value * share, ..*sample }).collect()
 }
 
 /// A scheduler whose newest sample is this much older than that of another one has stopped, or is not scraped.
@@ -261,10 +258,10 @@ const MAX_SCHEDULER_LAG: Seconds = Seconds::whole(30);
 /// The queue of all schedulers. While one lags and the others hold requests, its last value is added to theirs; while they hold
 /// none, its queue is unknown, and the sum is as old as its samples.
 fn queue_of(lists: &SampleLists) -> Vec<Sample> {
-    let newest = |list: &Vec<Sample>| list.last().map(|sample| sample.at);
+    let newest = |list: &Samples| list.last().map(|sample| sample.at);
     let Some(last) = lists.iter().filter_map(newest).max() else { return Vec::new() };
     let is_behind =
-        |list: &&Vec<Sample>| newest(list).is_some_and(|at| Seconds::between(at, last) > MAX_SCHEDULER_LAG);
+        |list: &&Samples| newest(list).is_some_and(|at| Seconds::between(at, last) > MAX_SCHEDULER_LAG);
     let (behind, live): (Vec<_>, Vec<_>) = lists.iter().partition(is_behind);
     let held: f64 = behind.iter().filter_map(|list| list.last()).map(|sample| sample.value).sum();
     let live: SampleLists = live.into_iter().cloned().collect();
@@ -278,7 +275,7 @@ fn queue_of(lists: &SampleLists) -> Vec<Sample> {
 
 /// The sums of the newest samples of all lists, of those before them and so on, each as old as its oldest sample.
 fn sum_of(lists: &SampleLists) -> Vec<Sample> {
-    let shortest = lists.iter().map(Vec::len).min().unwrap_or_default();
+    let shortest = lists.iter().map(Samples::len).min().unwrap_or_default();
     let sum = |back: usize| {
         let samples = || lists.iter().filter_map(|list| list.iter().rev().nth(back));
         let at = samples().map(|sample| sample.at).min()?;

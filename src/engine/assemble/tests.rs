@@ -4,7 +4,7 @@ use super::*;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::engine::{Destination, Gap, Labels, MAX_ENGINES_OF_A_POD, Series, UnlabelledNode};
+use crate::engine::{Destination, Gap, Labels, MAX_ENGINES_OF_A_POD, Samples, Series, UnlabelledNode};
 use jiff::SignedDuration;
 use smol_str::SmolStr;
 use wva_core::model::{
@@ -72,7 +72,7 @@ fn series(pod: &str, model: &str, value: f64) -> Series {
             destination: None,
         }),
         signal: Signal::KvUsage,
-        samples: vec![Sample { at: now(), value }],
+        samples: [Sample { at: now(), value }].into(),
     }
 }
 
@@ -106,7 +106,7 @@ fn pods_that_belong_to_no_variant_are_counted_by_namespace_once_each() {
     assert_eq!(count(strays), [("llm".into(), 1)]);
     assert_eq!(count(vec![own()]), [("llm".into(), 0)], "so that the series of the namespace stays");
     let mut deleted = series("llama-9", "meta/llama", 0.5);
-    deleted.samples[0].at = now() - SignedDuration::from_secs(31);
+    deleted.samples = [Sample { at: now() - SignedDuration::from_secs(31), value: 0.5 }].into();
     assert_eq!(count(vec![own(), deleted]), [("llm".into(), 0)], "old samples of a deleted pod were counted");
 }
 
@@ -194,7 +194,7 @@ fn a_source_that_does_not_answer_is_down_for_every_group() {
 fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
     let queue = |pod: &str, age: i64, value| Series {
         signal: Signal::SchedulerQueueSize,
-        samples: vec![Sample { at: now() - SignedDuration::from_secs(age), value }],
+        samples: [Sample { at: now() - SignedDuration::from_secs(age), value }].into(),
         ..series(pod, "meta/llama", 0.0)
     };
     let collected =
@@ -209,7 +209,7 @@ fn queues_of_several_schedulers_add_up_and_are_as_old_as_the_oldest() {
 fn a_sample_of_the_future_once_had_the_whole_fleet_copied_and_decided_about_twice() {
     let sample = |ahead, value| Sample { at: now() + SignedDuration::from_secs(ahead), value };
     let series =
-        Series { samples: vec![sample(-5, 0.5), sample(90, 0.9)], ..series("llama-0", "meta/llama", 0.5) };
+        Series { samples: [sample(-5, 0.5), sample(90, 0.9)].into(), ..series("llama-0", "meta/llama", 0.5) };
     let collected = Collected { series: vec![series], ..Collected::default() };
     let group = assembled(&view(), Ok(collected), now()).groups.into_values().next().unwrap();
     let engine = group.variants[0].pods[0].engines.values().next().unwrap();
@@ -220,7 +220,7 @@ fn a_sample_of_the_future_once_had_the_whole_fleet_copied_and_decided_about_twic
 fn of_two_schedulers_one_that_had_stopped_once_hid_the_queue_of_the_other() {
     let queue = |pod: &str, age: i64, value| Series {
         signal: Signal::SchedulerQueueSize,
-        samples: vec![Sample { at: now() - SignedDuration::from_secs(age), value }],
+        samples: [Sample { at: now() - SignedDuration::from_secs(age), value }].into(),
         ..series(pod, "meta/llama", 0.0)
     };
     let newest = |series: [Series; 2]| {
@@ -235,7 +235,7 @@ fn of_two_schedulers_one_that_had_stopped_once_hid_the_queue_of_the_other() {
 }
 
 /// A counter that has grown by `rate` a second for a minute and a half.
-fn grown(rate: f64) -> Vec<Sample> {
+fn grown(rate: f64) -> Samples {
     let sample = |back: i32| {
         let at = now() - SignedDuration::from_secs(15 * i64::from(back));
         Sample { at, value: 1000.0 + rate * f64::from(15 * (6 - back)) }

@@ -62,7 +62,7 @@ fn series(pod: &str, model: &str) -> Series {
             destination: None,
         }),
         signal: Signal::KvUsage,
-        samples: vec![Sample { at: now(), value: 0.5 }],
+        samples: [Sample { at: now(), value: 0.5 }].into(),
     }
 }
 
@@ -159,7 +159,7 @@ fn nobody_moves_a_variant_to_another_model_with_series_that_are_not_of_its_ready
         .relabelled(|labels| labels.destination = Some(sent));
     let nameless = series("chat-0", "m").relabelled(|labels| labels.model = None);
     let mut earlier = series("chat-0", "m");
-    earlier.samples[0].at = now() - SignedDuration::from_secs(1);
+    earlier.samples = [Sample { at: now() - SignedDuration::from_secs(1), value: 0.5 }].into();
     for strange in [foreign, scheduler, sent, nameless, earlier, series("chat-1", "m"), series("chat-0", "")]
     {
         let problem = learned(std::slice::from_ref(&strange)).unwrap_err();

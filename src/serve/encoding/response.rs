@@ -1,7 +1,8 @@
 //! Answers as they are sent: an object in the representation that the client accepts, and, as the last step, an error in its
 //! encoding and a large body compressed for a client that accepts gzip.
 
-use std::io::Write as _;
+use std::fmt;
+use std::io::{BufWriter, IntoInnerError, Write as _};
 
 use axum::body::{Body, Bytes, HttpBody as _};
 use axum::response::{IntoResponse, Response};
@@ -147,6 +148,34 @@ pub(crate) async fn gzip(plain: &[u8]) -> std::io::Result<Vec<u8>> {
         tokio::task::yield_now().await;
     }
     encoder.finish()
+}
+
+/// A text that is compressed while it is written, so that it is never in memory as a whole.
+#[derive(Debug)]
+pub(crate) struct GzipText(BufWriter<GzEncoder<Vec<u8>>>);
+
+impl Default for GzipText {
+    fn default() -> Self {
+        Self(BufWriter::new(GzEncoder::new(Vec::new(), Compression::fast())))
+    }
+}
+
+impl fmt::Write for GzipText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write_all(text.as_bytes()).map_err(|_| fmt::Error)
+    }
+}
+
+impl GzipText {
+    /// The answer with what was written.
+    pub(crate) fn into_response(self, content_type: HeaderValue) -> std::io::Result<Response> {
+        let compressed = self.0.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
+        let encoding = HeaderValue::from_static("gzip");
+        let mut answer =
+            ([(CONTENT_TYPE, content_type), (CONTENT_ENCODING, encoding)], compressed).into_response();
+        vary_by_encoding(answer.headers_mut());
+        Ok(answer)
+    }
 }
 
 #[cfg(test)]

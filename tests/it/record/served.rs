@@ -49,7 +49,7 @@ impl MetricSource for Changing {
             let mut collected = idle(self.clock.now());
             for series in &mut collected.series {
                 let share = f64::from(count) / 10.0 + 1.0 / 3.0;
-                series.samples = vec![Sample { at: self.clock.now(), value: share }];
+                series.samples = [Sample { at: self.clock.now(), value: share }].into();
             }
             Ok(collected)
         })

@@ -214,7 +214,7 @@ fn series<'a>(pods: impl IntoIterator<Item = &'a ObjectKey>, now: Timestamp) -> 
             destination: None,
         }),
         signal,
-        samples: vec![Sample { at: now, value }],
+        samples: [Sample { at: now, value }].into(),
     };
     let gauges = [(Signal::KvUsage, 0.9), (Signal::Waiting, 8.0), (Signal::Running, 20.0)];
     let of_pod = |pod| gauges.map(|(signal, value)| series(pod, signal, value));
