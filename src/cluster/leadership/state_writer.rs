@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
 use smol_str::SmolStr;
@@ -70,8 +71,8 @@ struct WrittenObjects {
 /// What one object contains, and since when it is known to exist.
 #[derive(Clone)]
 struct StoredObject {
-    /// `None` for what an earlier leader wrote.
-    lines: Option<String>,
+    /// Of its lines, which would take megabytes; `None` for what an earlier leader wrote.
+    digest: Option<[u8; SHA256_OUTPUT_LEN]>,
     at: Instant,
 }
 
@@ -87,7 +88,7 @@ impl WrittenObjects {
                 _ => continue,
             };
             if exists && self.holder.is_none() {
-                self.known.insert(index, Some(StoredObject { lines: None, at }));
+                self.known.insert(index, Some(StoredObject { digest: None, at }));
             } else if let Some(known) = self.known.get_mut(&index)
                 && !exists
                 && known.take_if(|stored| stored.at < at).is_some()
@@ -101,7 +102,7 @@ impl WrittenObjects {
     fn start_term(&mut self) {
         let known = std::mem::take(&mut self.known)
             .into_iter()
-            .map(|(index, stored)| (index, stored.map(|stored| StoredObject { lines: None, ..stored })));
+            .map(|(index, stored)| (index, stored.map(|stored| StoredObject { digest: None, ..stored })));
         *self = Self { known: known.collect(), ..Self::default() };
     }
 
@@ -328,7 +329,8 @@ impl ShardWriter<'_> {
         let mut known = BTreeMap::new();
         for (index, lines) in shards.into_iter().enumerate() {
             let old = written.known.get(&index).and_then(Option::as_ref).filter(|_| !has_new_layout);
-            let is_same = old.is_some_and(|old| old.lines.as_ref() == Some(&lines));
+            let digest = digest(&SHA256, lines.as_bytes()).as_ref().try_into().ok();
+            let is_same = digest.is_some() && old.is_some_and(|old| old.digest == digest);
             let stored = match old {
                 Some(old) if is_same || !scope.contains(index, count) => old.clone(),
                 _ => {
@@ -339,7 +341,7 @@ impl ShardWriter<'_> {
                     let shard = Shard { header, lines };
                     self.store.put(self.kind, index, &shard).await?;
                     up_to_date.insert(index);
-                    StoredObject { lines: Some(shard.lines), at: Instant::now() }
+                    StoredObject { digest, at: Instant::now() }
                 }
             };
             if is_same {

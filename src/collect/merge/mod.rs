@@ -28,7 +28,9 @@ use wva_core::snapshot::Signal;
 use super::limits::{DroppedSeries, LimitScope, LimitUsage};
 use super::metric_names::Generation;
 use super::signals::{self, MetricKind, MetricName};
-use crate::engine::{Collected, Destination, Gap, JoinFailure, Labels, MAX_ENGINES_OF_A_POD, Samples, Series};
+use crate::engine::{
+    Collected, Destination, Gap, JoinFailure, Labels, MAX_ENGINES_OF_A_POD, Samples, Series,
+};
 
 pub(super) use raw::{Part, RawLabels, RawSeries, SharedParts, hash, is_part_label};
 

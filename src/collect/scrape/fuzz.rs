@@ -56,7 +56,11 @@ fn fuzz_no_page_breaks_the_parser_or_gives_an_invalid_sample() {
         let engines = merged.series.iter().map(|series| &series.labels.engine);
         prop_assert!(engines.collect::<std::collections::BTreeSet<_>>().len() <= MAX_ENGINES_OF_A_POD + 1);
         prop_assert!(
-            merged.series.iter().flat_map(|series| series.samples.iter()).all(|sample| is_valid(sample.value))
+            merged
+                .series
+                .iter()
+                .flat_map(|series| series.samples.iter())
+                .all(|sample| is_valid(sample.value))
         );
         Ok(())
     });

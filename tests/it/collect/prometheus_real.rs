@@ -148,7 +148,8 @@ async fn a_real_prometheus_gives_raw_samples_with_the_times_of_its_scrapes() {
     assert_eq!(by_pod(Signal::SchedulerQueueSize), both(7.0));
     assert_eq!(by_pod(Signal::Running), []);
     for series in &collected.series {
-        let gaps = series.samples.times().windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64());
+        let gaps =
+            series.samples.times().windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64());
         assert!(gaps.into_iter().all(|gap| (0.4..1.6).contains(&gap)), "not one job's scrapes: {series:?}");
     }
 }
