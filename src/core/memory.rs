@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -140,9 +141,10 @@ pub struct GroupMemory {
     /// What analyzers have learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub learned: Option<Box<Learned>>,
-    /// What its engines showed while they were plausible, and which signals were contradicted.
+    /// What its engines showed while they were plausible, and which signals were contradicted. Shared, because only a decision
+    /// replaces it.
     #[serde(default, rename = "evidence", skip_serializing_if = "Option::is_none")]
-    pub signal_history: Option<Box<SignalHistory>>,
+    pub signal_history: Option<Arc<SignalHistory>>,
     /// The model panicked when it was last tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,

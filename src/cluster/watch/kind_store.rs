@@ -36,7 +36,8 @@ impl<V: PartialEq> ObjectStore<V> {
                 false
             }
             Event::InitDone => {
-                let new = std::mem::take(&mut self.staged);
+                // Rebuilt: nodes of a tree that was filled in the order of its keys are half empty.
+                let new = std::mem::take(&mut self.staged).into_iter().collect();
                 let changed = !self.listed || new != self.live;
                 self.live = new;
                 self.listed = true;

@@ -115,6 +115,8 @@ impl ClusterStore {
             view.elsewhere = index.in_use(other_pods.into_iter());
             view.unlabelled = oldest_unlabelled(nodes());
         }
+        view.variants.reserve_exact(variants.len());
+        view.endpoints.reserve_exact(pods.values().map(Vec::len).sum());
         for (variant, object) in variants {
             let target = self.target(variant);
             let found = target.as_ref().ok().copied().flatten();

@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub mod signal_gap;
 mod status;
 mod status_events;
+mod status_history;
 mod status_writer;
 
 pub use annotated_events::AnnotatedEventWriter;

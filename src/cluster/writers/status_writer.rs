@@ -1,7 +1,7 @@
 //! Writes the status of `VariantAutoscaling` objects: by server-side apply, only what changed, only while this instance is the
 //! leader. Records changes as events. The content of a status is in `status`.
 
-use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use super::events::{EventPublisher, EventRecorder, variant_reference};
 use super::signal_gap::SeriesOf;
 use super::status::{Difference, StatusInput, difference, has_same_reasons, render};
 use super::status_events::{EventBudget, event, events};
+use super::status_history::{Histories, Refusal, StatusHistory, WrittenStatus};
 use crate::cluster::crd::{SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus};
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
-use crate::cluster::text::plain;
 use crate::cluster::watch::{ClusterReader, ClusterState};
 use crate::engine::{Leadership, Origin, Published};
 use crate::telemetry::{ErrorMetrics, QueueMetrics};
@@ -48,14 +48,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(60);
 const REFRESHES_PER_SECOND: f64 = 10.0;
 /// Most of them at a time: those of 5 s, the usual time between two evaluations. What is not used is not saved for later.
 const MAX_REFRESHES: f64 = 5.0 * REFRESHES_PER_SECOND;
-/// How long a written status counts as stored until the watch shows it.
-const SETTLE_WINDOW: Duration = Duration::from_secs(10);
-/// How long an object whose status was refused is left alone.
-pub(super) const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// The same where the object is invalid by its definition: until somebody changes one of the two, every write is refused.
-const INVALID_INTERVAL: Duration = Duration::from_secs(600);
-/// Longest cause of a refusal in the log and in an event: it may repeat what the object's author wrote.
-const MAX_CAUSE_BYTES: usize = 512;
+/// Changed statuses that are rendered at a time: those that are written in 10 s. Rendered together, the statuses of 10,000 variants
+/// would wait for minutes, take 20 MB, and be old when they are written.
+const MAX_RENDERED: usize = 200;
 
 /// Keeps statuses in step with decisions. [`StatusWriter::run`] it in a task.
 pub struct StatusWriter {
@@ -68,80 +63,6 @@ pub struct StatusWriter {
     series: SeriesOf,
     queue: QueueMetrics,
     errors: ErrorMetrics,
-}
-
-/// What was written to an object before.
-#[derive(Default)]
-struct StatusHistory {
-    written: Option<WrittenStatus>,
-    refusal: Option<Refusal>,
-    events: EventBudget,
-}
-
-impl StatusHistory {
-    /// Forgets a written status that counts as stored: conditions are most of what is kept of a variant.
-    fn forget_stored(&mut self, object: &VariantObject) {
-        if let Some(written) = self.written.as_mut().filter(|written| !written.is_settling(object)) {
-            written.status = None;
-        }
-    }
-}
-
-/// A status that was not written.
-struct Refusal {
-    at: Instant,
-    cause: String,
-    /// Of the object.
-    uid: String,
-    /// The generation of the object that is invalid by its definition.
-    invalid: Option<i64>,
-}
-
-impl Refusal {
-    fn new(error: &RequestError, object: &VariantObject) -> Self {
-        let invalid = (error.code() == Some(422)).then_some(object.generation);
-        let cause = plain(&error.to_string(), MAX_CAUSE_BYTES);
-        Self { at: Instant::now(), cause, uid: object.uid.clone(), invalid }
-    }
-
-    /// True while the object is left alone.
-    fn holds(&self, object: &VariantObject) -> bool {
-        let age = self.at.elapsed();
-        match self.invalid {
-            _ if self.uid != object.uid => false,
-            Some(invalid) if invalid == object.generation => age < INVALID_INTERVAL,
-            Some(_) => false,
-            None => age < RETRY_INTERVAL,
-        }
-    }
-
-    /// What ends it.
-    fn remedy(&self) -> &'static str {
-        match self.invalid {
-            Some(_) => "correct the field that it names",
-            None => {
-                "check the definition of VariantAutoscalings, and that the service account may patch variantautoscalings/status"
-            }
-        }
-    }
-}
-
-/// What was written last.
-struct WrittenStatus {
-    /// Of the object: one that was created again has no status.
-    uid: String,
-    at: Instant,
-    /// `None` once it counts as stored: then the object's own is compared.
-    status: Option<VariantAutoscalingStatus>,
-    /// Its reasons are compared with the next ones.
-    decision: Decision,
-}
-
-impl WrittenStatus {
-    /// It may not be stored yet. Of an object that cannot be parsed, only the status written here is known.
-    fn is_settling(&self, object: &VariantObject) -> bool {
-        self.at.elapsed() < SETTLE_WINDOW || object.status.is_none()
-    }
 }
 
 /// How many unchanged statuses may be written now.
@@ -218,12 +139,20 @@ impl StatusWriter {
 
     /// Writes after every new result until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
-        let mut histories = BTreeMap::new();
+        let mut histories = Histories::new();
         let mut refreshes = RefreshBudget::new();
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
-            let published = self.published.borrow_and_update().clone();
-            if published.origin == Origin::Computed && self.is_leader() {
-                cancel.run_until_cancelled(self.write_all(published, &mut histories, &mut refreshes)).await;
+            let mut next = Bound::Unbounded;
+            loop {
+                let published = self.published.borrow_and_update().clone();
+                if published.origin != Origin::Computed || !self.is_leader() {
+                    break;
+                }
+                let write = self.write_some(published, next, &mut histories, &mut refreshes);
+                match cancel.run_until_cancelled(write).await.flatten() {
+                    Some(last) => next = Bound::Excluded(last),
+                    None => break,
+                }
             }
         }
     }
@@ -232,13 +161,14 @@ impl StatusWriter {
         self.leadership.borrow().is_mine()
     }
 
-    /// Writes what differs.
-    async fn write_all(
+    /// Writes what differs, of the variants from `first` on. Returns the last one, if others are left.
+    async fn write_some(
         &self,
         published: Arc<Published>,
-        histories: &mut BTreeMap<VariantId, StatusHistory>,
+        first: Bound<VariantId>,
+        histories: &mut Histories,
         refreshes: &mut RefreshBudget,
-    ) {
+    ) -> Option<VariantId> {
         let state = self.cluster.state();
         histories.retain(|id, history| match state.objects.get(id) {
             Some(object) => {
@@ -247,8 +177,9 @@ impl StatusWriter {
             }
             None => false,
         });
-        let updates = updates(&published, &state, histories, refreshes, self.series);
-        // In a large fleet the writes take minutes, and there are newer ones of both meanwhile.
+        let round = Round { published: &published, state: &state, histories, series: self.series };
+        let (updates, last) = updates(round, first, refreshes);
+        // There are newer ones of both while this is written.
         drop((published, state));
         self.queue.added(updates.len());
         let mut results = futures::stream::iter(updates)
@@ -266,7 +197,7 @@ impl StatusWriter {
                     let (uid, at) = (update.object.uid.clone(), Instant::now());
                     let (status, decision) = (Some(update.new), update.decision);
                     let written = Some(WrittenStatus { uid, at, status, decision });
-                    *history = StatusHistory { written, refusal: None, events: update.budget };
+                    **history = StatusHistory { written, refusal: None, events: update.budget };
                 }
                 Ok(false) => {}
                 Err(error) => {
@@ -279,6 +210,7 @@ impl StatusWriter {
                 }
             }
         }
+        last
     }
 
     /// Counts a status that was not written. Where the cause is new, it is in the log and, if it is a matter of the object, in an
@@ -349,17 +281,19 @@ pub(super) fn new_status(
     Some(render(&input, old))
 }
 
-/// The statuses that change, and those unchanged ones whose `lastRunTime` is old, within the budget of these.
+/// The statuses that change, of the variants from `first` on, and those unchanged ones whose `lastRunTime` is old, within the budget
+/// of these. If they are too many, only those up to the variant that is returned.
 fn updates(
-    published: &Published,
-    state: &ClusterState,
-    histories: &BTreeMap<VariantId, StatusHistory>,
+    round: Round<'_>,
+    first: Bound<VariantId>,
     refreshes: &mut RefreshBudget,
-    series: SeriesOf,
-) -> Vec<StatusUpdate> {
-    let round = Round { published, state, histories, series };
-    let (mut changed, mut unchanged) = (Vec::new(), Vec::new());
-    for (id, decision) in &published.decisions {
+) -> (Vec<StatusUpdate>, Option<VariantId>) {
+    let (mut changed, mut unchanged, mut last) = (Vec::new(), Vec::new(), None);
+    for (id, decision) in round.published.decisions.range((first, Bound::Unbounded)) {
+        if changed.len() == MAX_RENDERED {
+            break;
+        }
+        last = Some(id);
         match round.due(id, decision) {
             Some(DueStatus { unchanged_since: Some(last_run), .. }) => {
                 unchanged.push((last_run, (id, decision)))
@@ -371,7 +305,8 @@ fn updates(
     // Rendered again: a large fleet has thousands that are not chosen.
     let chosen = refreshes.take(unchanged);
     changed.extend(chosen.filter_map(|(id, decision)| Some(round.due(id, decision)?.update(id, decision))));
-    changed
+    let is_last = last == round.published.decisions.keys().next_back();
+    (changed, last.filter(|_| !is_last).cloned())
 }
 
 /// What the statuses of one result are compared with.
@@ -379,7 +314,7 @@ fn updates(
 struct Round<'a> {
     published: &'a Published,
     state: &'a ClusterState,
-    histories: &'a BTreeMap<VariantId, StatusHistory>,
+    histories: &'a Histories,
     series: SeriesOf,
 }
 
@@ -397,7 +332,7 @@ impl<'a> Round<'a> {
     fn due(self, id: &VariantId, decision: &Decision) -> Option<DueStatus<'a>> {
         let Self { published, state, histories, series } = self;
         let object = state.objects.get(id).filter(|object| !object.kind.is_annotated())?;
-        let history = histories.get(id);
+        let history = histories.get(id).map(AsRef::as_ref);
         let refusal = history.and_then(|history| history.refusal.as_ref());
         if refusal.is_some_and(|refusal| refusal.holds(object)) {
             return None;
@@ -454,31 +389,7 @@ fn body(id: &VariantId, uid: &str, status: &VariantAutoscalingStatus) -> serde_j
 
 #[cfg(test)]
 mod tests {
-    use wva_core::model::InvalidVariant;
-
     use super::*;
-    use crate::cluster::objects::VariantKind;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_refusal_silenced_the_object_that_was_created_after_the_refused_one() {
-        let problem = InvalidVariant::new(VariantId::new("llm", "chat"), String::new());
-        let refused = VariantObject {
-            kind: VariantKind::default(),
-            uid: "first".into(),
-            created: Timestamp::UNIX_EPOCH,
-            generation: 1,
-            notices: Vec::new(),
-            settings: None,
-            model: None,
-            target: None,
-            variant: Err(problem),
-            status: None,
-        };
-        let (uid, at) = (refused.uid.clone(), Instant::now());
-        let refusal = Refusal { at, cause: String::new(), uid, invalid: Some(1) };
-        assert!(refusal.holds(&refused));
-        assert!(!refusal.holds(&VariantObject { uid: "later".into(), ..refused }));
-    }
 
     #[tokio::test(start_paused = true)]
     async fn unchanged_statuses_of_a_large_fleet_are_written_ten_a_second_the_oldest_first() {

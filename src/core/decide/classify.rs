@@ -2,6 +2,7 @@
 //! their evidence is contradicted, and which analyzer decides.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -81,10 +82,10 @@ pub(super) fn variant_memory<'a>(
 }
 
 /// The history of signals after this evaluation.
-fn signal_history(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Box<SignalHistory>> {
+fn signal_history(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> Option<Arc<SignalHistory>> {
     let reads = context.declared(Role::Both).all().with(CROSS_CHECK_SIGNALS);
     let none = SignalHistory::default();
     let before = context.signal_history.unwrap_or(&none);
     let observed = variants.iter().map(|variant| (variant.state, &variant.coverage));
-    Some(Box::new(before.after(observed, reads, context.now))).filter(|after| !after.is_empty())
+    Some(Arc::new(before.after(observed, reads, context.now))).filter(|after| !after.is_empty())
 }

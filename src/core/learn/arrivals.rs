@@ -216,6 +216,7 @@ impl Arrivals {
             level.map_or(per_read, |level| if expected > 0.0 { level * seconds / expected } else { 0.0 });
         let known = open.known + queue_growth;
         let bins = Arc::make_mut(&mut self.bins);
+        bins.reserve_exact(1); // a copy is made for each evaluation, and would double
         bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread });
         bins.retain(|bin| bin.end.until(at) < WINDOW);
     }

@@ -1,5 +1,7 @@
 //! How a [`SignalHistory`] follows from what an evaluation measured.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
@@ -76,8 +78,9 @@ impl BaselineHistory {
     ) -> Option<Self> {
         let known = before.cloned().unwrap_or_default();
         if !coverage.contradictions.is_empty() {
-            let settled = known.settled.filter(|(at, _)| Seconds::between(*at, now) < MAX_BASELINE_CONFLICT);
-            return settled.map(|_| Self { settled, ..Self::default() });
+            let settled =
+                known.settled.filter(|settled| Seconds::between(settled.0, now) < MAX_BASELINE_CONFLICT);
+            return settled.is_some().then(|| Self { settled, ..Self::default() });
         }
         if coverage.loads.is_empty() || coverage.unmeasured() > 0 {
             return before.cloned();
@@ -91,15 +94,17 @@ impl BaselineHistory {
         let mut next = Baseline::from_loads(&coverage.loads, reads);
         next.ranges = coverage.ranges;
         // Older ranges are narrowed each time, so that what was shown once is forgotten in the end.
-        let settled = known.waiting.map(|(at, waiting)| {
-            let older = known.settled.map(|(_, settled)| settled.ranges.narrowed());
+        let settled = known.waiting.map(|waiting| {
+            let (at, waiting) = *waiting;
+            let older = known.settled.as_ref().map(|settled| settled.1.ranges.narrowed());
             let ranges = older.map_or(waiting.ranges, |older| older.with(&waiting.ranges));
-            (at, Baseline { ranges, ..waiting })
+            Arc::new((at, Baseline { ranges, ..waiting }))
         });
         let settled = settled.or(known.settled);
         // Without requests nothing is measured: the earlier values stay.
-        let newest = known.next.or(settled).map_or(next, |(_, earlier)| next.or(earlier));
-        Some(Self { settled, waiting: known.next, next: Some((now, newest)) })
+        let earlier = known.next.as_ref().or(settled.as_deref());
+        let newest = earlier.map_or(next, |(_, earlier)| next.or(*earlier));
+        Some(Self { settled, waiting: known.next.map(Arc::new), next: Some((now, newest)) })
     }
 }
 

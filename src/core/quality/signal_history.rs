@@ -2,6 +2,8 @@
 //! a variant showed while everything was plausible (the baseline). An engine that lacks a signal is estimated from the
 //! baseline, because request sizes change slowly, and from other signals that follow from the same requests.
 
+use std::sync::Arc;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use smol_str::{SmolStr, format_smolstr};
@@ -50,16 +52,17 @@ pub struct SignalHistory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Contradictions([Option<(SignalSet, Timestamp)>; MAX_CONTRADICTIONS]);
 
-/// Baselines of one variant, by age. A contradiction shows only some time after it began, so a new baseline is used late.
+/// Baselines of one variant, by age. A contradiction shows only some time after it began, so a new baseline is used late. Those that
+/// change no more are shared by the copies of a memory.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct BaselineHistory {
     /// Old enough to be used.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) settled: Option<(Timestamp, Baseline)>,
+    pub(super) settled: Option<Arc<(Timestamp, Baseline)>>,
     /// Complete, and not old enough yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waiting: Option<(Timestamp, Baseline)>,
+    pub(super) waiting: Option<Arc<(Timestamp, Baseline)>>,
     /// Being collected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next: Option<(Timestamp, Baseline)>,
@@ -113,8 +116,10 @@ impl SignalHistory {
     /// Something is dated after `latest`: the clock was set back, so no age can be computed.
     pub(crate) fn is_after(&self, latest: Timestamp) -> bool {
         let mut contradicted = self.contradictions.values().filter_map(Contradictions::newest);
-        let baselines = self.baselines.values().flat_map(|known| [known.settled, known.waiting, known.next]);
-        contradicted.any(|at| at > latest) || baselines.flatten().any(|(at, _)| at > latest)
+        let baselines = self.baselines.values().flat_map(|known| {
+            [known.settled.as_deref(), known.waiting.as_deref(), known.next.as_ref()].into_iter().flatten()
+        });
+        contradicted.any(|at| at > latest) || baselines.into_iter().any(|(at, _)| *at > latest)
     }
 
     /// Some signal of some engine was contradicted recently.
@@ -164,7 +169,7 @@ impl SignalHistory {
 
     /// The baseline of `variant`, and when it was completed.
     pub(super) fn baseline(&self, variant: &str) -> Option<(Timestamp, &Baseline)> {
-        self.baselines.get(variant)?.settled.as_ref().map(|(at, baseline)| (*at, baseline))
+        self.baselines.get(variant)?.settled.as_deref().map(|(at, baseline)| (*at, baseline))
     }
 }
 

@@ -27,7 +27,10 @@ pub(crate) enum Quantity {
     SupportedByBacklog,
     RemovalInSeconds,
     SecondsFromNow,
-    ReplicaRate { variant: SmolStr, is_measured: bool },
+    ReplicaRate {
+        variant: SmolStr,
+        is_measured: bool,
+    },
     // The percent rule, and the scores.
     Replicas,
     NonSaturatedReplicas,
@@ -41,7 +44,8 @@ pub(crate) enum Quantity {
     AnticipatedSupply,
     Missing(Option<Role>),
     Spare(Option<Role>),
-    ReplicaCapacity { variant: SmolStr, source: SmolStr },
+    /// Boxed, because it is rare and larger than all others.
+    ReplicaCapacity(Box<CapacitySource>),
     // Waking a variant.
     ReplicaCost,
     ReplicaTokens,
@@ -55,6 +59,13 @@ pub(crate) enum Quantity {
     RunningReplicas,
     StartingReplicas,
     StartUpSeconds,
+}
+
+/// Which variant a capacity is of, and where it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CapacitySource {
+    pub(crate) variant: SmolStr,
+    pub(crate) source: SmolStr,
 }
 
 /// The value of a quantity.

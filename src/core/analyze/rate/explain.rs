@@ -30,6 +30,7 @@ pub(crate) fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
             Quantity::ReplicaRate { variant: variant.name.clone(), is_measured: variant.capacity.is_some() };
         Value::new(quantity, replica.max_rate())
     }));
+    values.shrink_to_fit(); // kept until the next evaluation
     values
 }
 
@@ -58,5 +59,7 @@ pub(crate) fn thresholds(found: &RateFinding) -> Vec<Threshold> {
     let later = found.removable_below.filter(|_| found.removable_in > 0.0);
     let later = later
         .map(|_| threshold(Direction::Fewer, Quantity::SecondsFromNow, Side::Above, found.removable_in, 0.0));
-    std::iter::once(more).chain(fewer).chain(later).collect()
+    let mut thresholds: Vec<Threshold> = std::iter::once(more).chain(fewer).chain(later).collect();
+    thresholds.shrink_to_fit();
+    thresholds
 }

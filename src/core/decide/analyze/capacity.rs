@@ -19,8 +19,8 @@ use crate::optimize::{Candidate, Request};
 use crate::quality::analyzer_signals as reads;
 use crate::quality::{CoverageState, EngineLoad, is_distrusted_on_most_engines, used_tokens};
 use crate::report::{
-    self, AnalysisStep, CapacityFinding, CapacityTotals, Detail, Direction, Quantity, Side, Step, Threshold,
-    Value,
+    self, AnalysisStep, CapacityFinding, CapacitySource, CapacityTotals, Detail, Direction, Quantity, Side,
+    Step, Threshold, Value,
 };
 use crate::snapshot::{EngineParameters, Signal, VariantState};
 use crate::units::{Replicas, Seconds, Tokens, figure, truncated_u32};
@@ -297,7 +297,8 @@ fn analysis_step(utilisation: Utilisation, finding: &Finding, explanation: Capac
     let total = finding.total;
     let capacities = finding.variants.iter().map(|capacity| {
         let (variant, source) = (capacity.name.clone(), capacity.reason.clone());
-        Value::new(Quantity::ReplicaCapacity { variant, source }, capacity.per_replica)
+        let source = Box::new(CapacitySource { variant, source });
+        Value::new(Quantity::ReplicaCapacity(source), capacity.per_replica)
     });
     let sums = [
         Value::new(Quantity::Demand(None), total.demand),
