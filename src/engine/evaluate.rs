@@ -1,6 +1,6 @@
 //! One evaluation: from metrics to a published result.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -273,7 +273,9 @@ impl Engine {
             term_state.current += 1;
             term_state.current
         };
-        let answer = self.collect(&self.parts.cluster.view(), &policy, &models).await;
+        // Not the view itself: there are newer ones while the source answers.
+        let scope = self.scope(&self.parts.cluster.view(), &policy, &models);
+        let answer = self.collect(scope).await;
         let current = Arc::new(CurrentModel::new(self.observer.clone()));
         let engine = Arc::clone(self);
         let pass = Pass { number, term, started, policy, models, current: current.clone() };
@@ -404,20 +406,18 @@ impl Engine {
         newest
     }
 
-    async fn collect(
-        &self,
-        view: &ClusterView,
-        policy: &Policy,
-        models: &LearnedModels,
-    ) -> Result<Collected, SourceError> {
-        let namespaces: BTreeSet<_> = view.variants.iter().map(|state| &state.variant.id.namespace).collect();
-        let namespaces = namespaces.into_iter().map(ToString::to_string).collect();
+    /// What the evaluation needs of the source.
+    fn scope(&self, view: &ClusterView, policy: &Policy, models: &LearnedModels) -> Scope {
+        let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
         let variants = with_models(view, models);
         let mut needs = wva_core::required_signals(policy, variants.iter().map(AsRef::as_ref));
         if self.needs_deletion_orders {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }
-        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) };
+        Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) }
+    }
+
+    async fn collect(&self, scope: Scope) -> Result<Collected, SourceError> {
         let started = Instant::now();
         let query = self.parts.source.collect(&scope).instrument(info_span!("collect"));
         let answer = timeout(COLLECT_TIMEOUT, query).await.unwrap_or_else(|_| {

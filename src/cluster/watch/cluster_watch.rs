@@ -53,6 +53,10 @@ const RBAC_HINT: &str = "check that the service account may list and watch them"
 /// How often it is checked whether a scale target has not been confirmed for too long.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Changes are gathered for at least this many times as long as a rebuild takes: that of 10,000 variants takes tens of milliseconds, and
+/// their statuses change all the time.
+const REBUILD_REST: u32 = 20;
+
 /// What to watch.
 #[derive(Debug, Clone)]
 pub struct WatchSettings {
@@ -143,7 +147,7 @@ impl ClusterWatch {
         let mut nodes_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
         let (mut lists_deadline, mut targets_deadline): (Option<Instant>, Option<Instant>) = (None, None);
         let mut expiry = interval(EXPIRY_INTERVAL);
-        let mut rebuild_at: Option<Instant> = None;
+        let (mut rebuild_at, mut debounce): (Option<Instant>, _) = (None, DEBOUNCE_WINDOW);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -153,7 +157,9 @@ impl ClusterWatch {
                     rebuild_at.get_or_insert_with(Instant::now);
                 }
                 () = sleep_until_due(rebuild_at) => {
+                    let started = Instant::now();
                     let state = store.state();
+                    debounce = DEBOUNCE_WINDOW.max(started.elapsed() * REBUILD_REST);
                     let is_changed = targets.follow(&state.view.variants, &mut store);
                     lists_deadline = lists_deadline.or_else(|| begin_wait(&mut store));
                     if store.knows_variants() {
@@ -162,7 +168,7 @@ impl ClusterWatch {
                     store.awaits_targets &= !state.view.synced;
                     store.awaits_annotated &= !state.view.synced;
                     self.newest.send_replace(Arc::new(state));
-                    rebuild_at = is_changed.then(|| Instant::now() + DEBOUNCE_WINDOW);
+                    rebuild_at = is_changed.then(|| Instant::now() + debounce);
                 }
                 () = sleep_until_due(targets_deadline), if store.awaits_targets => {
                     store.awaits_targets = false;
@@ -188,12 +194,12 @@ impl ClusterWatch {
                 }
                 Some(change) = next_change(&mut changes, &mut targets) => {
                     if change(&mut store) {
-                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
+                        rebuild_at.get_or_insert_with(|| Instant::now() + debounce);
                     }
                 }
                 Some(event) = nodes.next() => {
                     if store.nodes.apply(event) {
-                        rebuild_at.get_or_insert_with(|| Instant::now() + DEBOUNCE_WINDOW);
+                        rebuild_at.get_or_insert_with(|| Instant::now() + debounce);
                     }
                 }
             }

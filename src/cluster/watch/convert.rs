@@ -295,6 +295,7 @@ pub(crate) fn stored_replicas(number: i32) -> Option<Replicas> {
 /// What is kept of a stored status: our own conditions, because other writers may add any number of others.
 pub(crate) fn own_status(mut status: VariantAutoscalingStatus) -> VariantAutoscalingStatus {
     status.conditions.retain(|condition| CONDITIONS.contains(&condition.type_.as_str()));
+    status.conditions.shrink_to_fit(); // those of all variants are kept
     status.desired_optimized_alloc = status.desired_optimized_alloc.filter(|alloc| {
         stored_replicas(alloc.num_replicas).is_some() && accelerator_name(&alloc.accelerator).is_some()
     });
