@@ -22,7 +22,7 @@ use crate::learn::{ObservedStarts, Rollback};
 use crate::model::{Analyzer, GroupId, Role, VariantId};
 use crate::name_map::NameMap;
 use crate::quality::SignalHistory;
-use crate::report::Explanation;
+use crate::report::{Explanation, Scorecard};
 use crate::sequence_limit::PeakRunning;
 use crate::units::Replicas;
 
@@ -157,6 +157,13 @@ impl GroupMemory {
     pub(crate) fn note_failure(&mut self, now: Timestamp, cause: SmolStr) {
         self.failed = Some(Failed::after(self.failed.as_ref(), now, cause));
         self.learned = None;
+    }
+
+    /// How the rate policy's predictions about the variant called `variant` turned out, and those about its `role`; `None` if another
+    /// analyzer decides.
+    #[must_use]
+    pub fn scorecard(&self, variant: &str, role: Role) -> Option<Scorecard> {
+        Some(self.learned.as_ref()?.rate.as_ref()?.knowledge.scorecard(variant, role))
     }
 
     /// The part that is kept over a restart, in few bytes.

@@ -106,11 +106,12 @@ fn learn_pods(state: &VariantState, now: Moment, knowledge: &mut ModelKnowledge)
     let known = knowledge.variants.or_default(&state.variant.id.name);
     let ready: Vec<_> = state.pods.iter().filter(|pod| pod.phase == Phase::Ready).collect();
     let times = start_up_times(state);
-    let VariantKnowledge { starts, engines, .. } = known;
-    starts.learn(now, &times, |index| {
+    let VariantKnowledge { starts, engines, predictions, .. } = known;
+    let took = starts.learn(now, &times, |index| {
         let (pod, (_, ready_since)) = (&ready[index].name, times[index]);
         engines.iter().any(|(key, last)| is_of_pod(key, pod) && last.snapshot.at < ready_since)
     });
+    took.into_iter().for_each(|seconds| predictions.started(seconds));
     let engines_per_pod = ready.iter().map(|pod| judged_engines(pod).count()).max();
     let engines_per_pod = engines_per_pod.filter(|engines| *engines > 0);
     known.engines_per_pod =
@@ -311,10 +312,11 @@ fn ingest_reading(
         .filter(|last| !snapshot.is_restart_of(&last.snapshot))
         .and_then(|last| last.capacity)
         .or_else(|| source.trusted_capacity());
-    let latest = |limited: LimitedReadings| LastReading {
+    let latest = |limited: LimitedReadings, saturated_for: u8| LastReading {
         snapshot,
         limited_readings: limited.count,
         limited_running: limited.most_running,
+        saturated_for,
         lacked,
         capacity,
     };
@@ -328,7 +330,7 @@ fn ingest_reading(
             known.arrivals.begin(reading.at);
             let life = snapshot.since(&CounterSnapshot::at_start(reading.at));
             known.shape.begin(reading.at, &RequestSizes::from_growth(role, &life));
-            variant.engines.insert(source.key.clone(), latest(LimitedReadings::default()));
+            variant.engines.insert(source.key.clone(), latest(LimitedReadings::default(), 0));
             return;
         }
     };
@@ -339,9 +341,11 @@ fn ingest_reading(
         most_running: last.limited_running,
     });
     let is_measured = lacking.is_empty();
+    let mut saturated_for = 0;
     if is_measured {
-        if bridged.is_some() {
+        if let Some(last) = bridged {
             limited = variant.learn(role, &growth, limited);
+            saturated_for = variant.predictions.observe(role, &growth, last.saturated_for);
         }
         variant.occupancy.learn(&growth, source.engines);
         variant.steps.learn(&growth, source.engines);
@@ -352,7 +356,7 @@ fn ingest_reading(
     if is_measured {
         sizes.add(&RequestSizes::from_growth(role, &growth));
     }
-    variant.engines.insert(source.key.clone(), latest(limited));
+    variant.engines.insert(source.key.clone(), latest(limited, saturated_for));
 }
 
 /// What the gateway held at `at`, or up to a round later.

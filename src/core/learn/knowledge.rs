@@ -12,6 +12,7 @@ use super::dispersion::Dispersion;
 use super::numeric::{is_default, six_digits};
 use super::occupancy::{Occupancy, StepTokens};
 use super::rollback::Rollback;
+use super::scorecard::{DemandForecasts, ReplicaPredictions};
 use super::start_up::{ReplacedPods, StartUpTimes};
 use super::step_time::{StepSample, StepTimeFit};
 use super::surge::Surges;
@@ -72,6 +73,9 @@ pub struct RoleKnowledge {
     /// Maximum load of the last minutes, in replicas.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) peaks: WindowMaximum,
+    /// Forecasts of its demand, and how earlier ones turned out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) forecasts: DemandForecasts,
     /// Earlier states. Not kept over a restart.
     #[serde(rename = "past", skip_serializing_if = "is_default")]
     pub(crate) rollback: Box<Rollback<Load>>,
@@ -125,6 +129,9 @@ pub(crate) struct VariantKnowledge {
     pub(crate) most_running: f64,
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) starts: StartUpTimes,
+    /// What was predicted about its replicas, and how that turned out.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) predictions: ReplicaPredictions,
     /// When a limit last granted fewer replicas than proposed. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) denied: Option<Moment>,
@@ -157,6 +164,9 @@ pub(crate) struct LastReading {
     /// The most sequences that ran in these.
     #[serde(rename = "most", default, skip_serializing_if = "is_default")]
     pub(crate) limited_running: f64,
+    /// Seconds for which requests have been waiting in it without a break, at most 255.
+    #[serde(rename = "saturated", default, skip_serializing_if = "is_default")]
+    pub(crate) saturated_for: u8,
     /// Signals that were missing or contradicted recently: nobody knows when they grew since.
     #[serde(default, skip_serializing_if = "is_default")]
     pub(crate) lacked: SignalSet,
@@ -176,6 +186,7 @@ impl ModelKnowledge {
                 shape: role.shape.compacted(),
                 surges: role.surges.compacted(),
                 peaks: role.peaks.compacted(MAX_STORED_PEAKS),
+                forecasts: role.forecasts.compacted(),
                 rollback: Box::default(),
             })
         };
@@ -186,6 +197,7 @@ impl ModelKnowledge {
                 first_token: variant.first_token.map(six_digits),
                 occupancy: variant.occupancy.compacted(),
                 steps: variant.steps.compacted(),
+                predictions: variant.predictions.compacted(),
                 denied: None,
                 rollback: Box::default(),
                 replaced: ReplacedPods::default(),
@@ -206,6 +218,7 @@ impl ModelKnowledge {
             role.arrivals.not_after(latest);
             role.surges.not_after(now);
             role.peaks.not_after(now);
+            role.forecasts.not_after(now);
             role.rollback.not_after(latest);
         }
         for variant in self.variants.values_mut() {
@@ -267,6 +280,7 @@ impl VariantKnowledge {
         self.steps = learned.steps;
         self.limit = learned.limit;
         self.most_running = learned.most_running;
+        self.predictions.discard_claim();
     }
 
     /// The least time to first token, if it was seen recently enough to raise the capacity of a replica.

@@ -11,6 +11,7 @@ mod knowledge;
 mod numeric;
 mod occupancy;
 mod rollback;
+mod scorecard;
 mod start_up;
 mod step_time;
 mod surge;

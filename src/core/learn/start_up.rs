@@ -48,25 +48,27 @@ pub(crate) struct StartUpTimes {
 
 impl StartUpTimes {
     /// Adds the pods that are ready at `now`, with the times at which each was created and became ready. `served_before` says whether the
-    /// pod at a position was seen serving earlier, so that it did not start up but became ready again.
+    /// pod at a position was seen serving earlier, so that it did not start up but became ready again. Returns the start-up times that are
+    /// new, seconds.
     pub(crate) fn learn(
         &mut self,
         now: Moment,
         pods: &[(Moment, Moment)],
         served_before: impl Fn(usize) -> bool,
-    ) {
+    ) -> Vec<f64> {
         let Some(counted) = self.counted else {
             self.counted = Some(now);
-            return;
+            return Vec::new();
         };
         let new = pods.iter().enumerate().filter(|(at, (_, ready))| *ready > counted && !served_before(*at));
         let mut new: Vec<_> = new.map(|(_, pod)| *pod).collect();
         new.sort_by_key(|(created, ready)| (*ready, *created));
-        self.last.extend(
-            new.iter().map(|(created, ready)| created.until(*ready)).filter(|took| *took <= MAX_START_UP),
-        );
+        let took = new.iter().map(|(created, ready)| created.until(*ready));
+        let took: Vec<f64> = took.filter(|took| *took <= MAX_START_UP).collect();
+        self.last.extend(&took);
         self.last.drain(..self.last.len().saturating_sub(MAX_REMEMBERED));
         self.counted = pods.iter().map(|(_, ready)| *ready).chain([counted]).max();
+        took
     }
 
     pub(crate) fn longest(&self) -> Option<f64> {

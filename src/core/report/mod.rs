@@ -8,6 +8,7 @@ mod finding;
 mod optimizer;
 mod quantity;
 mod render;
+mod scorecard;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ pub(crate) use self::finding::*;
 pub use self::optimizer::{Addition, OptimizerStep, Vote};
 pub(crate) use self::quantity::{CapacitySource, Quantity, Side};
 pub use self::quantity::{Direction, Threshold, Value};
+pub use self::scorecard::{Prediction, PredictionError, Scorecard};
 pub use crate::isolate::Failed;
 use crate::limit::Binding;
 use crate::model::{GroupId, Role, VariantId};

@@ -19,6 +19,7 @@ mod regressions;
 mod required_signals;
 mod saturated;
 mod scenarios;
+mod scorecard;
 mod steady;
 mod timeline;
 mod unknown_targets;

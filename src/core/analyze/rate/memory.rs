@@ -33,6 +33,7 @@ impl RateMemory {
         }
         self.observed_at = at;
         ingest(group, history, now, &mut self.knowledge);
+        self.knowledge.match_forecasts(now.into());
         self.cooldowns.retain(|role, _| self.knowledge.roles.contains_key(role));
     }
 

@@ -17,7 +17,7 @@ use crate::decide::removal_guard::RemovalGuard;
 use crate::decision::Reason;
 use crate::learn::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
 use crate::memory::Learned;
-use crate::model::Role;
+use crate::model::{RatePolicy, Role};
 use crate::moment::Moment;
 use crate::observe::scheduler_queue;
 use crate::quality::analyzer_signals as reads;
@@ -115,6 +115,8 @@ fn analyze_role(
     };
     let cooldown = cooldowns.entry(role).or_default();
     let plan = analyze(&rate_input, known, cooldown, &|targets| removal.fits(targets))?;
+    let demand = &plan.found.demand;
+    known.forecasts.hold(context.now.into(), demand.forecast, demand.horizon);
     let analysis = Analysis::from(Finding::Rate(explanation(role, &plan.found)));
     steps.push(Step::of_group(Detail::Analysis(AnalysisStep {
         analysis: analysis.clone(),
@@ -253,6 +255,7 @@ fn rate_variant(
 ) -> RateVariant {
     let (state, scale) = (variant.state, variant.scale);
     let start = expected_start(Some(&own.starts), variant, context.policy.rate.start_up);
+    own.predictions.expect_start(start);
     let [start_up, start_limit] =
         [start, OVERDUE_FACTOR * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
     let PodForecast { ready_in, failing, lost } =
@@ -289,15 +292,22 @@ fn replica_capacity(
     role: Role,
     variant: &VariantContext<'_>,
     known: &RoleKnowledge,
-    own: &VariantKnowledge,
+    own: &mut VariantKnowledge,
 ) -> Option<ReplicaCapacity> {
+    let policy = &context.policy.rate;
     let state = variant.state;
     let by_argument = state.template.sequences().map(f64::from);
     // Until an engine of whatever kind has shown its limit, it is taken to be that of vLLM.
     let default = f64::from(default_for_device(state.variant.accelerator.as_deref()));
     let engine = EngineModel::from_knowledge(role, own, by_argument, default, context.now.into())?;
     let request = RequestSize { prompt: known.shape.prompt()?, output: known.shape.output() };
-    let capacity = ReplicaCapacity::new(role, &engine, request, &context.policy.rate)?;
+    let capacity = ReplicaCapacity::new(role, &engine, request, policy)?;
+    // A saturated engine runs as many sequences as it can, whatever the objective.
+    let without_objective = RatePolicy { itl_ms: None, ttft_ms: None, ..*policy };
+    if let Some(unlimited) = ReplicaCapacity::new(role, &engine, request, &without_objective) {
+        let is_saturated = own.engines.values().any(|last| last.saturated_for > 0);
+        own.predictions.claim(unlimited.max_rate(), is_saturated);
+    }
     Some(capacity.times(own.engines_per_pod.unwrap_or(1.0)))
 }
 

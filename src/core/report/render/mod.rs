@@ -4,6 +4,7 @@ mod basis;
 mod capacity_constraint;
 mod explanation;
 mod quantity;
+mod scorecard;
 mod step;
 
 use std::fmt::{self, Display, Formatter};

@@ -276,6 +276,11 @@ impl Pod {
         signals
     }
 
+    /// Forgets the samples, as when the clock jumps.
+    pub(crate) fn forget_samples(&mut self) {
+        self.samples.clear();
+    }
+
     /// Restarts the process: its counters begin at 0, and its requests are lost.
     pub(crate) fn restart(&mut self) {
         (self.totals, self.running, self.waiting) = ([0.0; 8], 0.0, 0.0);
