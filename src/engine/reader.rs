@@ -10,6 +10,7 @@ use moka::future::Cache;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::error;
+use wva_core::Memory;
 use wva_core::units::Seconds;
 
 use super::board::{Origin, Published};
@@ -66,6 +67,12 @@ impl Reader {
     #[must_use]
     pub fn view(&self) -> Arc<ClusterView> {
         self.engine.parts().cluster.view()
+    }
+
+    /// What was remembered after the last decision.
+    #[must_use]
+    pub fn memory(&self) -> Arc<Memory> {
+        self.engine.memory().borrow().clone()
     }
 
     /// Every result from now on.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use wva_core::VariantId;
 use wva_core::units::Seconds;
+use wva_core::{Memory, VariantId};
 
 use crate::engine::{ClusterView, Published, Reader};
 
@@ -20,6 +20,8 @@ pub trait PublishedReader: Send + Sync + 'static {
     fn may_answer(&self, published: &Published) -> bool;
     /// The newest view of the cluster.
     fn view(&self) -> Arc<ClusterView>;
+    /// What this instance remembered after its last decision.
+    fn memory(&self) -> Arc<Memory>;
     /// The current time, by which ages are judged.
     fn now(&self) -> Timestamp;
     /// Evidence older than this is not answered.
@@ -41,6 +43,10 @@ impl PublishedReader for Reader {
 
     fn view(&self) -> Arc<ClusterView> {
         Self::view(self)
+    }
+
+    fn memory(&self) -> Arc<Memory> {
+        Self::memory(self)
     }
 
     fn now(&self) -> Timestamp {

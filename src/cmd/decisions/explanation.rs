@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use smol_str::SmolStr;
 use wva_core::decision::Verdict;
-use wva_core::report::{Step, Violation};
+use wva_core::report::{Scorecard, Step, Violation};
 use wva_core::snapshot::{ModelGroup, Phase, Signals, SourceHealth};
 use wva_core::{Decision, GroupId, Memory, Outcome, Policy, Snapshot, VariantId};
 use wva_sim::PROGRAM_DEFAULTS;
@@ -44,6 +44,9 @@ pub(super) struct Explanation {
     /// The parts of the memory that could not be used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) dropped: Vec<SmolStr>,
+    /// How earlier predictions turned out, where the rate policy decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scorecard: Option<Scorecard>,
     /// How the metric source answered; `None` for an invalid object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) source: Option<SourceHealth>,
@@ -88,6 +91,10 @@ impl Explanation {
         let concerns_variant = |step: &&Step| step.variant.as_ref().is_none_or(|name| *name == variant.name);
         let recorded_by = recorded.as_ref().map(|recorded| recorded.wva.clone());
         let recorded = recorded.and_then(|mut recorded| recorded.decisions.remove(variant));
+        let scorecard = group.and_then(|(id, group)| {
+            let state = group.variants.iter().find(|state| state.variant.id == *variant)?;
+            memory.groups.get(id)?.scorecard(&variant.name, state.variant.role)
+        });
         let scheduler_sample = group.and_then(|(_, group)| newest(&group.scheduler));
         Ok(Self {
             origin,
@@ -101,6 +108,7 @@ impl Explanation {
                 .into_iter()
                 .filter(|violation| violation.variant == *variant)
                 .collect(),
+            scorecard,
             source: group.map(|(_, group)| group.source.clone()),
             pods: group.map(|(_, group)| pods(group, variant)).unwrap_or_default(),
             scheduler_sample,

@@ -53,6 +53,11 @@ pub(super) fn screen(explanation: &Explanation) -> String {
         section(&mut text, "What would change it");
         thresholds.iter().for_each(|threshold| entry(&mut text, "", threshold));
     }
+    let predictions = explanation.scorecard.map(|card| card.sentences()).unwrap_or_default();
+    if !predictions.is_empty() {
+        section(&mut text, "How earlier predictions turned out");
+        predictions.iter().for_each(|(quantity, sentence)| entry(&mut text, quantity, sentence));
+    }
     section(&mut text, "Evidence");
     evidence(&mut text, explanation);
     if !explanation.predicted.is_empty() {
@@ -206,6 +211,7 @@ mod tests {
             steps: Vec::new(),
             violations: Vec::new(),
             dropped: Vec::new(),
+            scorecard: None,
             source: Some(SourceHealth::Complete),
             pods: Vec::new(),
             scheduler_sample: None,

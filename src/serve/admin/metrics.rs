@@ -13,10 +13,10 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::watch;
 use wva_core::decision::{Reason, Target, Verdict};
-use wva_core::report::{CapacityFigures, CapacityUnit};
+use wva_core::report::{CapacityFigures, CapacityUnit, Prediction};
 use wva_core::units::Seconds;
 use wva_core::usage::{KvTokens, Usage};
-use wva_core::{Decision, VariantId};
+use wva_core::{Decision, GroupId, VariantId};
 
 use super::decision_counts::{Counts, DecisionCounts};
 use crate::engine::{Leadership, Origin, Published};
@@ -40,6 +40,10 @@ const TOKENS_USED_HELP: &str = "Tokens in the KV caches of all Ready pods of the
 const TOKENS_CAPACITY_HELP: &str = "Tokens that fit into the KV caches of all Ready pods of the variant";
 const SPARE_HELP: &str = "Capacity that the analyzer could spare of the variant's role; unit: continuous (tokens), tokens_per_second, requests_per_second, or empty (mean spare KV cache of the percent rule, 0 to 1)";
 const REQUIRED_HELP: &str = "Capacity that the analyzer misses of the variant's role; unit: continuous (tokens), tokens_per_second, requests_per_second, or binary (1 if the percent rule adds a replica)";
+const ERROR_HELP: &str = "Mean amount of the error of predictions, as a share of what was measured, over about the last 50; quantity: demand, capacity or startup";
+const BIAS_HELP: &str = "Mean error of predictions, as a share of what was measured, over about the last 50: above 0 if they are too high";
+const PREDICTIONS_HELP: &str =
+    "Predictions that were due; result: matched, or unmatched where nothing trustworthy was measured";
 const FRESHNESS_HELP: &str = "Ready pods of the variant by the age of their samples; status: fresh, stale, unavailable (too old for a number) or missing";
 const PODS_HELP: &str = "Ready pods of variants that show samples, by namespace";
 const MODELS_HELP: &str = "Number of models in the last evaluation";
@@ -92,6 +96,7 @@ impl Collector for BoardMetrics {
         self.encode_decisions(current, &rows, &mut encoder)?;
         self.encode_usage(&rows, &mut encoder)?;
         self.encode_capacity(&rows, &mut encoder)?;
+        self.encode_predictions(&rows, &mut encoder)?;
         self.encode_fleet(current, &mut encoder)?;
         self.encode_counts(&counts, &mut encoder)
     }
@@ -218,6 +223,42 @@ impl BoardMetrics {
             (self.model_labels(row, [("unit", unit(figures.unit, "binary"))]), figures.required)
         });
         encode_gauge(encoder, "wva_required_capacity", REQUIRED_HELP, required)
+    }
+
+    /// How the predictions of the rate policy turned out, where any was due.
+    fn encode_predictions(
+        &self,
+        rows: &[Row<'_>],
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> Result<(), fmt::Error> {
+        let memory = self.reader.memory();
+        let scorecard = |row: &Row<'_>| {
+            let group = GroupId::new(row.id.namespace.clone(), row.decision.model.clone());
+            memory.groups.get(&group)?.scorecard(&row.id.name, row.usage?.role)
+        };
+        let cards = rows.iter().filter_map(|row| Some((row, scorecard(row)?)));
+        let parts: Vec<(&Row<'_>, &'static str, Prediction)> = cards
+            .flat_map(|(row, card)| {
+                card.by_quantity().map(|(quantity, prediction)| (row, quantity, prediction))
+            })
+            .collect();
+        let errors = || {
+            parts.iter().filter_map(move |(row, quantity, prediction)| {
+                Some((self.model_labels(row, [("quantity", *quantity)]), prediction.error?))
+            })
+        };
+        let error = errors().map(|(labels, error)| (labels, error.mean_absolute));
+        encode_gauge(encoder, "wva_prediction_error_ratio", ERROR_HELP, error)?;
+        let bias = errors().map(|(labels, error)| (labels, error.bias));
+        encode_gauge(encoder, "wva_prediction_bias_ratio", BIAS_HELP, bias)?;
+        let counts = parts.iter().flat_map(|(row, quantity, prediction)| {
+            let by_result = [("matched", prediction.matched), ("unmatched", prediction.unmatched)];
+            by_result.into_iter().filter(|(_, count)| *count > 0).map(move |(result, count)| {
+                let labels = self.model_labels(row, [("quantity", *quantity), ("result", result)]);
+                (labels, u64::from(count))
+            })
+        });
+        encode_counter(encoder, "wva_predictions", PREDICTIONS_HELP, counts)
     }
 
     /// Models, pods and GPUs.

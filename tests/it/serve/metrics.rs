@@ -19,7 +19,7 @@ use wva::telemetry::{ApiRequestMetrics, StateMetrics};
 use wva_core::decision::{Decision, Reason, Verdict};
 use wva_core::model::Role;
 use wva_core::usage::{KvTokens, PodAges, Usage};
-use wva_core::{GroupId, VariantId};
+use wva_core::{GroupId, Memory, VariantId};
 
 use super::golden::must_update;
 use super::identity::eventually;
@@ -93,6 +93,19 @@ fn measured(finding: &serde_json::Value) -> Published {
     published
 }
 
+/// What the rate policy remembers of its predictions: 40 forecasts and 3 starts, and nothing of capacity.
+fn predictions() -> Memory {
+    let forecasts = json!({ "score": [-0.125, 0.5, 4.0, 40], "unmatched": 2, "ahead": 125.0 });
+    let knowledge = json!({
+        "roles": { "both": { "dispersion": {}, "forecasts": forecasts } },
+        "variants": { "llama-a100": { "predictions": { "start": [25.0, 25.0, 100.0, 3] } } }
+    });
+    let learned = json!({ "rate": { "knowledge": knowledge, "control": {} } });
+    let group = json!({ "learned": learned, "variants": {} });
+    let memory = json!({ "version": Memory::VERSION, "groups": { "llm/llama": group } });
+    serde_json::from_value(memory).unwrap()
+}
+
 /// The lines of `/metrics` about variants and the fleet.
 async fn variant_lines(server: &TestServer) -> Vec<String> {
     let body = server.metrics().await.body;
@@ -109,6 +122,7 @@ async fn every_series_of_a_variant_has_the_name_the_labels_and_the_unit_of_wva()
     let inventory = Some(BTreeMap::from([("A100".into(), 8), ("H100".into(), 16)]));
     *server.reads.view.lock() = Arc::new(ClusterView { inventory, ..ClusterView::default() });
     assert_eq!(server.metrics().await.status, 200, "the server has begun to follow");
+    *server.reads.memory.lock() = Arc::new(predictions());
     server.publish(measured(&percent()));
     let counted = "wva_decisions_limited_total{variant_name=\"llama-a100\"";
     eventually(|| async { variant_lines(&server).await.iter().any(|line| line.starts_with(counted)) }).await;
@@ -259,6 +273,7 @@ async fn the_page_of_metrics_has_every_metric_of_the_program() {
     let view =
         ClusterView { inventory: Some(BTreeMap::from([("A100".into(), 8)])), ..ClusterView::default() };
     *server.reads.view.lock() = Arc::new(view);
+    *server.reads.memory.lock() = Arc::new(predictions());
     server.leadership.send_replace(leading());
     assert_eq!(server.metrics().await.status, 200, "the server has begun to follow");
     let mut published = measured(&percent());

@@ -24,7 +24,7 @@ use wva::serve::{
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
-use wva_core::{Decision, VariantId};
+use wva_core::{Decision, Memory, VariantId};
 
 use super::pki::{Authority, INSTANCE, Leaf};
 
@@ -34,6 +34,7 @@ pub(crate) const NOW: &str = "2026-11-21T10:00:10Z";
 pub(crate) struct FakeReader {
     pub(crate) published: Mutex<Arc<Published>>,
     pub(crate) view: Mutex<Arc<ClusterView>>,
+    pub(crate) memory: Mutex<Arc<Memory>>,
     pub(crate) now: Mutex<Timestamp>,
     /// The published result belongs to a term that has ended.
     pub(crate) has_expired: Mutex<bool>,
@@ -53,6 +54,7 @@ impl Default for FakeReader {
         Self {
             published: Mutex::new(Arc::new(sample())),
             view: Mutex::default(),
+            memory: Mutex::default(),
             now: Mutex::new(NOW.parse().unwrap()),
             has_expired: Mutex::new(false),
             hangs: Mutex::new(false),
@@ -90,6 +92,10 @@ impl PublishedReader for FakeReader {
 
     fn view(&self) -> Arc<ClusterView> {
         self.view.lock().clone()
+    }
+
+    fn memory(&self) -> Arc<Memory> {
+        self.memory.lock().clone()
     }
 
     fn now(&self) -> Timestamp {
