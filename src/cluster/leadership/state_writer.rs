@@ -329,8 +329,8 @@ impl ShardWriter<'_> {
         let mut known = BTreeMap::new();
         for (index, lines) in shards.into_iter().enumerate() {
             let old = written.known.get(&index).and_then(Option::as_ref).filter(|_| !has_new_layout);
-            let digest = digest(&SHA256, lines.as_bytes()).as_ref().try_into().ok();
-            let is_same = digest.is_some() && old.is_some_and(|old| old.digest == digest);
+            let digest = Some(digest_of(&lines));
+            let is_same = old.is_some_and(|old| old.digest == digest);
             let stored = match old {
                 Some(old) if is_same || !scope.contains(index, count) => old.clone(),
                 _ => {
@@ -383,6 +383,13 @@ impl ShardWriter<'_> {
             );
         }
     }
+}
+
+/// Two objects with the same digest contain the same lines.
+fn digest_of(lines: &str) -> [u8; SHA256_OUTPUT_LEN] {
+    let mut bytes = [0; SHA256_OUTPUT_LEN];
+    bytes.copy_from_slice(digest(&SHA256, lines.as_bytes()).as_ref());
+    bytes
 }
 
 fn evidence_interval(max_stale: Duration) -> SignedDuration {

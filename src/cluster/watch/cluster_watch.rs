@@ -53,9 +53,12 @@ const RBAC_HINT: &str = "check that the service account may list and watch them"
 /// How often it is checked whether a scale target has not been confirmed for too long.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Changes are gathered for at least this many times as long as a rebuild takes: that of 10,000 variants takes tens of milliseconds, and
-/// their statuses change all the time.
-const REBUILD_REST: u32 = 20;
+/// One part in so many of the time is spent on rebuilds at most: that of 10,000 variants takes tens of milliseconds, and their statuses change
+/// all the time.
+const MAX_REBUILD_SHARE: u32 = 20;
+/// Changes are never gathered for longer, so that one slow rebuild hides nothing from the next evaluation. Far shorter than a written
+/// status counts as stored without being seen.
+const MAX_REBUILD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What to watch.
 #[derive(Debug, Clone)]
@@ -154,12 +157,12 @@ impl ClusterWatch {
                 () = sleep_until_due(lists_deadline), if !store.ignores_refusals => {
                     store.ignores_exclusions = true;
                     store.ignores_refusals = true;
-                    rebuild_at.get_or_insert_with(Instant::now);
+                    rebuild_at = Some(Instant::now());
                 }
                 () = sleep_until_due(rebuild_at) => {
                     let started = Instant::now();
                     let state = store.state();
-                    debounce = DEBOUNCE_WINDOW.max(started.elapsed() * REBUILD_REST);
+                    debounce = rebuild_interval(started.elapsed());
                     let is_changed = targets.follow(&state.view.variants, &mut store);
                     lists_deadline = lists_deadline.or_else(|| begin_wait(&mut store));
                     if store.knows_variants() {
@@ -172,11 +175,11 @@ impl ClusterWatch {
                 }
                 () = sleep_until_due(targets_deadline), if store.awaits_targets => {
                     store.awaits_targets = false;
-                    rebuild_at.get_or_insert_with(Instant::now);
+                    rebuild_at = Some(Instant::now());
                 }
                 now = expiry.tick() => {
                     if store.expire(now, self.settings.max_stale) {
-                        rebuild_at.get_or_insert(now);
+                        rebuild_at = Some(now);
                     }
                 }
                 needed = next_value(&mut self.needs_nodes) => {
@@ -190,7 +193,7 @@ impl ClusterWatch {
                 () = sleep_until(nodes_deadline), if store.awaits_nodes => {
                     // Decisions made without an inventory say so.
                     store.awaits_nodes = false;
-                    rebuild_at.get_or_insert_with(Instant::now);
+                    rebuild_at = Some(Instant::now());
                 }
                 Some(change) = next_change(&mut changes, &mut targets) => {
                     if change(&mut store) {
@@ -274,6 +277,11 @@ impl ClusterWatch {
             None => Api::all(self.client.clone()),
         }
     }
+}
+
+/// How long changes are gathered after a rebuild that took `took`.
+fn rebuild_interval(took: Duration) -> Duration {
+    (took * MAX_REBUILD_SHARE).clamp(DEBOUNCE_WINDOW, MAX_REBUILD_INTERVAL)
 }
 
 /// The next change of the watches that are always needed, or of those that variants need.
@@ -368,4 +376,15 @@ fn replica_set_owner(set: &PartialReplicaSet) -> Option<ReplicaSetOwner> {
     let uid = set.metadata.uid.as_deref()?.into();
     let deployment = controller(&set.metadata).filter(|owner| owner.kind == "Deployment")?;
     Some(ReplicaSetOwner { uid, deployment: deployment.uid.as_str().into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_rebuild_is_followed_by_fewer_and_never_hides_changes_for_long() {
+        let after = |millis| rebuild_interval(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 5, 30, 10_000].map(after), [100, 100, 600, 1_000]);
+    }
 }

@@ -137,21 +137,25 @@ impl StatusWriter {
         Self { failures: Some(failures), ..self }
     }
 
-    /// Writes after every new result until cancelled.
+    /// Writes after every new result until cancelled: all variants in batches, each from the newest result.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut histories = Histories::new();
         let mut refreshes = RefreshBudget::new();
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
+            let first = self.published.borrow().sequence;
             let mut next = Bound::Unbounded;
             loop {
                 let published = self.published.borrow_and_update().clone();
+                let newest = published.sequence;
                 if published.origin != Origin::Computed || !self.is_leader() {
                     break;
                 }
-                let write = self.write_some(published, next, &mut histories, &mut refreshes);
+                let write = self.write_batch(published, next, &mut histories, &mut refreshes);
                 match cancel.run_until_cancelled(write).await.flatten() {
                     Some(last) => next = Bound::Excluded(last),
-                    None => break,
+                    None if newest == first => break,
+                    // The first batches have not been compared with it.
+                    None => break self.published.mark_changed(),
                 }
             }
         }
@@ -162,7 +166,7 @@ impl StatusWriter {
     }
 
     /// Writes what differs, of the variants from `first` on. Returns the last one, if others are left.
-    async fn write_some(
+    async fn write_batch(
         &self,
         published: Arc<Published>,
         first: Bound<VariantId>,
@@ -281,26 +285,28 @@ pub(super) fn new_status(
     Some(render(&input, old))
 }
 
-/// The statuses that change, of the variants from `first` on, and those unchanged ones whose `lastRunTime` is old, within the budget
-/// of these. If they are too many, only those up to the variant that is returned.
+/// The statuses that change, of the variants from `first` on. If they are too many, only those up to the variant that is returned. The
+/// first batch contains the unchanged ones of all variants whose `lastRunTime` is old, within the budget of these.
 fn updates(
     round: Round<'_>,
     first: Bound<VariantId>,
     refreshes: &mut RefreshBudget,
 ) -> (Vec<StatusUpdate>, Option<VariantId>) {
+    let is_first = first == Bound::Unbounded;
     let (mut changed, mut unchanged, mut last) = (Vec::new(), Vec::new(), None);
     for (id, decision) in round.published.decisions.range((first, Bound::Unbounded)) {
-        if changed.len() == MAX_RENDERED {
+        let is_full = changed.len() == MAX_RENDERED;
+        if is_full && !is_first {
             break;
         }
-        last = Some(id);
         match round.due(id, decision) {
-            Some(DueStatus { unchanged_since: Some(last_run), .. }) => {
-                unchanged.push((last_run, (id, decision)))
+            Some(DueStatus { unchanged_since: Some(last_run), .. }) if is_first => {
+                unchanged.push((last_run, (id, decision)));
             }
-            Some(due) => changed.push(due.update(id, decision)),
-            None => {}
+            Some(due) if due.unchanged_since.is_none() && !is_full => changed.push(due.update(id, decision)),
+            _ => {}
         }
+        last = if is_full { last } else { Some(id) };
     }
     // Rendered again: a large fleet has thousands that are not chosen.
     let chosen = refreshes.take(unchanged);

@@ -277,7 +277,8 @@ fn queue_of(lists: &SampleLists) -> Vec<Sample> {
 fn sum_of(lists: &SampleLists) -> Vec<Sample> {
     let shortest = lists.iter().map(Samples::len).min().unwrap_or_default();
     let sum = |back: usize| {
-        let samples = || lists.iter().filter_map(|list| list.iter().rev().nth(back));
+        let sample = |list: &Samples| list.get(list.len().checked_sub(back + 1)?);
+        let samples = || lists.iter().filter_map(sample);
         let at = samples().map(|sample| sample.at).min()?;
         Some(Sample { at, value: samples().map(|sample| sample.value).sum() })
     };

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
 use http::HeaderValue;
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, VARY};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use crate::record::Recent;
 use crate::serve::data_read::ReadState;
 use crate::serve::encoding::internal_error;
-use crate::serve::encoding::response::GzipText;
+use crate::serve::encoding::response::{BY_ENCODING, GzipText};
 use crate::serve::tls::Permits;
 
 /// Concurrent reads of `/metrics`: a few scrapers and people. Each answer is a text with every variant.
@@ -56,7 +56,7 @@ pub(crate) fn metrics(state: &AdminState, gzip: bool) -> Response {
 fn plain_metrics(registry: &Registry) -> Result<Response, Box<dyn Error>> {
     let mut text = String::new();
     encode(&mut text, registry)?;
-    Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
+    Ok(([(CONTENT_TYPE, OPENMETRICS), (VARY, BY_ENCODING)], text).into_response())
 }
 
 fn compressed_metrics(registry: &Registry) -> Result<Response, Box<dyn Error>> {

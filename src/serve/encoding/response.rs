@@ -94,11 +94,13 @@ impl ResponseFormat {
     }
 }
 
+/// `Vary` of an answer that depends on `Accept-Encoding`.
+pub(crate) const BY_ENCODING: HeaderValue = HeaderValue::from_static("Accept-Encoding");
+
 /// Adds `Vary: Accept-Encoding`. A forwarded answer has it already.
 fn vary_by_encoding(headers: &mut HeaderMap) {
-    const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("Accept-Encoding");
-    if !headers.get_all(VARY).into_iter().any(|value| *value == ACCEPT_ENCODING) {
-        headers.append(VARY, ACCEPT_ENCODING);
+    if !headers.get_all(VARY).into_iter().any(|value| *value == BY_ENCODING) {
+        headers.append(VARY, BY_ENCODING);
     }
 }
 
@@ -171,10 +173,8 @@ impl GzipText {
     pub(crate) fn into_response(self, content_type: HeaderValue) -> std::io::Result<Response> {
         let compressed = self.0.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
         let encoding = HeaderValue::from_static("gzip");
-        let mut answer =
-            ([(CONTENT_TYPE, content_type), (CONTENT_ENCODING, encoding)], compressed).into_response();
-        vary_by_encoding(answer.headers_mut());
-        Ok(answer)
+        let headers = [(CONTENT_TYPE, content_type), (CONTENT_ENCODING, encoding), (VARY, BY_ENCODING)];
+        Ok((headers, compressed).into_response())
     }
 }
 
