@@ -168,6 +168,9 @@ impl Arrivals {
         let overlap = from.max(open.start).until(to);
         open.covered += overlap;
         open.known += arrivals * overlap / seconds;
+        if self.bins.last().is_none_or(|bin| bin.end <= from) {
+            return; // and shares the bins on
+        }
         for bin in Arc::make_mut(&mut self.bins).iter_mut().rev() {
             if bin.end <= from {
                 break;
@@ -241,7 +244,9 @@ impl Arrivals {
 
     /// Drops what was counted after `at`, and goes on counting from now.
     pub(crate) fn forget_after(&mut self, at: Moment) {
-        Arc::make_mut(&mut self.bins).retain(|bin| bin.end <= at);
+        if self.bins.iter().any(|bin| bin.end > at) {
+            Arc::make_mut(&mut self.bins).retain(|bin| bin.end <= at);
+        }
         self.recent = None;
         if let Some(open) = &mut self.open {
             open.known = 0.0;
