@@ -15,6 +15,7 @@ mod pods;
 mod properties;
 mod queueing;
 mod rate;
+mod real_engines;
 mod regressions;
 mod required_signals;
 mod saturated;

@@ -5,6 +5,7 @@ pub(crate) mod cases;
 pub(crate) mod closed_form_fleet;
 pub(crate) mod fixture;
 pub(crate) mod prelude;
+pub(crate) mod recorded;
 pub(crate) mod scenarios;
 pub(crate) mod steady;
 pub(crate) mod strategies;
