@@ -25,7 +25,7 @@ pub(crate) use ingest::ingest;
 pub(crate) use knowledge::{ModelKnowledge, RoleKnowledge, VariantKnowledge};
 pub(crate) use rollback::Rollback;
 pub(crate) use start_up::{LEAD, ObservedStarts, StartUpTimes, median_start, start_up_times};
-pub(crate) use step_time::StepTime;
+pub(crate) use step_time::{StepTime, StepTimeError};
 #[cfg(test)]
 pub(crate) use {
     arrivals::{ArrivalBin, Arrivals},

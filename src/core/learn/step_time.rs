@@ -4,6 +4,8 @@
 //! The fit minimises the relative squared error, with a ridge towards what hardware does, so that an engine that has only been seen in
 //! one state still gets all four terms. Only sums are stored (14 numbers), which decay over half an hour.
 
+use std::array::from_fn;
+
 use serde::{Deserialize, Serialize};
 
 use super::numeric::{decay, is_default, six_digits};
@@ -30,6 +32,8 @@ const RIDGE: [f64; 4] = [0.001, 0.003, 0.003, 0.003];
 /// How far a term may be from its prior, as a factor.
 const MIN_FACTOR: f64 = 0.05;
 const MAX_FACTOR: f64 = 20.0;
+/// The relative standard error of a sample, seconds per second: residuals of real engines are 3 to 10 %.
+const SAMPLE_ERROR: f64 = 0.05;
 /// Rounds of coordinate descent: a strictly convex function of four variables converges in a few tens.
 const ROUNDS: u32 = 60;
 
@@ -51,6 +55,23 @@ impl StepTime {
     pub(crate) const fn from_prompt_token(prompt_token: f64) -> Self {
         Self { base: 0.0, prompt_token, sequence: 0.0, full_cache: 0.0 }
     }
+}
+
+/// How uncertain the terms of a step time are: the covariances of base, prompt token, sequence and full cache, seconds².
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct StepTimeError([[f64; 4]; 4]);
+
+impl StepTimeError {
+    /// The standard error, seconds, of a time that consists of so many of each term.
+    pub(crate) fn of(&self, weights: [f64; 4]) -> f64 {
+        let rows = self.0.iter().zip(weights);
+        let variance: f64 = rows.map(|(row, weight)| weight * dot(row, &weights)).sum();
+        variance.max(0.0).sqrt()
+    }
+}
+
+fn dot(left: &[f64; 4], right: &[f64; 4]) -> f64 {
+    left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
 /// An engine that was busy between two readings.
@@ -114,14 +135,7 @@ impl StepTimeFit {
     /// The terms that fit the samples best; `None` without samples. `prompt_token` is the least time to first token for each prompt
     /// token that was seen, if any, seconds: a prompt token costs no more.
     pub(crate) fn solve(&self, prompt_token: Option<f64>) -> Option<StepTime> {
-        let base = self.shortest?;
-        let by_weights = base * PROMPT_SHARE;
-        let prior = [
-            base,
-            prompt_token.map_or(by_weights, |least| least.min(by_weights)),
-            base * SEQUENCE_SHARE,
-            base * CACHE_SHARE,
-        ];
+        let prior = self.prior(prompt_token)?;
         // Solved for factors of the prior, one at a time: each minimises the error given the others, and the ridge pulls it to 1.
         let mut factors = [1.0; 4];
         for _ in 0..ROUNDS {
@@ -139,6 +153,29 @@ impl StepTimeFit {
         Some(StepTime { base, prompt_token, sequence, full_cache })
     }
 
+    fn prior(&self, prompt_token: Option<f64>) -> Option<[f64; 4]> {
+        let base = self.shortest?;
+        let by_weights = base * PROMPT_SHARE;
+        let prompt_token = prompt_token.map_or(by_weights, |least| least.min(by_weights));
+        Some([base, prompt_token, base * SEQUENCE_SHARE, base * CACHE_SHARE])
+    }
+
+    /// How uncertain what [`Self::solve`] finds is: by the curvature of what it minimises.
+    pub(crate) fn error(&self, prompt_token: Option<f64>) -> Option<StepTimeError> {
+        let prior = self.prior(prompt_token)?;
+        let square = |row: usize, column: usize| prior[row] * prior[column];
+        let covariance = inverse(from_fn(|row| {
+            from_fn(|column| {
+                let ridge = if row == column { RIDGE[row] } else { 0.0 };
+                self.squares[index(row, column)] * square(row, column) + ridge
+            })
+        }));
+        let scaled = |row: usize, column: usize| {
+            SAMPLE_ERROR * SAMPLE_ERROR * square(row, column) * covariance[row][column]
+        };
+        Some(StepTimeError(from_fn(|row| from_fn(|column| scaled(row, column)))))
+    }
+
     pub(crate) fn compacted(&self) -> Self {
         Self {
             squares: self.squares.map(six_digits),
@@ -151,4 +188,22 @@ impl StepTimeFit {
     pub(crate) fn not_after(&mut self, now: Moment) {
         self.at = self.at.map(|at| at.min(now));
     }
+}
+
+/// The inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination; without pivoting, which such a matrix does not need.
+fn inverse(mut matrix: [[f64; 4]; 4]) -> [[f64; 4]; 4] {
+    let mut inverse: [[f64; 4]; 4] = from_fn(|row| from_fn(|column| f64::from(u8::from(row == column))));
+    for pivot in 0..4 {
+        let factors = matrix.map(|row| row[pivot]);
+        for sides in [&mut matrix, &mut inverse] {
+            let scaled = sides[pivot].map(|value| value / factors[pivot]);
+            *sides = from_fn(|row| {
+                if row == pivot {
+                    return scaled;
+                }
+                from_fn(|column| sides[row][column] - factors[row] * scaled[column])
+            });
+        }
+    }
+    inverse
 }

@@ -193,6 +193,13 @@ fn step_times_come_out_of_what_is_seen_far_below_saturation() {
     };
     let off = (capacity(found) / capacity(truth) - 1.0).abs();
     assert!(off < 0.05, "{} is not {}", capacity(found), capacity(truth));
+    let work = [1000.0 / 96.0, 4000.0, 1000.0, 1000.0 * 4500.0 / 480_000.0];
+    let error = fit.error(Some(3e-5)).unwrap().of(work) * capacity(found);
+    assert!((off..0.05).contains(&error), "{error} is claimed, and {off} is true");
+    let mut first = StepTimeFit::default();
+    first.learn(at, &StepSample { step: 8e-3, prompt: 40.0, running: 10.0, usage: 0.1 });
+    let error = first.error(None).unwrap().of(work) * capacity(first.solve(None).unwrap());
+    assert!(error > 0.3, "{error} after a single sample");
 }
 
 #[test]

@@ -249,6 +249,7 @@ fn what_is_split_in_two_needs_as_many() {
             fixed_seconds: 5.5,
             seconds_per_request: 0.277,
             usable_rate: 0.75 * 2.991,
+            relative_error: 0.0,
         };
         let (load, reserve, surge) = (40.0 * rng.unit(), rng.unit(), rng.unit());
         let test = rate::CapacityTest { reserve, surge, backlog: 0.0, drain: 60.0 };

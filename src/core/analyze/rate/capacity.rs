@@ -11,7 +11,7 @@
 //! and conversely a load λ keeps `n(λ) = A·λ / (1 − g·λ)` sequences running. An engine that only computes prompts makes one step for
 //! each; one that only decodes has no b·I.
 
-use crate::learn::{StepTime, VariantKnowledge};
+use crate::learn::{StepTime, StepTimeError, VariantKnowledge};
 use crate::model::{RatePolicy, Role};
 use crate::moment::Moment;
 
@@ -48,12 +48,15 @@ pub(crate) struct ReplicaCapacity {
     pub seconds_per_request: f64,
     /// Requests a second that may be planned with: its share of utilisation, or what keeps the time to first token.
     pub usable_rate: f64,
+    /// The relative standard error of the requests a second, as far as it comes from step times.
+    pub relative_error: f64,
 }
 
 /// The properties of an engine that its capacity depends on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct EngineModel {
     pub step_time: StepTime,
+    pub step_time_error: StepTimeError,
     /// Tokens that its KV cache holds, if that is known.
     pub kv_capacity: Option<f64>,
     /// The measured share of it that a running sequence holds.
@@ -78,8 +81,10 @@ impl EngineModel {
         // An engine that only computes prompts has no gaps between tokens.
         let by_prompts =
             || known.first_token.filter(|_| role == Role::Prefill).map(StepTime::from_prompt_token);
+        let first_token = known.recent_first_token(now);
         Some(Self {
-            step_time: known.fit.solve(known.recent_first_token(now)).or_else(by_prompts)?,
+            step_time: known.fit.solve(first_token).or_else(by_prompts)?,
+            step_time_error: known.fit.error(first_token).unwrap_or_default(),
             kv_capacity: known.capacity,
             sequence_share: known.occupancy.share(),
             tokens_per_step: known.steps.per_step(),
@@ -95,6 +100,8 @@ struct RequestWork {
     cache_share: f64,
     /// Seconds of its prompt, computed alone.
     prompt_seconds: f64,
+    /// Prompt tokens that it computes.
+    prompt_tokens: f64,
     steps: f64,
 }
 
@@ -118,8 +125,12 @@ impl ReplicaCapacity {
             fixed_seconds: work.fixed_seconds,
             seconds_per_request: work.seconds_per_request,
             usable_rate: 0.0,
+            relative_error: 0.0,
         };
         let max_rate = capacity.max_rate();
+        // Of the seconds of the replica that each request takes at that rate.
+        let error = engine.step_time_error.of(work.terms(capacity.max_sequences));
+        capacity.relative_error = error * max_rate;
         let by_utilisation = max_rate * policy.utilisation;
         let by_ttft = policy.ttft_ms.and_then(|ttft| capacity.rate_within_ttft(&work, ttft / 1000.0));
         capacity.usable_rate = by_ttft.map_or(by_utilisation, |rate| by_utilisation.min(rate));
@@ -154,6 +165,11 @@ impl ReplicaCapacity {
             usable_rate: self.usable_rate * engines,
             ..self
         }
+    }
+
+    /// The lower end of the interval in which its capacity is, so many standard errors below what is likely.
+    pub(crate) fn lower_end(self, errors: f64) -> Self {
+        self.times(1.0 / (1.0 + errors * self.relative_error))
     }
 
     /// The capacity of a replica that never ran, from one that did and the ratio of their costs.
@@ -195,8 +211,15 @@ impl RequestWork {
         let cache_share = measured.unwrap_or(by_size);
         let StepTime { base, prompt_token, sequence, full_cache } = engine.step_time;
         let steps = if role == Role::Prefill { 1.0 } else { output / engine.tokens_per_step };
-        let prompt_seconds = if role == Role::Decode { 0.0 } else { prompt_token * prompt };
+        let prompt_tokens = if role == Role::Decode { 0.0 } else { prompt };
+        let prompt_seconds = prompt_token * prompt_tokens;
         let seconds_per_request = prompt_seconds + steps * (sequence + full_cache * cache_share);
-        Self { fixed_seconds: steps * base, seconds_per_request, cache_share, prompt_seconds, steps }
+        let fixed_seconds = steps * base;
+        Self { fixed_seconds, seconds_per_request, cache_share, prompt_seconds, prompt_tokens, steps }
+    }
+
+    /// How many of each term of a step time it takes with so many sequences.
+    fn terms(&self, sequences: f64) -> [f64; 4] {
+        [self.steps / sequences, self.prompt_tokens, self.steps, self.steps * self.cache_share]
     }
 }

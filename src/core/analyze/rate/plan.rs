@@ -29,6 +29,8 @@ pub(super) const ADDITION_MARGIN: f64 = 1.025;
 /// The remaining replicas must carry the peak times this factor before any is removed. So the demand may change by 1.025 × 1.10 = 12.75 %
 /// between an addition and a removal.
 const REMOVAL_MARGIN: f64 = 1.10;
+/// Standard errors below its likely capacity with which a replica counts for a removal: a removal can wait, an addition cannot.
+const REMOVAL_DOUBT: f64 = 1.0;
 /// Prices of a request within this factor count as equal: fitted capacities are known to 5 %, and two of them are compared.
 const EQUAL_PRICE_FACTOR: f64 = 1.10;
 /// Replicas that one decision adds at most. No model has as many, and a wrong capacity orders no more.
@@ -174,6 +176,13 @@ impl Planner<'_, '_> {
         FleetCapacity::sum(self.replicas.iter().zip(serving))
     }
 
+    /// The same with what the replicas carry for certain.
+    fn certain_capacity(&self, targets: &[u32]) -> FleetCapacity {
+        let certain: Vec<_> = self.replicas.iter().map(|replica| replica.lower_end(REMOVAL_DOUBT)).collect();
+        let serving = self.input.variants.iter().zip(targets);
+        FleetCapacity::sum(certain.iter().zip(serving.map(|(variant, target)| variant.serving(*target))))
+    }
+
     fn cost(&self, variant: usize) -> f64 {
         self.input.variants[variant].cost.get()
     }
@@ -283,7 +292,7 @@ impl Planner<'_, '_> {
             let passes_without = |removed: u32| {
                 let mut fewer = left.clone();
                 fewer[*index] = now - removed;
-                self.test.passes(&self.capacity(&fewer), load) && (self.fits)(&fewer)
+                self.test.passes(&self.certain_capacity(&fewer), load) && (self.fits)(&fewer)
             };
             let removed = largest(self.removable(&left, *index), passes_without);
             left[*index] = now - removed;
@@ -312,7 +321,7 @@ impl Planner<'_, '_> {
         let allowed_without = |variant: usize| {
             let mut fewer = targets.to_vec();
             fewer[variant] -= 1;
-            self.test.binding(&self.capacity(&fewer)).1 / REMOVAL_MARGIN
+            self.test.binding(&self.certain_capacity(&fewer)).1 / REMOVAL_MARGIN
         };
         let removable = (0..targets.len()).filter(|variant| self.removable(targets, *variant) > 0);
         let removable_below =

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::learn::{RequestSizes, RoleKnowledge, StepSample, StepTime, VariantKnowledge};
+use crate::learn::{RequestSizes, RoleKnowledge, StepSample, StepTime, StepTimeError, VariantKnowledge};
 use crate::model::{Bounds, RatePolicy, Role};
 use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
@@ -14,6 +14,7 @@ fn engine() -> EngineModel {
     let step = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };
     EngineModel {
         step_time: step,
+        step_time_error: StepTimeError::default(),
         kv_capacity: Some(480_000.0),
         sequence_share: None,
         tokens_per_step: 1.0,

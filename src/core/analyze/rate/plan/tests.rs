@@ -17,7 +17,7 @@ fn one_by_one(planner: &Planner<'_, '_>, targets: &mut [u32], load: f64) -> Vec<
         while left.iter().sum::<u32>() > 1 && left[at] > planner.input.variants[at].bounds.min.get() {
             let mut fewer = left.clone();
             fewer[at] -= 1;
-            if !planner.test.passes(&planner.capacity(&fewer), load) {
+            if !planner.test.passes(&planner.certain_capacity(&fewer), load) {
                 break;
             }
             left = fewer;
@@ -35,6 +35,7 @@ fn variant(target: u32, min: u32, cost: f64, lost: u32, rate: f64) -> RateVarian
         fixed_seconds: 9.0,
         seconds_per_request: 0.1 / rate,
         usable_rate: 0.75 * rate,
+        relative_error: 0.1,
     };
     RateVariant {
         cost: Cost::new(cost).unwrap(),
@@ -90,4 +91,18 @@ fn billions_of_replicas_once_made_a_list_of_billions() {
     // 6 requests/s need three of 3 each, and the dear ones have a minimum of one.
     assert_eq!(removable, [u32::MAX - 1, u32::MAX - 2]);
     assert_eq!(targets, [1, u32::MAX], "half of them: the dearest");
+}
+
+#[test]
+fn a_replica_whose_capacity_is_uncertain_is_not_removed_and_counts_in_full_for_an_addition() {
+    let test = CapacityTest { reserve: 0.0, surge: 0.0, backlog: 0.0, drain: 60.0 };
+    let removable = |relative_error| {
+        let mut fleet = vec![variant(3, 1, 10.0, 0, 3.0)];
+        fleet[0].capacity = fleet[0].capacity.map(|capacity| ReplicaCapacity { relative_error, ..capacity });
+        with(fleet, test, |planner, targets| {
+            (planner.remove(targets, 4.4), planner.test.passes(&planner.capacity(&[2]), 4.4))
+        })
+    };
+    assert_eq!(removable(0.01), (vec![1], true), "two carry 4.5 requests/s");
+    assert_eq!(removable(0.1), (vec![0], true), "4.1 of these for certain");
 }
