@@ -3,12 +3,6 @@
 use super::capacity::ReplicaCapacity;
 use crate::learn::ArrivalLevel;
 
-/// A level that has lasted this long, seconds, is hardly due to chance.
-const SETTLED_LEVEL: f64 = 60.0;
-/// Standard errors that are subtracted from a new level, which may be too high by chance.
-const NEW_LEVEL_DOUBT: f64 = 1.0;
-/// Standard errors that are subtracted from a settled level.
-const SETTLED_LEVEL_DOUBT: f64 = 0.3;
 /// Steps of the backlog forecast; each is a few seconds, short against the time that a request stays.
 const FORECAST_STEPS: u32 = 40;
 
@@ -33,9 +27,8 @@ impl Demand {
         // A falling trend is not followed: the forecast would remove replicas that are still needed. A rising one is followed to at most twice
         // the rate, because no straight line holds for longer.
         let forecast = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
-        let doubt = if seconds < SETTLED_LEVEL { NEW_LEVEL_DOUBT } else { SETTLED_LEVEL_DOUBT };
         // The standard error of a rate that was counted over `seconds`: the variance of a count is F times its mean.
-        let error = doubt * (dispersion * rate / seconds.max(1.0)).sqrt();
+        let error = (dispersion * rate / seconds.max(1.0)).sqrt();
         let surge = rate - error - slope.max(0.0) * horizon;
         Self { level, dispersion, horizon, forecast, certain: forecast - error, surge }
     }

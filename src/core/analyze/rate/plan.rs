@@ -1,6 +1,6 @@
 //! Turns what is known about a role into the number of each variant: enough for the forecast, in as few steps as possible.
 //!
-//! Replicas are added at once if demand exceeds the usable capacity, and after a minute and a half if only the reserve is missing. Replicas are
+//! Replicas are added at once if demand exceeds the usable capacity, and after three minutes if only the reserve is missing. Replicas are
 //! removed, half of them at a time, if the others pass the same test under the highest demand of the last 200 s and a tenth more. A number is
 //! moved past the tolerance within which an HPA ignores it.
 
@@ -22,8 +22,9 @@ const PEAK_WINDOW: f64 = 200.0;
 const MIN_PEAK_REACH: f64 = 170.0;
 /// A level counts for a surge after this time, seconds: two scrapes.
 const SURGE_LEVEL_WINDOW: f64 = 10.0;
-/// A level must last this long, seconds, before replicas are added for a missing reserve: false steps are short.
-const RESERVE_CONFIRMATION: f64 = 90.0;
+/// A level must last this long, seconds, before replicas are added for a missing reserve: false steps are short. Measured on 160 drawn hours
+/// against 90 s and a forecast less 0.3 standard errors: 1 % fewer replicas, as many requests outside the objectives.
+const RESERVE_CONFIRMATION: f64 = 180.0;
 /// Demand must exceed what suffices by this factor before something is added.
 pub(super) const ADDITION_MARGIN: f64 = 1.025;
 /// The remaining replicas must carry the peak times this factor before any is removed. So the demand may change by 1.025 × 1.10 = 12.75 %
