@@ -44,7 +44,7 @@ impl<'a> RequestSource<'a> {
                 *rest = later;
                 let prompt = (*prompt).max(1);
                 let cached = (*cached).min(prompt - 1);
-                Some(Request { arrived_s: *at_s, prompt, output: (*output).max(1), cached })
+                Some(Request::new(*at_s, prompt, (*output).max(1), cached))
             }
         }
     }
@@ -124,7 +124,7 @@ impl<'a> GeneratedRequests<'a> {
         if self.burst == 0 {
             self.draw();
         }
-        Some(Request { arrived_s, prompt, output, cached })
+        Some(Request::new(arrived_s, prompt, output, cached))
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
         let mut scenario = scenario(Vec::new(), Pattern::Even);
         scenario.arrivals = Arrivals::Trace(trace.into());
         let arrived = requests(&scenario, 1);
-        let request = |prompt, output, cached| Request { arrived_s: 1.0, prompt, output, cached };
+        let request = |prompt, output, cached| Request::new(1.0, prompt, output, cached);
         assert_eq!(arrived, [request(1, 1, 0), request(100, 10, 99)]);
     }
 }

@@ -6,6 +6,9 @@ use smol_str::{SmolStr, format_smolstr};
 use wva_core::model::{Analyzer, Compat, Policy};
 use wva_core::units::Replicas;
 
+use super::peer::Peer;
+use super::program::PROGRAM_DEFAULTS;
+
 /// An algorithm, and how its number reaches the HPA.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Controller {
@@ -36,6 +39,11 @@ pub enum Algorithm {
     },
     /// A schedule, in the order of time. Before the first entry, the replicas that the scenario starts with.
     Schedule(Vec<ScheduleEntry>),
+    /// Another autoscaler's arithmetic.
+    Peer(Peer),
+    /// Always these replicas, by variant in the scenario's order and within its bounds; the last number holds for all further
+    /// variants. The scenario starts with them.
+    Fixed(Vec<Replicas>),
 }
 
 /// The replicas of each variant from a time on.
@@ -71,6 +79,13 @@ pub enum MetricPath {
 }
 
 impl MetricPath {
+    /// The program behind a Prometheus that scrapes every `scrape`: it decides at its own interval. Unlike the program, it does not
+    /// decide once more when the HPA reads, so that its number is up to 5 s old.
+    #[must_use]
+    pub const fn behind_prometheus(scrape: Duration) -> Self {
+        Self::Prometheus { scrape, reconcile: PROGRAM_DEFAULTS.evaluation_interval, publish: Duration::ZERO }
+    }
+
     /// The path of llm-d's published runs: 15 s, 15 s and 15 s.
     #[must_use]
     pub const fn published() -> Self {
@@ -121,14 +136,44 @@ impl Controller {
     /// KEDA on the endpoint picker's metrics with the thresholds of the published runs: 16 requests in a pod, 5 waiting.
     #[must_use]
     pub fn keda_epp() -> Self {
-        let algorithm = Algorithm::KedaEpp { in_pod: 16.0, waiting: 5.0 };
-        Self { path: MetricPath::published(), ..Self::new("keda-epp", algorithm) }
+        Self::keda_epp_at("keda-epp", 16.0)
     }
 
-    /// Always `replicas` of every variant.
+    /// The same with another threshold of requests in a pod, above 0.
+    #[must_use]
+    pub fn keda_epp_at(name: impl Into<SmolStr>, in_pod: f64) -> Self {
+        let algorithm = Algorithm::KedaEpp { in_pod, waiting: 5.0 };
+        Self { path: MetricPath::published(), ..Self::new(name, algorithm) }
+    }
+
+    /// Another autoscaler.
+    #[must_use]
+    pub fn peer(peer: Peer) -> Self {
+        Self { path: MetricPath::published(), ..Self::new(peer.name(), Algorithm::Peer(peer)) }
+    }
+
+    /// The rate policy's own estimates with a fixed utilisation, above 0 and at most 1, in place of its surge headroom.
+    #[must_use]
+    pub fn fixed_utilisation(share: f64) -> Self {
+        let mut policy = Policy::default();
+        policy.global.default.analyzer = Analyzer::Rate;
+        policy.global.default.rate.utilisation = share;
+        policy.global.default.rate.surge_headroom = 0.0;
+        let name = format_smolstr!("utilisation:{share}");
+        Self { scale_down_window: Some(Duration::ZERO), ..Self::core(name, policy) }
+    }
+
+    /// Always `replicas` of every variant, from the start.
     #[must_use]
     pub fn fixed(replicas: u32) -> Self {
-        let entry = ScheduleEntry { from: Duration::ZERO, replicas: vec![Replicas::new(replicas)] };
-        Self::new(format_smolstr!("static:{replicas}"), Algorithm::Schedule(vec![entry]))
+        Self::fixed_fleet(&[replicas])
+    }
+
+    /// Always these replicas, by variant; the last number holds for all further variants. They are there from the start.
+    #[must_use]
+    pub fn fixed_fleet(replicas: &[u32]) -> Self {
+        let numbers: Vec<String> = replicas.iter().map(u32::to_string).collect();
+        let algorithm = Algorithm::Fixed(replicas.iter().copied().map(Replicas::new).collect());
+        Self::new(format_smolstr!("static:{}", numbers.join("+")), algorithm)
     }
 }

@@ -259,7 +259,7 @@ impl LiveArrivals {
             self.draw();
         }
         let RequestSize { prompt, output } = self.sizes.draw(&mut self.rng);
-        Request { arrived_s: now_s, prompt, output, cached: 0 }
+        Request::new(now_s, prompt, output, 0)
     }
 }
 

@@ -17,6 +17,8 @@ mod fleet;
 #[cfg(test)]
 mod fleet_tests;
 mod load;
+mod oracle;
+mod peer;
 mod physics;
 mod program;
 mod quantiles;
@@ -32,13 +34,15 @@ pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE, Schedu
 pub use fault::{Fault, FaultKind, FaultShare, FaultSignals};
 pub use fleet::{Fleet, Summary};
 pub use load::{LoadShape, Pattern, Request, Segment};
+pub use oracle::{ORACLE, allowed_outside, oracle, outside};
+pub use peer::Peer;
 pub use physics::{A100_TP2, Deviations, EMULATED_4RPS, EMULATED_4RPS_SIZES, Physics, TP1, TP2};
 pub use program::{PROGRAM_DEFAULTS, ProgramDefaults};
 pub use rng::Rng;
-pub use run::{DRAIN_TIMEOUT, Point, ReplicaChange, ReplicaNumbers, Run, simulate};
+pub use run::{DRAIN_TIMEOUT, Point, ReplicaChange, ReplicaNumbers, Run, simulate, simulate_figures};
 pub use scenario::{
-    Arrival, Arrivals, DeletionOrder, HpaSetup, PinnedReplicas, PodFault, Scenario, Scrape, SimVariant, Slo,
-    StartUp, TimedSizes,
+    Arrival, Arrivals, ClientPatience, DeletionOrder, HpaSetup, PinnedReplicas, PodFault, PrefixCache,
+    Scenario, Scrape, SimVariant, Slo, StartUp, TimedSizes,
 };
 pub use server::{Histogram, Readings};
 pub use sizes::{RequestSizes, SizeSpread};

@@ -23,6 +23,17 @@ pub struct Request {
     pub output: u32,
     /// Of the prompt, tokens found in the prefix cache.
     pub cached: u32,
+    /// When its client sent it last, seconds after the start: later than its arrival after a time-out.
+    pub sent_s: f64,
+    /// How often its client has given up and sent it again.
+    pub retries: u32,
+}
+
+impl Request {
+    /// A request that is sent for the first time.
+    pub(super) const fn new(arrived_s: f64, prompt: u32, output: u32, cached: u32) -> Self {
+        Self { arrived_s, prompt, output, cached, sent_s: arrived_s, retries: 0 }
+    }
 }
 
 /// How requests follow each other at a given rate.

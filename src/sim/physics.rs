@@ -41,12 +41,26 @@ pub struct Deviations {
     pub stalls: f64,
     /// Duration of a stall, seconds. 0 to 3600.
     pub stall_s: f64,
+    /// Seconds to read all experts of a mixture-of-experts model. A step reads those that its tokens are routed to, so this part
+    /// of its time is concave in the tokens.
+    pub experts_s: f64,
+    /// Share of the experts that a token is routed to. 0 to 1.
+    pub expert_share: f64,
 }
 
 impl Deviations {
-    /// Step times are random.
-    pub(super) fn is_random(&self) -> bool {
-        self.noise > 0.0 || self.stalls > 0.0
+    /// No two steps of a server take the same time, even while the same requests run.
+    pub(super) fn differs_by_step(&self) -> bool {
+        self.noise > 0.0 || self.per_kv_share > 0.0
+    }
+
+    /// Seconds of reading the experts of `tokens`.
+    pub(super) fn experts_s(&self, tokens: f64) -> f64 {
+        if self.experts_s > 0.0 {
+            self.experts_s * (1.0 - (1.0 - self.expert_share).powf(tokens))
+        } else {
+            0.0
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smol_str::SmolStr;
 use wva_core::hpa::{AtZero, Behavior, Tolerance};
 use wva_core::model::Bounds;
-use wva_core::units::{Cost, Ratio, Replicas};
+use wva_core::units::{Cost, Ratio, Replicas, truncated_u32};
 
 use super::fault::Fault;
 use super::load::{LoadShape, Pattern};
@@ -46,6 +46,42 @@ pub struct Scenario {
     pub slo: Slo,
     /// Signals that are reported wrongly for a while.
     pub faults: Vec<Fault>,
+    /// Which pods have what prompts have in common.
+    pub prefix_cache: PrefixCache,
+    /// When clients give up; `None` is never.
+    pub clients: Option<ClientPatience>,
+}
+
+/// Which pods have the cached part of a prompt. By default all of them do, from their first request on.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct PrefixCache {
+    /// A new pod's cache fills as it serves: after this many requests it has 63 % of what it will have. 0 is at once.
+    pub warm_after: f64,
+    /// How badly requests are routed to the pods that have their prefix: with n ready pods, n^-this of the cached tokens are found.
+    /// 0 to 1.
+    pub spread: f64,
+}
+
+impl PrefixCache {
+    /// Of `cached` tokens, those that a pod has which served `served` requests, among `ready` pods.
+    pub(super) fn found(self, cached: u32, served: f64, ready: usize) -> u32 {
+        if cached == 0 || self == Self::default() {
+            return cached;
+        }
+        let warm = if self.warm_after > 0.0 { 1.0 - (-served / self.warm_after).exp() } else { 1.0 };
+        truncated_u32(f64::from(cached) * warm * (ready.max(1) as f64).powf(-self.spread))
+    }
+}
+
+/// Clients that wait for a first token only so long, and then send their request again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientPatience {
+    /// How long they wait, above 0.
+    pub timeout: Duration,
+    /// How often they send the request again. Then it is an error.
+    pub retries: u32,
+    /// Time between giving up and sending again.
+    pub backoff: Duration,
 }
 
 /// The sizes of requests from a time on.
@@ -150,6 +186,22 @@ pub enum PodFault {
     Flapping {
         /// Requests waiting in the pod, above 0.
         waiting: u32,
+    },
+    /// The oldest pods fail their readiness probes for a while, again and again: a probe that is too strict.
+    Blinking {
+        /// Time between two such failures, above 0; the first comes after it.
+        every: Duration,
+        /// How long a failure lasts.
+        lasts: Duration,
+        /// Number of pods.
+        pods: u32,
+    },
+    /// The oldest pods crash again and again. Their requests fail, and each takes its start-up time until it is ready again.
+    Crashing {
+        /// Time between two crashes, above 0; the first comes after it.
+        every: Duration,
+        /// Number of pods.
+        pods: u32,
     },
 }
 
@@ -287,6 +339,13 @@ impl Scenario {
             deletion_order: DeletionOrder::default(),
             slo: Slo::default(),
             faults: Vec::new(),
+            prefix_cache: PrefixCache::default(),
+            clients: None,
         }
+    }
+
+    /// How long clients wait for a first token, seconds.
+    pub(super) fn patience_s(&self) -> f64 {
+        self.clients.map_or(f64::INFINITY, |clients| clients.timeout.as_secs_f64())
     }
 }

@@ -8,7 +8,7 @@ use serde::de::IntoDeserializer as _;
 use serde::de::value::{Error as NameError, StrDeserializer};
 use wva_core::Policy;
 use wva_core::model::Analyzer;
-use wva_sim::{Controller, Scenario};
+use wva_sim::{Controller, Peer, Scenario};
 
 use super::input::InputError;
 use crate::config::PolicyFile;
@@ -30,6 +30,20 @@ pub fn controller_for(word: &str) -> Result<Controller, InputError> {
         let cause =
             || format!("must be a whole number of replicas, 0 to {}, as static:3", Scenario::MAX_PODS);
         return replicas.map(Controller::fixed).ok_or_else(|| error(&cause()));
+    }
+    if let Some(setting) = word.strip_prefix("keda-epp:") {
+        let in_pod = setting.parse::<f64>().ok().filter(|in_pod| (1.0..=10_000.0).contains(in_pod));
+        let keda = in_pod.map(|in_pod| Controller::keda_epp_at(word, in_pod));
+        return keda.ok_or_else(|| error("must be requests in a pod, 1 to 10000, as keda-epp:24"));
+    }
+    if let Some(share) = word.strip_prefix("utilisation:") {
+        let share = share.parse::<f64>().ok().filter(|share| (0.05..=1.0).contains(share));
+        return share
+            .map(Controller::fixed_utilisation)
+            .ok_or_else(|| error("must be 0.05 to 1, as utilisation:0.6"));
+    }
+    if let Some(peer) = Peer::named(word) {
+        return Ok(Controller::peer(peer));
     }
     let name: StrDeserializer<'_, NameError> = word.into_deserializer();
     if let Ok(analyzer) = Analyzer::deserialize(name) {
@@ -64,7 +78,17 @@ mod tests {
 
     #[test]
     fn every_name_in_the_help_is_a_policy() {
-        for word in ["wva-v2", "wva-v1", "keda-epp", "static:3", "throughput", "saturation-percent"] {
+        let peers = [
+            "hpa-running:16",
+            "kpa:70",
+            "aibrix-apa:0.5",
+            "kthena:10",
+            "load-planner:180",
+            "utilisation:0.6",
+        ];
+        let own =
+            ["wva-v2", "wva-v1", "keda-epp", "keda-epp:24", "static:3", "throughput", "saturation-percent"];
+        for word in own.into_iter().chain(peers) {
             assert_eq!(controller_for(word).unwrap().name, word);
         }
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use wva_core::units::truncated_u32;
-use wva_sim::{Controller, Run, simulate};
+use wva_sim::{Controller, Run, simulate, simulate_figures};
 
 use super::plan::Plan;
 
@@ -128,10 +128,10 @@ impl JobQueue {
 impl Job {
     fn run(&self, report: impl FnMut(f64)) -> Run {
         let scenario = self.plan.scenario(self.seed);
-        let mut run = simulate(&scenario, &self.controller, self.seed, report);
-        if self.detail != RunDetail::Series {
-            run.series = Vec::new();
+        if self.detail == RunDetail::Series {
+            return simulate(&scenario, &self.controller, self.seed, report);
         }
+        let mut run = simulate_figures(&scenario, &self.controller, self.seed, report);
         if self.detail == RunDetail::Figures {
             run.writes = Vec::new();
         }

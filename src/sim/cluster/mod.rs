@@ -11,11 +11,11 @@ use wva_core::pod_deletion_order::{InFlight, order};
 use wva_core::snapshot::Phase;
 use wva_core::units::{Replicas, count};
 
-use self::pod::Life;
+use self::pod::{Life, ServerSetup};
 use super::load::Request;
 use super::recorder::Recorder;
 use super::rng::Rng;
-use super::scenario::{DeletionOrder, Scenario};
+use super::scenario::{DeletionOrder, PodFault, Scenario};
 use super::server::Readings;
 
 pub use pod::Pod;
@@ -47,10 +47,23 @@ pub(crate) struct SimCluster<R> {
     spec_replicas: Vec<u32>,
     /// Requests given to pods.
     dispatched: f64,
+    arrived: Arrived,
+    /// Requests that their clients send again, and when, seconds.
+    retries: VecDeque<(f64, Request)>,
     gpu_s: f64,
     /// When pods are probed next, seconds; infinite in a scenario without pod faults.
     next_probe_s: f64,
     pub(crate) recorder: R,
+}
+
+/// What has arrived at the gateway so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Arrived {
+    pub(crate) requests: f64,
+    /// Tokens of their prompts.
+    pub(crate) prompt: f64,
+    /// Tokens that they will generate.
+    pub(crate) output: f64,
 }
 
 /// What waits at the gateway.
@@ -81,6 +94,8 @@ impl<R: Recorder> SimCluster<R> {
             start_up_rngs: rngs.collect(),
             spec_replicas: scenario.variants.iter().map(|variant| variant.replicas.get()).collect(),
             dispatched: 0.0,
+            arrived: Arrived::default(),
+            retries: VecDeque::new(),
             gpu_s: 0.0,
             next_probe_s: if has_faults { PROBE_INTERVAL_S } else { f64::INFINITY },
             scenario,
@@ -90,8 +105,7 @@ impl<R: Recorder> SimCluster<R> {
             for index in 0..cluster.spec_replicas[variant] {
                 let pod = cluster.new_pod(variant, 0.0);
                 let rng = cluster.step_rng(pod.serial);
-                let template = &cluster.scenario.variants[variant];
-                let pod = pod.ready_before_start(index == 0, template, rng);
+                let pod = pod.ready_before_start(index == 0, &server_setup(&cluster.scenario, variant), rng);
                 cluster.add(pod);
             }
         }
@@ -132,6 +146,10 @@ impl<R: Recorder> SimCluster<R> {
         }
     }
 
+    pub(crate) const fn arrived(&self) -> Arrived {
+        self.arrived
+    }
+
     /// `spec.replicas` by variant.
     pub(crate) fn spec_replicas(&self) -> &[u32] {
         &self.spec_replicas
@@ -151,12 +169,13 @@ impl<R: Recorder> SimCluster<R> {
 
     /// Requests that are neither finished nor failed.
     pub(crate) fn in_flight(&self) -> usize {
-        self.pods.iter().map(Pod::in_flight).sum::<usize>() + self.gateway.len()
+        self.pods.iter().map(Pod::in_flight).sum::<usize>() + self.gateway.len() + self.retries.len()
     }
 
     /// When the next event of a pod is due, seconds.
     pub(crate) fn next_event_s(&self) -> f64 {
-        self.due_s.iter().copied().fold(self.next_probe_s, f64::min)
+        let retry_s = self.retries.front().map_or(f64::INFINITY, |(at_s, _)| *at_s);
+        self.due_s.iter().copied().fold(self.next_probe_s.min(retry_s), f64::min)
     }
 
     /// Processes all events that are due at `now_s`.
@@ -173,6 +192,9 @@ impl<R: Recorder> SimCluster<R> {
             self.probe_readiness(now_s);
             self.next_probe_s += PROBE_INTERVAL_S;
         }
+        while let Some((_, request)) = self.retries.pop_front_if(|(at_s, _)| *at_s <= now_s) {
+            self.take(Request { sent_s: now_s, retries: request.retries + 1, ..request }, now_s);
+        }
         self.dispatch_held(now_s);
     }
 
@@ -182,7 +204,7 @@ impl<R: Recorder> SimCluster<R> {
         let pod = &mut self.pods[index];
         match &mut pod.life {
             Life::Unschedulable => {}
-            Life::Starting { .. } => pod.become_ready(&self.scenario.variants[pod.variant], now_s, rng),
+            Life::Starting { .. } => pod.become_ready(&server_setup(&self.scenario, pod.variant), now_s, rng),
             Life::Ready { server, .. } => {
                 server.advance_to_decision(now_s, &mut self.recorder);
                 server.begin_if_idle(&mut self.recorder);
@@ -195,11 +217,48 @@ impl<R: Recorder> SimCluster<R> {
                 server.begin_if_idle(&mut self.recorder);
             }
         }
+        if self.scenario.clients.is_some() {
+            let abandoned = self.pods[index].server_mut().map(|server| server.take_abandoned());
+            abandoned.into_iter().flatten().for_each(|request| self.give_up(request, now_s));
+        }
         self.due_s[index] = self.pods[index].due_s();
         false
     }
 
+    /// A client has waited too long: it sends its request again later, or gives up for good.
+    fn give_up(&mut self, request: Request, now_s: f64) {
+        match self.scenario.clients.filter(|clients| request.retries < clients.retries) {
+            Some(clients) => self.retries.push_back((now_s + clients.backoff.as_secs_f64(), request)),
+            None => {
+                self.recorder.failed(1);
+                self.recorder.unanswered(request, now_s);
+            }
+        }
+    }
+
+    /// Crashes the oldest pods of variants whose time it is.
+    fn crash_pods(&mut self, now_s: f64) {
+        for variant in 0..self.scenario.variants.len() {
+            let is_due = |every_s: f64| now_s >= every_s && now_s % every_s < PROBE_INTERVAL_S;
+            let crashing =
+                self.scenario.variants[variant].pod_faults.iter().filter_map(|fault| match *fault {
+                    PodFault::Crashing { every, pods } if is_due(every.as_secs_f64()) => Some(pods as usize),
+                    _ => None,
+                });
+            let Some(pods) = crashing.max() else { continue };
+            let own = (0..self.pods.len()).filter(|index| self.pods[*index].variant == variant);
+            for index in own.take(pods).collect::<Vec<usize>>() {
+                if let Some(server) = self.pods[index].crash(now_s) {
+                    self.recorder.failed(server.in_flight());
+                    server.unanswered().for_each(|request| self.recorder.unanswered(request, now_s));
+                }
+                self.due_s[index] = self.pods[index].due_s();
+            }
+        }
+    }
+
     fn probe_readiness(&mut self, now_s: f64) {
+        self.crash_pods(now_s);
         for (index, variant) in self.scenario.variants.iter().enumerate() {
             let pods = self.pods.iter_mut().filter(|pod| pod.variant == index);
             for (older_pods, pod) in (0..).zip(pods) {
@@ -323,7 +382,7 @@ impl<R: Recorder> SimCluster<R> {
         pod.name = name.into();
         pod.schedule(now_s);
         let rng = self.step_rng(pod.serial);
-        pod.become_ready(&self.scenario.variants[variant], now_s, rng);
+        pod.become_ready(&server_setup(&self.scenario, variant), now_s, rng);
         self.add(pod);
         self.dispatch_held(now_s);
         true
@@ -341,7 +400,15 @@ impl<R: Recorder> SimCluster<R> {
     /// A request arrives at the gateway.
     pub(crate) fn arrive(&mut self, request: Request) {
         self.recorder.arrived();
-        if !self.gateway.is_empty() || !self.dispatch(request, request.arrived_s) {
+        self.arrived.requests += 1.0;
+        self.arrived.prompt += f64::from(request.prompt);
+        self.arrived.output += f64::from(request.output);
+        self.take(request, request.arrived_s);
+    }
+
+    /// Gives a request to a pod, or holds it.
+    fn take(&mut self, request: Request, now_s: f64) {
+        if !self.gateway.is_empty() || !self.dispatch(request, now_s) {
             self.hold(request);
         }
     }
@@ -357,8 +424,12 @@ impl<R: Recorder> SimCluster<R> {
 
     /// Dispatches requests that the gateway holds, oldest first, until no pod takes the next one.
     fn dispatch_held(&mut self, now_s: f64) {
+        let patience_s = self.scenario.patience_s();
         while let Some(&request) = self.gateway.front() {
-            if !self.dispatch(request, now_s) {
+            let is_impatient = now_s - request.sent_s > patience_s;
+            if is_impatient {
+                self.give_up(request, now_s);
+            } else if !self.dispatch(request, now_s) {
                 break;
             }
             self.gateway.pop_front();
@@ -371,10 +442,12 @@ impl<R: Recorder> SimCluster<R> {
     fn dispatch(&mut self, request: Request, now_s: f64) -> bool {
         let max_waiting = self.scenario.max_waiting_per_pod.map_or(usize::MAX, |waiting| waiting as usize);
         let mut best: Option<(usize, f64)> = None;
+        let mut ready = 0;
         for (index, pod) in self.pods.iter().enumerate() {
             let Some(server) = pod.ready_server().filter(|server| server.waiting() < max_waiting) else {
                 continue;
             };
+            ready += 1;
             let pressure = server.pressure(now_s);
             if best.is_none_or(|(_, least)| pressure < least) {
                 best = Some((index, pressure));
@@ -382,6 +455,8 @@ impl<R: Recorder> SimCluster<R> {
         }
         let Some((index, _)) = best else { return false };
         let pod = &mut self.pods[index];
+        let cached = self.scenario.prefix_cache.found(request.cached, pod.dispatched, ready);
+        let request = Request { cached, ..request };
         if !pod.server_mut().is_some_and(|server| server.submit(request, now_s)) {
             self.recorder.failed(1);
             return true;
@@ -395,8 +470,14 @@ impl<R: Recorder> SimCluster<R> {
     /// Ends the run: requests without a first token will never get one.
     pub(crate) fn close(&mut self, now_s: f64) {
         let in_pods = self.pods.iter().filter_map(Pod::server).flat_map(|server| server.unanswered());
-        for request in in_pods.chain(self.gateway.iter().copied()) {
+        let retried = self.retries.iter().map(|(_, request)| *request);
+        for request in in_pods.chain(self.gateway.iter().copied()).chain(retried) {
             self.recorder.unanswered(request, now_s);
         }
     }
+}
+
+/// What the servers of a variant are made of.
+fn server_setup(scenario: &Scenario, variant: usize) -> ServerSetup<'_> {
+    ServerSetup { variant: &scenario.variants[variant], patience_s: scenario.patience_s() }
 }

@@ -37,6 +37,13 @@ pub struct Pod {
     pub(crate) next_scrape_s: f64,
 }
 
+/// What a pod's server is made of.
+pub(super) struct ServerSetup<'a> {
+    pub(super) variant: &'a SimVariant,
+    /// How long clients wait for a first token, seconds.
+    pub(super) patience_s: f64,
+}
+
 /// Where a pod is in its life.
 #[derive(Debug)]
 pub(super) enum Life {
@@ -69,11 +76,11 @@ impl Pod {
     }
 
     /// An initial pod of a scenario: it has been ready for [`READY_BEFORE_S`].
-    pub(super) fn ready_before_start(mut self, is_first: bool, variant: &SimVariant, rng: Rng) -> Self {
+    pub(super) fn ready_before_start(mut self, is_first: bool, server: &ServerSetup<'_>, rng: Rng) -> Self {
         self.created_s = -READY_BEFORE_S - self.start_up_s;
         self.is_first = is_first;
         self.schedule(self.created_s);
-        self.become_ready(variant, -READY_BEFORE_S, rng);
+        self.become_ready(server, -READY_BEFORE_S, rng);
         self
     }
 
@@ -84,10 +91,12 @@ impl Pod {
     }
 
     /// It becomes ready.
-    pub(super) fn become_ready(&mut self, variant: &SimVariant, now_s: f64, rng: Rng) {
+    pub(super) fn become_ready(&mut self, setup: &ServerSetup<'_>, now_s: f64, rng: Rng) {
+        let ServerSetup { variant, patience_s } = setup;
         let slowdown = if self.is_first { variant.first_pod_slowdown } else { 1.0 };
         let physics = variant.physics.slower(slowdown);
-        let server = Box::new(ModelServer::new(physics, variant.deviations, rng, now_s.max(0.0)));
+        let server = ModelServer::new(physics, variant.deviations, rng, now_s.max(0.0), *patience_s);
+        let server = Box::new(server);
         self.life = Life::Ready { since_s: now_s, server };
     }
 
@@ -101,6 +110,22 @@ impl Pod {
             life => {
                 self.life = life;
                 false
+            }
+        }
+    }
+
+    /// Its container crashes and starts again. Returns its server with the requests that it had.
+    pub(super) fn crash(&mut self, now_s: f64) -> Option<Box<ModelServer>> {
+        let restarting = Life::Starting { ready_s: now_s + self.start_up_s };
+        match std::mem::replace(&mut self.life, restarting) {
+            Life::Ready { server, .. } => {
+                self.is_failing = false;
+                self.next_scrape_s = f64::INFINITY;
+                Some(server)
+            }
+            life => {
+                self.life = life;
+                None
             }
         }
     }
@@ -128,6 +153,11 @@ impl Pod {
                 let is_overloaded = if was_failing { waiting > 0 } else { waiting >= threshold as usize };
                 self.serial.is_multiple_of(2) && is_overloaded
             }
+            PodFault::Blinking { every, lasts, pods } => {
+                let every_s = every.as_secs_f64();
+                older_pods < pods && now_s >= every_s && now_s % every_s < lasts.as_secs_f64()
+            }
+            PodFault::Crashing { .. } => false,
         });
         if is_failing != self.is_failing {
             *since_s = now_s;

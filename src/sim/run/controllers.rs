@@ -60,9 +60,14 @@ pub(super) fn scheduled_replicas(
 ) -> Option<Replicas> {
     let entry = schedule.iter().rev().find(|entry| entry.from.as_secs_f64() <= now_s);
     match entry {
-        Some(ScheduleEntry { replicas, .. }) => replicas.get(variant).or(replicas.last()).copied(),
+        Some(ScheduleEntry { replicas, .. }) => fixed_replicas(replicas, variant),
         None => scenario.variants.get(variant).map(|variant| variant.replicas),
     }
+}
+
+/// The replicas of `variant` in a fixed fleet.
+pub(super) fn fixed_replicas(fleet: &[Replicas], variant: usize) -> Option<Replicas> {
+    fleet.get(variant).or(fleet.last()).copied()
 }
 
 /// KEDA's metrics of the endpoint picker's pool.

@@ -4,15 +4,17 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use wva_core::hpa::{Kind, MetricTarget, combine, milli, propose};
-use wva_core::units::Replicas;
+use wva_core::units::{Replicas, truncated_u32};
 
-use super::controllers::{CoreController, Numbers, PoolMetrics, scheduled_replicas};
+use super::controllers::{CoreController, Numbers, PoolMetrics, fixed_replicas, scheduled_replicas};
 use super::observer::Observer;
+use super::peers::PeerState;
 use super::recorder::RunRecorder;
 use super::results::{Point, ReplicaNumbers, Run};
 use super::scaler::Scaler;
 use crate::cluster::SimCluster;
 use crate::controller::{Algorithm, Controller, MetricPath};
+use crate::peer::Peer;
 use crate::program::PROGRAM_DEFAULTS;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
@@ -53,6 +55,7 @@ impl Timer {
 enum ControllerState<'a> {
     Core(Box<CoreController<'a>>),
     Keda { pool: PoolMetrics, last_active_s: f64 },
+    Peer(Box<PeerState>),
     Schedule,
 }
 
@@ -68,7 +71,8 @@ impl<'a> ControllerState<'a> {
                 Self::Core(Box::new(CoreController::new(scenario, policy, observer)))
             }
             Algorithm::KedaEpp { .. } => Self::Keda { pool: PoolMetrics::default(), last_active_s: 0.0 },
-            Algorithm::Schedule(_) => Self::Schedule,
+            Algorithm::Peer(peer) => Self::Peer(Box::new(PeerState::new(*peer, scenario.variants.len()))),
+            Algorithm::Schedule(_) | Algorithm::Fixed(_) => Self::Schedule,
         }
     }
 }
@@ -133,10 +137,14 @@ impl<'a> EventLoop<'a> {
 
     fn set_controller_timers(&mut self) {
         let rng = &mut self.rng;
-        let scrape = match self.controller.path {
+        let own_period = match &self.controller.algorithm {
+            Algorithm::Peer(peer) => peer.period(),
+            _ => None,
+        };
+        let scrape = own_period.unwrap_or(match self.controller.path {
             MetricPath::Direct => self.scenario.scrape.interval,
             MetricPath::Prometheus { scrape, .. } => scrape,
-        };
+        });
         if !matches!(self.state, ControllerState::Schedule) {
             self.scrapes = Timer::at_random_phase(scrape.as_secs_f64(), rng);
         }
@@ -151,7 +159,7 @@ impl<'a> EventLoop<'a> {
             (ControllerState::Keda { .. }, _) => {
                 self.keda_polls = Timer::at_random_phase(KEDA_POLL_INTERVAL_S, rng);
             }
-            (ControllerState::Schedule, _) => {}
+            (ControllerState::Peer(_) | ControllerState::Schedule, _) => {}
         }
     }
 
@@ -178,7 +186,7 @@ impl<'a> EventLoop<'a> {
         self.next_s = all_s.fold(self.usable_s(), f64::min);
     }
 
-    /// Processes what is due at `now_s`. Returns true when a point was added to the series.
+    /// Processes what is due at `now_s`. Returns true when it was time for a point of the series.
     pub(super) fn process(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) -> bool {
         self.scrape(now_s, cluster);
         self.decide(now_s, cluster);
@@ -194,7 +202,7 @@ impl<'a> EventLoop<'a> {
         }
         // The last point is added at the very end.
         let is_point = self.points.take_due(now_s) && now_s + self.points.interval_s / 2.0 < self.end_s;
-        if is_point {
+        if is_point && cluster.recorder.has_series() {
             add_point(now_s, cluster);
         }
         self.update_next(cluster);
@@ -230,7 +238,28 @@ impl<'a> EventLoop<'a> {
                     *last_active_s = now_s;
                 }
             }
+            (ControllerState::Peer(peer), _) if is_due => {
+                peer.read(cluster, now_s);
+                if self.writes_itself() {
+                    self.write_numbers(now_s, cluster);
+                }
+            }
             _ => {}
+        }
+    }
+
+    /// The controller writes replicas without an HPA.
+    fn writes_itself(&self) -> bool {
+        matches!(self.controller.algorithm, Algorithm::Peer(peer) if peer.period().is_some())
+    }
+
+    /// Lets a peer write its numbers.
+    fn write_numbers(&mut self, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
+        let ControllerState::Peer(peer) = &mut self.state else { return };
+        for (variant, number) in peer.decide(cluster, now_s).into_iter().enumerate() {
+            let bounds = self.scenario.variants[variant].bounds;
+            let number = bounds.clamp(Replicas::new(truncated_u32(number)));
+            self.scalers[variant].write(variant, cluster, now_s, number);
         }
     }
 
@@ -255,7 +284,7 @@ impl<'a> EventLoop<'a> {
 
     /// Syncs the HPA of a variant, or gives it the answer that its read waited for.
     fn sync_hpa(&mut self, variant: usize, now_s: f64, cluster: &mut SimCluster<RunRecorder>) {
-        if self.syncs[variant].take_due(now_s) {
+        if self.syncs[variant].take_due(now_s) && !self.writes_itself() {
             let delay_s = self.scenario.scrape.delay.as_secs_f64();
             let is_old = now_s - self.last_decision_s > PROGRAM_DEFAULTS.max_age.as_secs_f64();
             let needs_evaluation = is_old && self.scenario.scrape.delay <= PROGRAM_DEFAULTS.read_wait;
@@ -287,7 +316,11 @@ impl<'a> EventLoop<'a> {
                 let proposals = [average(pool.requests, *in_pod), average(pool.waiting, *waiting)];
                 return combine(&proposals, counts.spec);
             }
+            (ControllerState::Peer(peer), Algorithm::Peer(Peer::RunningRequests { per_pod })) => {
+                return average(peer.running(variant), *per_pod);
+            }
             (_, Algorithm::Schedule(schedule)) => scheduled_replicas(schedule, self.scenario, variant, now_s),
+            (_, Algorithm::Fixed(fleet)) => fixed_replicas(fleet, variant),
             _ => self.published.get(variant).copied().flatten(),
         };
         let number = number?.get().saturating_add(self.spares(variant));
@@ -320,7 +353,9 @@ impl<'a> EventLoop<'a> {
     /// Adds the last point, and what is counted here: mean replicas and cost.
     pub(super) fn finish(mut self, cluster: &mut SimCluster<RunRecorder>) {
         let end_s = self.end_s;
-        add_point(end_s, cluster);
+        if cluster.recorder.has_series() {
+            add_point(end_s, cluster);
+        }
         let mut replica_s = 0.0;
         let mut cost_s = 0.0;
         for (variant, scaler) in self.scalers.iter_mut().enumerate() {

@@ -5,6 +5,7 @@ mod controllers;
 mod event_loop;
 mod faults;
 mod observer;
+mod peers;
 mod recorder;
 mod results;
 mod scaler;
@@ -13,11 +14,12 @@ mod tests;
 
 use std::time::Duration;
 
+use self::controllers::fixed_replicas;
 use self::event_loop::EventLoop;
 use self::recorder::RunRecorder;
 use super::arrivals::RequestSource;
 use super::cluster::SimCluster;
-use super::controller::Controller;
+use super::controller::{Algorithm, Controller};
 use super::rng::Rng;
 use super::scenario::Scenario;
 
@@ -32,40 +34,114 @@ const REQUEST_STREAM: u64 = 3;
 
 /// Simulates `scenario` under `controller`. The same arguments give the same run. `progress` is called with the share that is
 /// done, 0 to 1, about two thousand times at most.
-pub fn simulate(
+pub fn simulate(scenario: &Scenario, controller: &Controller, seed: u64, progress: impl FnMut(f64)) -> Run {
+    play(scenario, controller, seed, true, progress)
+}
+
+/// The same without the run over time, in three quarters of the time. The figures may differ in their last digits, because the
+/// servers are not read for the series.
+pub fn simulate_figures(
     scenario: &Scenario,
     controller: &Controller,
     seed: u64,
+    progress: impl FnMut(f64),
+) -> Run {
+    play(scenario, controller, seed, false, progress)
+}
+
+fn play(
+    scenario: &Scenario,
+    controller: &Controller,
+    seed: u64,
+    has_series: bool,
     mut progress: impl FnMut(f64),
 ) -> Run {
-    let mut source = RequestSource::new(scenario, Rng::stream(seed, REQUEST_STREAM));
-    let run =
-        Run { scenario: scenario.name.clone(), policy: controller.name.clone(), seed, ..Run::default() };
-    let recorder = RunRecorder::new(run, scenario);
-    let mut cluster = SimCluster::new(scenario.clone(), seed, recorder);
-    let mut events = EventLoop::new(scenario, controller, seed);
-    let end_s = scenario.duration.as_secs_f64();
-    loop {
-        let request_s = source.next_s();
-        let cluster_s = cluster.next_event_s();
-        let timer_s = events.next_s();
-        if request_s.min(cluster_s).min(timer_s) >= end_s {
-            break;
+    let fleet = started(scenario, controller);
+    let mut play = Play::new(&fleet, controller, seed, has_series);
+    while let Some(share) = play.advance() {
+        share.into_iter().for_each(&mut progress);
+    }
+    progress(1.0);
+    play.finish()
+}
+
+/// The run of `scenario` under `controller`, or `None` as soon as more than `max_outside` requests are known to be outside the
+/// objectives.
+pub(crate) fn simulate_within(
+    scenario: &Scenario,
+    controller: &Controller,
+    seed: u64,
+    max_outside: u64,
+) -> Option<Run> {
+    let fleet = started(scenario, controller);
+    let mut play = Play::new(&fleet, controller, seed, false);
+    while play.advance().is_some() {
+        if play.cluster.recorder.outside_slo > max_outside {
+            return None;
+        }
+    }
+    Some(play.finish())
+}
+
+/// The scenario with the fleet that it starts with under `controller`.
+fn started(scenario: &Scenario, controller: &Controller) -> Scenario {
+    let mut scenario = scenario.clone();
+    if let Algorithm::Fixed(fleet) = &controller.algorithm {
+        for (index, variant) in scenario.variants.iter_mut().enumerate() {
+            let own = fixed_replicas(fleet, index).unwrap_or(variant.replicas).max(variant.bounds.min);
+            variant.replicas = variant.bounds.max.map_or(own, |max| own.min(max));
+        }
+    }
+    scenario
+}
+
+/// A run under way.
+struct Play<'a> {
+    source: RequestSource<'a>,
+    cluster: SimCluster<RunRecorder>,
+    events: EventLoop<'a>,
+    end_s: f64,
+}
+
+impl<'a> Play<'a> {
+    fn new(scenario: &'a Scenario, controller: &'a Controller, seed: u64, has_series: bool) -> Self {
+        let run =
+            Run { scenario: scenario.name.clone(), policy: controller.name.clone(), seed, ..Run::default() };
+        let recorder = RunRecorder::new(run, scenario, has_series);
+        Self {
+            source: RequestSource::new(scenario, Rng::stream(seed, REQUEST_STREAM)),
+            cluster: SimCluster::new(scenario.clone(), seed, recorder),
+            events: EventLoop::new(scenario, controller, seed),
+            end_s: scenario.duration.as_secs_f64(),
+        }
+    }
+
+    /// Processes the next event; `None` when none is left before the end. The share that is done is given with each point of the
+    /// series.
+    fn advance(&mut self) -> Option<Option<f64>> {
+        let request_s = self.source.next_s();
+        let cluster_s = self.cluster.next_event_s();
+        let timer_s = self.events.next_s();
+        if request_s.min(cluster_s).min(timer_s) >= self.end_s {
+            return None;
         }
         // At the same time, requests come before pods and pods before timers.
         if request_s <= cluster_s.min(timer_s) {
-            source.next().into_iter().for_each(|request| cluster.arrive(request));
+            self.source.next().into_iter().for_each(|request| self.cluster.arrive(request));
         } else if cluster_s <= timer_s {
-            cluster.process_events(cluster_s);
-        } else if events.process(timer_s, &mut cluster) {
-            progress(timer_s / end_s);
+            self.cluster.process_events(cluster_s);
+        } else if self.events.process(timer_s, &mut self.cluster) {
+            return Some(Some(timer_s / self.end_s));
         }
+        Some(None)
     }
-    events.finish(&mut cluster);
-    cluster.recorder.run.gpu_hours = cluster.gpu_seconds(end_s) / 3600.0;
-    drain(&mut cluster, end_s + DRAIN_TIMEOUT.as_secs_f64());
-    progress(1.0);
-    cluster.recorder.into_run()
+
+    fn finish(mut self) -> Run {
+        self.events.finish(&mut self.cluster);
+        self.cluster.recorder.run.gpu_hours = self.cluster.gpu_seconds(self.end_s) / 3600.0;
+        drain(&mut self.cluster, self.end_s + DRAIN_TIMEOUT.as_secs_f64());
+        self.cluster.recorder.into_run()
+    }
 }
 
 /// Follows the requests that arrived until all have ended, or until `until_s`.

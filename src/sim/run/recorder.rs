@@ -17,7 +17,10 @@ pub(super) struct RunRecorder {
     gaps: Quantiles,
     /// Requests within the objectives.
     within_slo: u64,
-    interval: Interval,
+    /// Requests known by now to be outside them.
+    pub(super) outside_slo: u64,
+    /// Figures since the last point; `None` without a series.
+    interval: Option<Interval>,
     /// By variant, whether its last change was up.
     last_up: Vec<Option<bool>>,
 }
@@ -35,7 +38,7 @@ struct Interval {
 
 impl RunRecorder {
     /// A recorder for `run`, which names the scenario, the controller and the seed.
-    pub(super) fn new(run: Run, scenario: &Scenario) -> Self {
+    pub(super) fn new(run: Run, scenario: &Scenario, has_series: bool) -> Self {
         Self {
             ttft_s: scenario.slo.ttft.as_secs_f64(),
             itl_s: scenario.slo.itl.as_secs_f64(),
@@ -43,9 +46,15 @@ impl RunRecorder {
             first_tokens: Quantiles::default(),
             gaps: Quantiles::default(),
             within_slo: 0,
-            interval: Interval::default(),
+            outside_slo: 0,
+            interval: has_series.then(Interval::default),
             last_up: vec![None; scenario.variants.len()],
         }
+    }
+
+    /// The run over time is recorded.
+    pub(super) const fn has_series(&self) -> bool {
+        self.interval.is_some()
     }
 
     /// Records that an HPA changed a number.
@@ -61,7 +70,7 @@ impl RunRecorder {
 
     /// Adds a point to the series. `point` has the state at its end; the figures since the last point are added here.
     pub(super) fn add_point(&mut self, point: Point) {
-        let interval = &mut self.interval;
+        let Some(interval) = &mut self.interval else { return };
         let at_s = point.at_s;
         let duration_s = at_s - interval.start_s;
         self.run.series.push(Point {
@@ -100,23 +109,32 @@ impl RunRecorder {
 impl Recorder for RunRecorder {
     fn arrived(&mut self) {
         self.run.requests += 1;
-        self.interval.requests += 1;
+        if let Some(interval) = &mut self.interval {
+            interval.requests += 1;
+        }
     }
 
     fn first_token(&mut self, _at_s: f64, ttft_s: f64) {
         self.first_tokens.add(ttft_s, 1.0);
-        self.interval.first_tokens.add(ttft_s, 1.0);
+        if let Some(interval) = &mut self.interval {
+            interval.first_tokens.add(ttft_s, 1.0);
+        }
     }
 
     fn token_gaps(&mut self, gaps: TokenGaps) {
         self.gaps.add_gaps(gaps);
-        self.interval.gaps_s += gaps.sum_s();
-        self.interval.gaps += gaps.count();
+        if let Some(interval) = &mut self.interval {
+            interval.gaps_s += gaps.sum_s();
+            interval.gaps += gaps.count();
+        }
     }
 
     fn failed(&mut self, requests: usize) {
         self.run.errors += requests as u64;
-        self.interval.errors += requests as u64;
+        self.outside_slo += requests as u64;
+        if let Some(interval) = &mut self.interval {
+            interval.errors += requests as u64;
+        }
     }
 
     /// It counts with the time it waited: leaving it out would make an overloaded fleet look fast.
@@ -131,5 +149,6 @@ impl Recorder for RunRecorder {
             && (finished_s - first_token_s) / gaps <= self.itl_s;
         self.run.finished += 1;
         self.within_slo += u64::from(is_within_slo);
+        self.outside_slo += u64::from(!is_within_slo);
     }
 }

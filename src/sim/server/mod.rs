@@ -55,15 +55,30 @@ pub(crate) struct ModelServer {
     kv_tokens: f64,
     /// The steps under way.
     current: Option<StepSpan>,
+    /// Steps before the next one that stalls.
+    steps_to_stall: u64,
+    /// How long clients wait for a first token, seconds.
+    patience_s: f64,
+    /// Requests whose clients gave up, until they are taken.
+    abandoned: Vec<Request>,
     readings: Readings,
 }
 
 impl ModelServer {
-    /// An empty server.
-    pub(super) fn new(physics: Physics, deviations: Deviations, rng: Rng, now_s: f64) -> Self {
+    /// An empty server. Its clients wait for a first token for at most `patience_s` seconds.
+    pub(super) fn new(
+        physics: Physics,
+        deviations: Deviations,
+        mut rng: Rng,
+        now_s: f64,
+        patience_s: f64,
+    ) -> Self {
         Self {
             physics,
             deviations,
+            steps_to_stall: steps_to_stall(deviations.stalls, &mut rng),
+            patience_s,
+            abandoned: Vec::new(),
             rng,
             now_s,
             waiting: VecDeque::new(),
@@ -203,11 +218,34 @@ impl ModelServer {
         }
     }
 
+    /// Takes the requests whose clients gave up.
+    pub(super) fn take_abandoned(&mut self) -> Vec<Request> {
+        std::mem::take(&mut self.abandoned)
+    }
+
+    /// Clients that have waited too long go, the oldest first. A request that has begun stays.
+    fn drop_impatient(&mut self) {
+        let patience_s = self.patience_s;
+        let now_s = self.now_s;
+        let gives_up =
+            |waiting: &mut Waiting| waiting.progress.is_none() && now_s - waiting.request.sent_s > patience_s;
+        while let Some(gone) = self.waiting.pop_front_if(gives_up) {
+            self.waiting_tokens -= u64::from(gone.request.prompt);
+            self.abandoned.push(gone.request);
+        }
+    }
+
     fn admission_limit(&self) -> f64 {
         (ADMISSION_SHARE * f64::from(self.physics.kv_tokens)).floor()
     }
 
     fn begin_step(&mut self, recorder: &mut impl Recorder) {
+        if self.patience_s.is_finite() {
+            self.drop_impatient();
+            if self.in_flight() == 0 {
+                return;
+            }
+        }
         let preempted = self.preempt_until_all_fit();
         let decoding = self.tokens_per_step().ceil();
         let mut budget = truncated_u32(f64::from(self.physics.token_budget) - decoding);
@@ -215,9 +253,9 @@ impl ModelServer {
         if !preempted {
             prompt_tokens += self.admit(&mut budget, recorder);
         }
-        // With deviations every step has a time of its own.
-        let single = preempted || !self.prefilling.is_empty() || self.deviations != Deviations::default();
-        let steps = if single { 1 } else { self.steps_to_decision() };
+        let is_single = preempted || !self.prefilling.is_empty() || self.deviations.differs_by_step();
+        let single = is_single || self.steps_to_stall == 0;
+        let steps = if single { 1 } else { self.steps_to_decision().min(self.steps_to_stall) };
         let first_s = self.step_s(prompt_tokens).max(MIN_STEP_S);
         let growth_s = if single { 0.0 } else { self.physics.per_kv_token_s * self.tokens_per_step() };
         self.current = Some(StepSpan { start_s: self.now_s, steps, first_s, growth_s });
@@ -239,12 +277,12 @@ impl ModelServer {
         let step_s = physics.base_s
             + physics.per_prompt_token_s * prompt * (1.0 + deviations.per_prompt_token * prompt)
             + physics.per_sequence_s * self.running() as f64
+            + deviations.experts_s(prompt + self.tokens_per_step())
             + physics.per_kv_token_s * self.kv_tokens * (1.0 + deviations.per_kv_share * kv_share);
-        if !deviations.is_random() {
-            return step_s;
-        }
-        let step_s = self.rng.around(step_s, deviations.noise);
-        if self.rng.unit() < deviations.stalls { step_s + deviations.stall_s } else { step_s }
+        let stall_s = if self.steps_to_stall == 0 { deviations.stall_s } else { 0.0 };
+        let noise = deviations.noise;
+        let step_s = if noise > 0.0 { self.rng.around(step_s, noise) } else { step_s };
+        step_s + stall_s
     }
 
     /// Sends the youngest requests back to the queue until every running sequence has memory for its next tokens.
@@ -324,6 +362,10 @@ impl ModelServer {
     fn count_steps(&mut self, span: StepSpan, done: u64, recorder: &mut impl Recorder) {
         self.steps += done;
         self.readings.steps += done as f64;
+        self.steps_to_stall = match self.steps_to_stall.checked_sub(done) {
+            Some(left) => left,
+            None => steps_to_stall(self.deviations.stalls, &mut self.rng),
+        };
         if self.decoding.is_empty() {
             return;
         }
@@ -411,4 +453,9 @@ impl ModelServer {
         self.readings.waiting = self.waiting.len() as f64;
         self.readings.running = self.running() as f64;
     }
+}
+
+/// Draws the number of steps before the next one that stalls, of which a share of `stalls` does.
+fn steps_to_stall(stalls: f64, rng: &mut Rng) -> u64 {
+    if stalls > 0.0 { (rng.exponential() / -(-stalls).ln_1p()) as u64 } else { u64::MAX }
 }

@@ -6,5 +6,8 @@
 mod cases;
 mod faults;
 mod matrix;
+mod oracle;
+mod peers;
+mod physics;
 mod pods;
 mod published;

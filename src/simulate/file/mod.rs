@@ -10,7 +10,8 @@ pub use physics::{DeviationsFile, PhysicsEntry, PhysicsFile, known_physics};
 pub use read::schema;
 pub(super) use read::{Problem, Source, read};
 pub use types::{
-    ArrivalsFile, Change, DeletionOrderFile, File, HpaFile, LargeRequests, Load, MeanTokensFile, RandomFile,
-    RandomLoad, Range, ScenarioFile, ScrapeFile, SegmentFile, SetFile, SloFile, SpreadFile, TimeRange,
+    ArrivalsFile, BlinkingFile, Change, ClientsFile, CrashingFile, DeletionOrderFile, FamilyFile, File,
+    HpaFile, LargeRequests, Load, MeanTokensFile, PodFaultFile, PrefixCacheFile, RandomFile, RandomLoad,
+    Range, ScenarioFile, ScrapeFile, SegmentFile, SetFile, SizesRange, SloFile, SpreadFile, TimeRange,
     Tokens, TraceFile, VariantFile,
 };

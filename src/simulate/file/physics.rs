@@ -57,6 +57,10 @@ pub struct DeviationsFile {
     pub stalls: Option<Share>,
     /// How long a stall lasts.
     pub stall_seconds: Option<StallSeconds>,
+    /// Seconds to read all experts of a mixture-of-experts model. A step reads those that its tokens are routed to.
+    pub expert_seconds: Option<StepSeconds>,
+    /// Share of the experts that a token is routed to.
+    pub expert_share: Option<Share>,
 }
 
 /// A preset.

@@ -66,6 +66,10 @@ pub struct ScenarioFile {
     /// The latency objectives.
     #[serde(default)]
     pub slo: SloFile,
+    /// Which pods have what prompts have in common.
+    pub prefix_cache: Option<PrefixCacheFile>,
+    /// When clients give up.
+    pub clients: Option<ClientsFile>,
     /// Variations, run instead of the scenario itself.
     #[serde(default)]
     pub vary: Vec<Change>,
@@ -193,6 +197,63 @@ pub struct VariantFile {
     pub first_pod_slower: Option<Factor>,
     /// Pods that fit on nodes; further ones stay unschedulable.
     pub schedulable: Option<PodCount>,
+    /// Pods that crash or fail their readiness probes.
+    #[serde(default)]
+    pub faults: Vec<PodFaultFile>,
+}
+
+/// A fault of pods.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum PodFaultFile {
+    /// The oldest pods crash again and again, and take their start-up time until they are ready again.
+    Crashing(CrashingFile),
+    /// The oldest pods fail their readiness probes for a while, again and again.
+    Blinking(BlinkingFile),
+}
+
+/// Pods that crash again and again.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CrashingFile {
+    /// Time between two crashes.
+    pub every: PositiveDuration,
+    /// Number of pods.
+    pub pods: PositivePodCount,
+}
+
+/// Pods that fail their readiness probes again and again.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct BlinkingFile {
+    /// Time between two failures.
+    pub every: PositiveDuration,
+    /// How long a failure lasts.
+    pub lasts: PositiveDuration,
+    /// Number of pods.
+    pub pods: PositivePodCount,
+}
+
+/// Which pods have what prompts have in common. By default all of them do.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PrefixCacheFile {
+    /// Requests after which a new pod's cache has 63 % of what it will have; at once by default.
+    pub warm_after: Option<PositiveCount>,
+    /// How badly requests are routed to the pods that have their prefix: with n ready pods, n^-this of the cached tokens are found.
+    pub spread: Option<Share>,
+}
+
+/// Clients that wait for a first token only so long, and then send their request again.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClientsFile {
+    /// How long they wait.
+    pub timeout: PositiveDuration,
+    /// How often they send the request again; never by default.
+    pub retries: Option<PositiveCount>,
+    /// Time between giving up and sending again; 1s by default.
+    pub backoff: Option<PositiveDuration>,
 }
 
 /// How wva scrapes pods.
@@ -296,6 +357,14 @@ pub struct Change {
     pub hold_at: Option<PositiveCount>,
     /// Which pods are deleted first.
     pub victims: Option<DeletionOrderFile>,
+    /// Pods of each variant that crash or fail their readiness probes.
+    pub faults: Option<Vec<PodFaultFile>>,
+    /// Which pods have what prompts have in common.
+    pub prefix_cache: Option<PrefixCacheFile>,
+    /// When clients give up.
+    pub clients: Option<ClientsFile>,
+    /// The physics of every variant.
+    pub physics: Option<PhysicsFile>,
 }
 
 /// How sizes are distributed around their means: one of these.
@@ -320,17 +389,23 @@ pub struct RandomFile {
     pub random: RandomLoad,
 }
 
-/// The ranges of a random scenario. Values are drawn uniformly and independently; `slower` and `factor` uniformly in their
-/// logarithm.
+/// The ranges of a random scenario. Values are drawn uniformly and independently; `slower`, `factor`, and all of families and sizes
+/// uniformly in their logarithm.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RandomLoad {
-    /// The preset that hardware and KV cache are multiples of.
-    pub preset: String,
-    /// Mean tokens of prompts and outputs: one of these.
+    /// The preset that hardware and KV cache are multiples of. Not with families.
+    pub preset: Option<String>,
+    /// Hardware, one of these. Not with a preset.
+    #[serde(default)]
+    pub families: Vec<FamilyFile>,
+    /// Mean tokens of prompts and outputs: one of these. Not with sizes.
+    #[serde(default)]
     pub tokens: Vec<MeanTokensFile>,
-    /// Sizes are uniform in the mean ± this share.
-    pub spread: Share,
+    /// Sizes are uniform in the mean ± this share; 0.5 by default. Not with sizes.
+    pub spread: Option<Share>,
+    /// Sizes from ranges.
+    pub sizes: Option<SizesRange>,
     /// Multiplies the time of steps.
     pub slower: Range,
     /// Multiplies the size of the KV cache.
@@ -349,6 +424,30 @@ pub struct RandomLoad {
     pub within: Range,
     /// The variant's maxReplicas.
     pub max: PositivePodCount,
+}
+
+/// A kind of hardware and model. Each parameter is drawn between a half of it and twice it.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FamilyFile {
+    /// Its name, for people.
+    pub name: String,
+    /// How fast a replica is.
+    pub physics: PhysicsFile,
+    /// How step times deviate from that. Not drawn.
+    pub rough: Option<DeviationsFile>,
+}
+
+/// Mean tokens in ranges, and the spread of single requests.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SizesRange {
+    /// Of a prompt.
+    pub prompt: Range,
+    /// Generated.
+    pub output: Range,
+    /// Coefficient of variation of the log-normal sizes.
+    pub cv: Range,
 }
 
 /// Mean tokens.

@@ -7,15 +7,15 @@ use wva_core::hpa::{Behavior, Tolerance};
 use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas, Seconds, truncated_u32};
 use wva_sim::{
-    Arrivals, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, RequestSizes, Scenario, Scrape,
-    Segment, SimVariant, SizeSpread, Slo, TimedSizes,
+    Arrivals, ClientPatience, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, PodFault, PrefixCache,
+    RequestSizes, Scenario, Scrape, Segment, SimVariant, SizeSpread, Slo, TimedSizes,
 };
 
 use super::super::file::{
-    ArrivalsFile, DeletionOrderFile, DeviationsFile, HpaFile, LargeRequests, Load, Problem, ScenarioFile,
-    ScrapeFile, SegmentFile, Tokens, VariantFile,
+    ArrivalsFile, ClientsFile, DeletionOrderFile, DeviationsFile, HpaFile, LargeRequests, Load, PodFaultFile,
+    PrefixCacheFile, Problem, ScenarioFile, ScrapeFile, SegmentFile, Tokens, VariantFile,
 };
-use super::super::values::{CostPerHour, Share};
+use super::super::values::{CostPerHour, PositivePodCount, Share};
 
 /// The most variants of a scenario.
 const MAX_VARIANTS: usize = 100;
@@ -41,6 +41,8 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
         deletion_order: deletion_order(file.victims),
         slo: Slo::default(),
         faults: Vec::new(),
+        prefix_cache: file.prefix_cache.map(prefix_cache).unwrap_or_default(),
+        clients: file.clients.map(clients),
     };
     let slo = &mut scenario.slo;
     slo.ttft = file.slo.ttft.map_or(slo.ttft, |value| value.get());
@@ -177,6 +179,7 @@ fn variant(file: &VariantFile) -> Result<SimVariant, Problem> {
     variant.first_pod_slowdown =
         file.first_pod_slower.map_or(variant.first_pod_slowdown, |value| value.get());
     variant.max_scheduled_pods = file.schedulable.map(|value| truncated_u32(value.get()));
+    variant.pod_faults = file.faults.iter().map(pod_fault).collect();
     Ok(variant)
 }
 
@@ -193,6 +196,40 @@ pub(super) fn deviations(file: &DeviationsFile) -> Deviations {
         noise: file.noise.map_or(0.0, Share::get),
         stalls: file.stalls.map_or(0.0, Share::get),
         stall_s: file.stall_seconds.map_or(0.0, |value| value.get()),
+        experts_s: file.expert_seconds.map_or(0.0, |value| value.get()),
+        expert_share: file.expert_share.map_or(0.0, Share::get),
+    }
+}
+
+/// A fault of pods.
+pub(super) fn pod_fault(file: &PodFaultFile) -> PodFault {
+    let pods = |pods: PositivePodCount| truncated_u32(pods.get());
+    match file {
+        PodFaultFile::Crashing(crashing) => {
+            PodFault::Crashing { every: crashing.every.get(), pods: pods(crashing.pods) }
+        }
+        PodFaultFile::Blinking(blinking) => PodFault::Blinking {
+            every: blinking.every.get(),
+            lasts: blinking.lasts.get(),
+            pods: pods(blinking.pods),
+        },
+    }
+}
+
+/// Which pods have what prompts have in common.
+pub(super) fn prefix_cache(file: PrefixCacheFile) -> PrefixCache {
+    PrefixCache {
+        warm_after: file.warm_after.map_or(0.0, |value| value.get()),
+        spread: file.spread.map_or(0.0, Share::get),
+    }
+}
+
+/// When clients give up.
+pub(super) fn clients(file: ClientsFile) -> ClientPatience {
+    ClientPatience {
+        timeout: file.timeout.get(),
+        retries: file.retries.map_or(0, |value| truncated_u32(value.get())),
+        backoff: file.backoff.map_or(Duration::from_secs(1), |value| value.get()),
     }
 }
 

@@ -19,8 +19,13 @@ pub(super) fn apply(
 ) -> Result<(), Problem> {
     set_load(scenario, traced, change)?;
     for variant in &mut scenario.variants {
+        if let Some(physics) = &change.physics {
+            variant.physics = physics.physics().map_err(|cause| Problem::new("physics", cause))?;
+        }
         set_variant(variant, change);
     }
+    scenario.prefix_cache = change.prefix_cache.map_or(scenario.prefix_cache, build::prefix_cache);
+    scenario.clients = change.clients.map(build::clients).or(scenario.clients);
     build::set_scrape(&mut scenario.scrape, &change.scrape);
     build::set_hpa(&mut scenario.hpa, &change.hpa).map_err(|problem| problem.inside("hpa"))?;
     scenario.grace_period = change.grace.map_or(scenario.grace_period, |value| value.get());
@@ -88,4 +93,7 @@ fn set_variant(variant: &mut SimVariant, change: &Change) {
     }
     variant.max_scheduled_pods =
         change.schedulable.map(|value| truncated_u32(value.get())).or(variant.max_scheduled_pods);
+    if let Some(faults) = &change.faults {
+        variant.pod_faults = faults.iter().map(build::pod_fault).collect();
+    }
 }

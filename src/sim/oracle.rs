@@ -1,0 +1,237 @@
+//! An oracle: it knows the requests that will come, and looks for the cheapest orders of replicas under which no more than a given
+//! number of them is outside the objectives. It has the HPA's syncs, the start-up times and the first fleet of everybody else.
+//!
+//! It is a search by descent, so its cost is an upper bound of the least possible one. Nobody who starts with the same fleet may be
+//! cheaper at the same share of requests within the objectives: such a run shows a defect of the search.
+
+use std::time::Duration;
+
+use smol_str::SmolStr;
+use wva_core::units::{Replicas, truncated_u32};
+
+use super::controller::{Algorithm, Controller, MetricPath, ScheduleEntry};
+use super::run::{Run, simulate_within};
+use super::scenario::Scenario;
+
+/// The name of the oracle's runs.
+pub const ORACLE: &str = "oracle";
+/// Shares of the requests that may be outside the objectives, spent one after another. What costs no request comes first, so that
+/// they are not wasted on the beginning of the run.
+const SPENT: [f64; 3] = [0.0, 0.5, 1.0];
+/// The shortest part of a run whose replicas are lowered as a whole, in HPA syncs. Shifts of the changes find what is shorter.
+const MIN_PART: usize = 8;
+/// By how many syncs changes are shifted.
+const SHIFTS: [usize; 4] = [8, 4, 2, 1];
+
+/// The cheapest run that was found for `scenario` and `seed` with at most `max_outside` requests outside the objectives. The search
+/// begins at the largest fleet and at the orders of each of the `known` runs of the same scenario and seed that meets the bound.
+/// `None` when none of them does.
+#[must_use]
+pub fn oracle(scenario: &Scenario, seed: u64, max_outside: u64, known: &[&Run]) -> Option<Run> {
+    let search = Search { scenario, seed, max_outside, order: removal_order(scenario) };
+    let starts = std::iter::once(Orders::at_maximum(scenario))
+        .chain(known.iter().map(|run| Orders::of(scenario, run)));
+    let mut starts: Vec<Found> = starts.filter_map(|orders| search.play(orders, max_outside)).collect();
+    // The largest fleet has all the freedom, the cheapest known run the least distance.
+    let cheapest = starts
+        .iter()
+        .enumerate()
+        .skip(1)
+        .min_by(|(_, left), (_, right)| left.cost().total_cmp(&right.cost()));
+    let kept = cheapest.map_or(0, |(index, _)| index);
+    let second = (kept > 0).then(|| starts.swap_remove(kept));
+    starts.truncate(1);
+    let found = starts.into_iter().chain(second).map(|start| search.descend(start));
+    found.min_by(|left, right| left.cost().total_cmp(&right.cost())).map(|found| found.run)
+}
+
+/// Requests of a run that are outside the objectives.
+#[must_use]
+pub fn outside(run: &Run) -> u64 {
+    let within = run.slo_attainment * run.requests as f64;
+    run.requests - (within.round() as u64).min(run.requests)
+}
+
+/// The orders of replicas at each HPA sync, by variant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Orders(Vec<Vec<u32>>);
+
+#[derive(Debug)]
+struct Found {
+    orders: Orders,
+    run: Run,
+}
+
+impl Found {
+    fn cost(&self) -> f64 {
+        self.run.cost_avg
+    }
+}
+
+/// HPA syncs of a scenario.
+fn syncs(scenario: &Scenario) -> usize {
+    (scenario.duration.as_secs_f64() / scenario.hpa.sync.as_secs_f64()).ceil().max(1.0) as usize
+}
+
+/// The variants, the dearest for what they serve first.
+fn removal_order(scenario: &Scenario) -> Vec<usize> {
+    let price = |variant: usize| {
+        let variant = &scenario.variants[variant];
+        let sizes = scenario.sizes.first().map(|timed| timed.sizes);
+        variant.cost.get() / sizes.map_or(1.0, |sizes| variant.physics.capacity_rps(sizes))
+    };
+    let mut order: Vec<usize> = (0..scenario.variants.len()).collect();
+    order.sort_by(|left, right| price(*right).total_cmp(&price(*left)));
+    order
+}
+
+impl Orders {
+    fn at_maximum(scenario: &Scenario) -> Self {
+        let max = |max: Option<Replicas>| max.map_or(Scenario::MAX_PODS, Replicas::get);
+        Self(scenario.variants.iter().map(|variant| vec![max(variant.bounds.max); syncs(scenario)]).collect())
+    }
+
+    /// The orders of a run that wrote down its changes.
+    fn of(scenario: &Scenario, run: &Run) -> Self {
+        let sync_s = scenario.hpa.sync.as_secs_f64();
+        let mut orders: Vec<Vec<u32>> =
+            scenario.variants.iter().map(|variant| vec![variant.replicas.get(); syncs(scenario)]).collect();
+        for write in &run.writes {
+            let from = ((write.at_s / sync_s) as usize).min(syncs(scenario) - 1);
+            orders[write.variant][from..].fill(write.to);
+        }
+        Self(orders)
+    }
+
+    /// A schedule with an entry at each change.
+    fn controller(&self, sync: Duration) -> Controller {
+        let at = |slot: usize| self.0.iter().map(move |orders| orders[slot]);
+        let mut entries = Vec::new();
+        for slot in 0..self.0.first().map_or(0, Vec::len) {
+            if slot == 0 || at(slot).ne(at(slot - 1)) {
+                let from = sync.mul_f64(slot as f64);
+                entries.push(ScheduleEntry { from, replicas: at(slot).map(Replicas::new).collect() });
+            }
+        }
+        Controller {
+            name: SmolStr::new_static(ORACLE),
+            algorithm: Algorithm::Schedule(entries),
+            path: MetricPath::Direct,
+            scale_down_window: Some(Duration::ZERO),
+            spares: 0,
+        }
+    }
+
+    /// The slots at which the number of a variant changes.
+    fn changes(&self, variant: usize) -> Vec<usize> {
+        let orders = &self.0[variant];
+        (1..orders.len()).filter(|slot| orders[*slot] != orders[slot - 1]).collect()
+    }
+}
+
+struct Search<'a> {
+    scenario: &'a Scenario,
+    seed: u64,
+    max_outside: u64,
+    order: Vec<usize>,
+}
+
+impl Search<'_> {
+    fn play(&self, orders: Orders, max_outside: u64) -> Option<Found> {
+        let controller = orders.controller(self.scenario.hpa.sync);
+        let run = simulate_within(self.scenario, &controller, self.seed, max_outside)?;
+        (outside(&run) <= max_outside).then_some(Found { orders, run })
+    }
+
+    fn descend(&self, mut best: Found) -> Found {
+        let slots = syncs(self.scenario);
+        let least = outside(&best.run);
+        let spare = self.max_outside.saturating_sub(least);
+        for spent in SPENT {
+            let max_outside = least + (spent * spare as f64) as u64;
+            let mut part = slots;
+            while part >= MIN_PART.min(slots) {
+                self.lower_parts(&mut best, part, max_outside);
+                part = if part > 1 { part.div_ceil(2) } else { 0 };
+            }
+            for shift in SHIFTS {
+                self.shift_changes(&mut best, shift, max_outside);
+            }
+        }
+        best
+    }
+
+    /// Replaces `best` by `orders` if they are cheaper and meet the bound.
+    fn accept(&self, best: &mut Found, orders: Orders, max_outside: u64) -> bool {
+        match self.play(orders, max_outside) {
+            Some(found) if found.cost() < best.cost() - 1e-9 => {
+                *best = found;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lowers the replicas of each variant in each part of `part` syncs, one by one, as far as the bound allows.
+    fn lower_parts(&self, best: &mut Found, part: usize, max_outside: u64) {
+        for &variant in &self.order {
+            let min = self.scenario.variants[variant].bounds.min.get();
+            for start in (0..syncs(self.scenario)).step_by(part) {
+                // The largest step that the bound allows is found by halving it: a fleet at its maximum is far too large.
+                let highest = |best: &Found| {
+                    let orders = &best.orders.0[variant];
+                    orders.iter().skip(start).take(part).max().copied().unwrap_or(min).saturating_sub(min)
+                };
+                let mut step = highest(best).next_power_of_two() / 2;
+                step = step.max(u32::from(highest(best) > 0));
+                while step > 0 {
+                    let mut orders = best.orders.clone();
+                    for number in orders.0[variant].iter_mut().skip(start).take(part) {
+                        *number = number.saturating_sub(step).max(min);
+                    }
+                    let is_same = orders == best.orders;
+                    if is_same || !self.accept(best, orders, max_outside) {
+                        step /= 2;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets each change to more come later, and each change to fewer earlier, by `shift` syncs, as far as the bound allows.
+    fn shift_changes(&self, best: &mut Found, shift: usize, max_outside: u64) {
+        for &variant in &self.order {
+            for slot in best.orders.changes(variant) {
+                let mut at = slot;
+                loop {
+                    let mut orders = best.orders.clone();
+                    let numbers = &mut orders.0[variant];
+                    let (before, after) = (numbers[at - 1], numbers[at]);
+                    if before == after {
+                        break;
+                    }
+                    let is_rise = after > before;
+                    let range = if is_rise {
+                        at..(at + shift).min(numbers.len())
+                    } else {
+                        at.saturating_sub(shift).max(1)..at
+                    };
+                    at = if is_rise { range.end } else { range.start };
+                    numbers[range].iter_mut().for_each(|number| *number = before.min(after).min(*number));
+                    let is_last = at >= numbers.len() || at <= 1;
+                    if orders == best.orders || !self.accept(best, orders, max_outside) || is_last {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Requests that may be outside the objectives of `requests` so that `share` of them, 0 to 1, is within.
+#[must_use]
+pub fn allowed_outside(requests: u64, share: f64) -> u64 {
+    // The tolerance keeps a share computed from whole requests from losing one of them.
+    let allowed = (1.0 - share) * requests as f64 + 1e-6;
+    u64::from(truncated_u32(allowed.max(0.0)))
+}
