@@ -1,17 +1,26 @@
-//! The gates: a criterion, the result, and whether it holds. The mean of all seeds counts; the worst is shown as well.
+//! The gates: a criterion, the result, and whether it holds. A criterion that the policy must meet is applied to fixed fleets as
+//! well, and they must fail it: otherwise it says nothing.
 
-use wva::simulate::Figure;
+use serde::{Deserialize, Serialize};
 use wva_sim::{ReplicaChange, Run};
 
-use super::runs::{BASELINES, Runs};
+use super::stats::Mean;
 
-/// A baseline is better only below this share of the figure.
+/// The least share of requests within the objectives, of the mean over runs.
+pub(crate) const LEAST_SHARE: f64 = 0.95;
+/// How far the cost may be above that of an oracle with the same share within the objectives.
+pub(crate) const MOST_REGRET: f64 = 0.35;
+/// A peer is better only below this share of the cost or the tail.
 const BETTER: f64 = 0.95;
+/// The most requests outside the objectives in the random sets, mean over runs.
+pub(crate) const MOST_OUTSIDE: f64 = 0.01;
+/// The most replicas in the random sets, in those of WVA V2.
+pub(crate) const MOST_REPLICAS: f64 = 0.68;
 /// Seconds after which a number must not change direction under constant load.
 const SETTLED_S: f64 = 900.0;
 
 /// One gate.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Gate {
     /// Its subject.
     pub(crate) subject: String,
@@ -23,71 +32,115 @@ pub(crate) struct Gate {
     pub(crate) holds: bool,
 }
 
-/// The mean of `figure` is at most `max`.
-pub(crate) fn at_most(subject: &str, figure: Figure, max: f64, unit: &str) -> Gate {
-    let Figure { mean, worst } = figure;
-    Gate {
-        subject: subject.into(),
-        criterion: format!("at most {max:.3}{unit}"),
-        result: format!("{mean:.3}{unit} (worst {worst:.3})"),
-        holds: mean <= max,
+impl Gate {
+    pub(crate) fn new(subject: String, criterion: impl Into<String>, result: String, holds: bool) -> Self {
+        Self { subject, criterion: criterion.into(), result, holds }
     }
 }
 
-/// No baseline is better in both cost and tail latency.
-pub(crate) fn on_the_frontier(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
-    let figures = |policy: &str| {
-        let line = runs.line(scenario, policy)?;
-        Ok::<_, String>([line.highest(|run| run.cost_avg).mean, line.highest(|run| run.ttft_p99_s).mean])
+/// The figures of a fleet in a group of runs, which meet the strict criterion or not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Verdict {
+    pub(crate) share: Mean,
+    /// Cost above the oracle's, as a share of it.
+    pub(crate) regret: Mean,
+}
+
+impl Verdict {
+    /// Of `runs`, each with the cost of the oracle that does as well.
+    pub(crate) fn new(runs: &[&Run], oracle_costs: &[f64]) -> Self {
+        let shares: Vec<f64> = runs.iter().map(|run| run.slo_attainment).collect();
+        let regrets = runs.iter().zip(oracle_costs).map(|(run, oracle)| run.cost_avg / oracle - 1.0);
+        Self { share: Mean::of(&shares), regret: Mean::of(&regrets.collect::<Vec<f64>>()) }
+    }
+
+    pub(crate) fn passes(&self) -> bool {
+        self.share.mean >= LEAST_SHARE && self.regret.mean <= MOST_REGRET
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        format!("{:.1} % within, {:.0} % above the oracle", self.share.times(100.0), self.regret.times(100.0))
+    }
+}
+
+/// The strict criterion.
+pub(crate) fn strict(subject: &str, verdict: &Verdict) -> Gate {
+    let criterion = format!(
+        "at least {:.0} % within the objectives, cost at most {:.0} % above an oracle with the same share",
+        100.0 * LEAST_SHARE,
+        100.0 * MOST_REGRET
+    );
+    Gate::new(format!("{subject}: objectives and cost"), criterion, verdict.shown(), verdict.passes())
+}
+
+/// No fixed fleet meets the criterion that the policy must meet. `met` names those that do, `tried` how many were tried.
+pub(crate) fn no_fixed_fleet(subject: &str, met: &[String], tried: usize) -> Gate {
+    let result = match met {
+        [] => format!("none of {tried}"),
+        met => format!("{} of {tried}", met.join(", ")),
     };
-    let [cost, tail] = figures(ours)?;
-    let mut result = format!("{cost:.2}, {tail:.2} s");
+    let criterion = "no fixed fleet, nor the largest one, meets the same criterion";
+    Gate::new(format!("{subject}: fixed fleets"), criterion, result, met.is_empty())
+}
+
+/// No fixed fleet is cheaper with as many requests within the objectives.
+pub(crate) fn cheaper_than_fixed(subject: &str, ours: f64, best: Option<(&str, f64)>) -> Gate {
+    let result = best
+        .map_or_else(|| format!("{ours:.2}; none"), |(name, cost)| format!("{ours:.2}; {name} {cost:.2}"));
+    let holds = best.is_none_or(|(_, cost)| ours <= cost);
+    let criterion = "no fixed fleet is cheaper with as many requests within the objectives";
+    Gate::new(format!("{subject}: cost of the best fixed fleet"), criterion, result, holds)
+}
+
+/// Nobody who began with the same fleet is cheaper than the oracle while doing as well as what it was compared with. `cheaper` has
+/// a case for each that is.
+pub(crate) fn oracle_is_best(subject: &str, cheaper: &[String], asked: usize) -> Gate {
+    let result = match cheaper {
+        [] => format!("nobody in {asked} searches"),
+        cheaper => format!("{} in {asked} searches: {}", cheaper.len(), cheaper.join("; ")),
+    };
+    Gate::new(
+        format!("{subject}: the oracle"),
+        "is beaten by nobody at the same share",
+        result,
+        cheaper.is_empty() && asked > 0,
+    )
+}
+
+/// The mean of a figure is at most `max`.
+pub(crate) fn at_most(subject: &str, figure: Mean, max: f64, unit: &str) -> Gate {
+    let result = format!("{figure:.3}{unit}");
+    Gate::new(subject.into(), format!("at most {max:.3}{unit}"), result, figure.mean <= max)
+}
+
+/// No peer is better in both cost and requests outside the objectives, nor in cost and p99.
+pub(crate) fn no_peer_better(subject: &str, runs: &[Run], ours: &str, peers: &[String]) -> Gate {
+    let figures = |policy: &str| {
+        let own: Vec<&Run> = runs.iter().filter(|run| run.policy == policy).collect();
+        let mean =
+            |value: fn(&Run) -> f64| Mean::of(&own.iter().map(|run| value(run)).collect::<Vec<f64>>()).mean;
+        [mean(|run| run.cost_avg), 1.0 - mean(|run| run.slo_attainment), mean(|run| run.ttft_p99_s)]
+    };
+    let shown = |[cost, outside, p99]: [f64; 3]| format!("{cost:.2}, {:.2} %, {p99:.2} s", 100.0 * outside);
+    let own = figures(ours);
+    let mut result = shown(own);
     let mut holds = true;
-    for name in BASELINES {
-        let [baseline_cost, baseline_tail] = figures(name)?;
-        result += &format!("; {name} {baseline_cost:.2}, {baseline_tail:.2} s");
-        holds &= !(baseline_cost < BETTER * cost && baseline_tail < BETTER * tail);
+    for peer in peers {
+        let [cost, outside, p99] = figures(peer);
+        if cost < BETTER * own[0] && (outside < BETTER * own[1] || p99 < BETTER * own[2]) {
+            result += &format!("; {peer} {}", shown([cost, outside, p99]));
+            holds = false;
+        }
     }
-    let criterion = "no baseline better on both".into();
-    Ok(Gate { subject: format!("{scenario}: cost and p99"), criterion, result, holds })
-}
-
-/// No collapse where a baseline does not collapse: half of the requests within the objectives, and all of them answered.
-pub(crate) fn no_collapse(runs: &Runs, scenario: &str, ours: &str) -> Result<Gate, String> {
-    let figures = |policy: &str| {
-        let line = runs.line(scenario, policy)?;
-        let unanswered = line.runs.iter().map(|run| run.unfinished).sum::<u64>();
-        Ok::<_, String>((line.slo_attainment().mean, unanswered))
-    };
-    let (own, own_unanswered) = figures(ours)?;
-    let mut best = 0.0_f64;
-    let mut best_unanswered = u64::MAX;
-    for name in BASELINES {
-        let (share, unanswered) = figures(name)?;
-        best = best.max(share);
-        best_unanswered = best_unanswered.min(unanswered);
-    }
-    let own_percent = 100.0 * own;
-    let best_percent = 100.0 * best;
-    Ok(Gate {
-        subject: format!("{scenario}: no collapse"),
-        criterion:
-            "half of the requests within the objectives where a baseline has that, none left unanswered"
-                .into(),
-        result: format!(
-            "{own_percent:.1} % (best baseline {best_percent:.1} %), {own_unanswered} unanswered"
-        ),
-        holds: (own >= 0.5 || best < 0.5) && (own_unanswered == 0 || best_unanswered > 0),
-    })
+    let criterion = "no peer is better in cost and in requests outside, or in cost and p99";
+    Gate::new(format!("{subject}: peers"), criterion, result, holds)
 }
 
 /// No change of direction once constant load has settled.
-pub(crate) fn no_late_reversal<'a>(subject: &str, runs: impl Iterator<Item = &'a Run>) -> Gate {
-    let mut count = 0;
+pub(crate) fn no_late_reversal(subject: &str, runs: &[&Run]) -> Gate {
     let mut reversals = 0;
     let mut changes = 0;
     for run in runs {
-        count += 1;
         for (index, write) in run.writes.iter().enumerate().filter(|(_, write)| write.at_s > SETTLED_S) {
             changes += 1;
             let before = run.writes[..index].iter().rev().find(|before| before.variant == write.variant);
@@ -95,72 +148,20 @@ pub(crate) fn no_late_reversal<'a>(subject: &str, runs: impl Iterator<Item = &'a
             reversals += usize::from(before.is_some_and(is_reversal));
         }
     }
-    Gate {
-        subject: subject.into(),
-        criterion: "no change of direction after minute 15".into(),
-        result: format!("{reversals} in {count} runs, {changes} changes at all"),
-        holds: reversals == 0,
-    }
+    let result = format!("{reversals} in {} runs, {changes} changes at all", runs.len());
+    let holds = reversals == 0 && !runs.is_empty();
+    Gate::new(subject.into(), "no change of direction after minute 15", result, holds)
 }
 
 /// Over all scenarios with both orders, fewer streams are cut when the least loaded pods go first than when the youngest do.
-pub(crate) fn fewer_cut(runs: &Runs, policy: &str) -> Gate {
+pub(crate) fn fewer_cut(runs: &[&Run], policy: &str) -> Gate {
     let cut = |first: &str| {
-        let runs = runs.of(policy).filter(|run| run.scenario.ends_with(first));
+        let runs = runs.iter().filter(|run| run.scenario.ends_with(first));
         runs.map(|run| run.errors).sum::<u64>()
     };
     let youngest = cut("the youngest first");
     let least_loaded = cut("the least loaded first");
-    Gate {
-        subject: format!("{policy}: streams cut with the least loaded pods first"),
-        criterion: "fewer than with the youngest first".into(),
-        result: format!("{least_loaded}, with the youngest {youngest}"),
-        holds: least_loaded < youngest,
-    }
-}
-
-/// A set of random scenarios: fewer replicas than WVA V2 by 30 %, and nearly all runs without tail latency.
-pub(crate) fn random_set(name: &str, runs: &Runs, ours: &str) -> Vec<Gate> {
-    let replicas = |policy: &str| mean(runs.of(policy).map(|run| run.replicas_avg));
-    let own = replicas(ours);
-    let wva_v2 = replicas(BASELINES[0]);
-    let count = runs.of(ours).count();
-    let quick = runs.of(ours).filter(|run| run.ttft_p95_s < 1.0).count();
-    let min_quick = count * 72 / 80;
-    vec![
-        Gate {
-            subject: format!("{name}: replicas"),
-            criterion: "at most 0.7 × WVA V2's".into(),
-            result: format!("{own:.2} = {:.2} × {wva_v2:.2}", own / wva_v2),
-            holds: own <= 0.7 * wva_v2,
-        },
-        Gate {
-            subject: format!("{name}: runs with p95 below 1 s"),
-            criterion: format!("at least {min_quick} of {count}"),
-            result: format!("{quick}"),
-            holds: quick >= min_quick,
-        },
-    ]
-}
-
-/// Share of all requests of all runs that are outside the objectives.
-pub(crate) fn outside<'a>(runs: impl Iterator<Item = &'a Run>) -> f64 {
-    let mut outside = 0.0;
-    let mut all = 0.0;
-    for run in runs {
-        outside += (1.0 - run.slo_attainment) * run.requests as f64;
-        all += run.requests as f64;
-    }
-    outside / f64::max(all, 1.0)
-}
-
-/// The mean of `values`; 0 without values.
-pub(crate) fn mean(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sum = 0.0;
-    let mut count = 0.0;
-    values.for_each(|value| {
-        sum += value;
-        count += 1.0;
-    });
-    sum / f64::max(count, 1.0)
+    let subject = format!("{policy}: streams cut with the least loaded pods first");
+    let result = format!("{least_loaded}, with the youngest {youngest}");
+    Gate::new(subject, "fewer than with the youngest first", result, least_loaded < youngest)
 }

@@ -1,121 +1,167 @@
 //! The parts of the evidence: their scenarios and gates.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use wva::simulate::{Plan, RunDetail};
 use wva_core::units::Replicas;
 use wva_sim::{Algorithm, Controller, Run, ScheduleEntry};
 
 use super::Args;
-use super::gates::{
-    Gate, at_most, fewer_cut, mean, no_collapse, no_late_reversal, on_the_frontier, outside, random_set,
-};
-use super::runs::{BASELINES, Runs, controllers, read, run};
-
-/// First seeds of the four sets of random scenarios.
-const SETS: [u64; 4] = [1, 101, 201, 1001];
-/// Scenarios of a set.
-const SET: u64 = 80;
+use super::gates::{at_most, fewer_cut, no_late_reversal, no_peer_better};
+use super::groups::{Group, add_rows};
+use super::policies::{BASELINES, PEERS, on_every_path, with_baselines, with_peers};
+use super::random::{self, outside_by_run};
+use super::runs::{of, read, run};
+use super::seeds::Seeds;
+use super::stats::Mean;
+use super::store::PartResults;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
     Cases,
     Constant,
-    Others,
+    Shapes,
     Random,
-    Traces,
+    Peers,
+    Paths,
+    Families,
     Robust,
+    Traces,
     Victims,
 }
 
-/// The results of a part.
-#[derive(Debug, Default)]
-pub(crate) struct PartResults {
-    pub(crate) title: &'static str,
-    pub(crate) about: &'static str,
-    pub(crate) gates: Vec<Gate>,
-    pub(crate) runs: Runs,
-    /// Rows for whole sets, where single runs are not shown.
-    pub(crate) sets: Vec<SetRow>,
-    pub(crate) left_out: Vec<String>,
-}
-
-/// A set of random scenarios under one policy.
-#[derive(Debug)]
-pub(crate) struct SetRow {
-    pub(crate) set: String,
-    pub(crate) policy: String,
-    pub(crate) replicas: f64,
-    pub(crate) quick_p95: usize,
-    pub(crate) quick_p99: usize,
-    pub(crate) runs: usize,
-    pub(crate) outside: f64,
-    pub(crate) flips: f64,
-}
-
-impl PartResults {
-    fn new(title: &'static str, about: &'static str) -> Self {
-        Self { title, about, ..Self::default() }
-    }
-}
-
 impl Part {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Cases, Self::Constant, Self::Others, Self::Random, Self::Traces, Self::Robust, Self::Victims];
+    pub(crate) const ALL: [Self; 10] = [
+        Self::Cases,
+        Self::Constant,
+        Self::Shapes,
+        Self::Random,
+        Self::Peers,
+        Self::Paths,
+        Self::Families,
+        Self::Robust,
+        Self::Traces,
+        Self::Victims,
+    ];
 
-    pub(crate) fn run(self, args: &Args) -> Result<PartResults, String> {
+    pub(crate) fn run(self, args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         match self {
-            Self::Cases => cases(args),
-            Self::Constant => constant(args),
-            Self::Others => others(args),
-            Self::Random => random(args),
-            Self::Traces => traces(args),
-            Self::Robust => robust(args),
-            Self::Victims => victims(args),
+            Self::Cases => cases(args, seeds),
+            Self::Constant => constant(args, seeds),
+            Self::Shapes => shapes(args, seeds),
+            Self::Random => random::random(args, seeds),
+            Self::Peers => peers(args, seeds),
+            Self::Paths => paths(args, seeds),
+            Self::Families => families(args, seeds),
+            Self::Robust => robust(args, seeds),
+            Self::Traces => traces(args, seeds),
+            Self::Victims => victims(args, seeds),
         }
     }
 }
 
-fn seeds(args: &Args) -> std::ops::RangeInclusive<u64> {
-    1..=args.seeds
+/// The seeds of a part: `full` of them, or `short` in CI.
+fn seeds_of(args: &Args, seeds: &Seeds, part: Part, full: u64, short: u64) -> Vec<u64> {
+    seeds.of(part as u64, if args.ci { short } else { full.min(args.seeds) })
 }
 
-fn cases(args: &Args) -> Result<PartResults, String> {
-    let mut runs = Runs::default();
-    for name in ["case1", "case2", "case3", "case4"] {
-        let plans = read(&args.scenarios.join(name).with_extension("yaml"), None)?;
-        let mut all = controllers(&args.policy)?;
-        all.extend((name == "case1").then(|| Arc::new(next_sync())));
-        runs.0.extend(run(&plans, &all, seeds(args))?.0);
+/// What is larger in the full run than in CI.
+const fn sized(args: &Args, full: usize, short: usize) -> usize {
+    if args.ci { short } else { full }
+}
+
+fn named(args: &Args, names: &[&str]) -> Result<Vec<Arc<Plan>>, String> {
+    let mut plans = Vec::new();
+    for name in names {
+        plans.extend(read(&args.scenarios.join(name).with_extension("yaml"), None)?);
     }
-    let bound = runs.line("case1", NEXT_SYNC)?.highest(|run| run.ttft_p99_s).mean;
-    let cost: FigureOfRun = |run| run.cost_avg;
-    let replicas: FigureOfRun = |run| run.replicas_avg;
-    let p95: FigureOfRun = |run| run.ttft_p95_s;
-    let p99: FigureOfRun = |run| run.ttft_p99_s;
-    let mut gates = Vec::new();
-    for (case, subject, figure, max, unit) in [
-        ("case1", "cost", cost, 6.0, ""),
-        ("case1", "p99 (1.1 × that of an order at the next HPA sync)", p99, 1.1 * bound, " s"),
-        ("case2", "replicas", replicas, 3.5, ""),
-        ("case2", "p95", p95, 1.0, " s"),
-        ("case3", "replicas", replicas, 2.0, ""),
-        ("case3", "p99", p99, 1.0, " s"),
-        ("case4", "replicas", replicas, 2.3, ""),
-        ("case4", "p99", p99, 0.1, " s"),
-    ] {
-        let figure = runs.line(case, &args.policy)?.highest(figure);
-        gates.push(at_most(&format!("{case}: {subject}"), figure, max, unit));
-    }
+    Ok(plans)
+}
+
+/// The least replicas and tails that were asked of a published case.
+type Wish = (&'static str, &'static str, fn(&Run) -> f64, f64, &'static str);
+const WISHES: [Wish; 7] = [
+    ("case1", "cost", |run| run.cost_avg, 6.0, ""),
+    ("case2", "replicas", |run| run.replicas_avg, 3.5, ""),
+    ("case2", "p95", |run| run.ttft_p95_s, 1.0, " s"),
+    ("case3", "replicas", |run| run.replicas_avg, 2.0, ""),
+    ("case3", "p99", |run| run.ttft_p99_s, 1.0, " s"),
+    ("case4", "replicas", |run| run.replicas_avg, 2.3, ""),
+    ("case4", "p99", |run| run.ttft_p99_s, 0.1, " s"),
+];
+
+fn cases(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
                  the HPA acts on it at its next sync.";
-    Ok(PartResults { gates, runs, ..PartResults::new("Published cases", about) })
+    let mut results = PartResults::new("Published cases", about);
+    let own_seeds = seeds_of(args, seeds, Part::Cases, 10, 3);
+    let mut all = Vec::new();
+    for plan in named(args, &["case1", "case2", "case3", "case4"])? {
+        let mut controllers = with_baselines(&args.policy)?;
+        controllers.extend((plan.name == "case1").then(|| Arc::new(next_sync())));
+        let oracles = sized(args, 4, 1);
+        let group =
+            Group { plan: &plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles };
+        all.extend(group.evaluate(&mut results)?);
+        series(args, &plan, &own_seeds, &mut results)?;
+    }
+    let figure = |case: &str, policy: &str, value: fn(&Run) -> f64| {
+        let runs = all.iter().filter(|run| run.scenario == case && run.policy == policy);
+        Mean::of(&runs.map(value).collect::<Vec<f64>>())
+    };
+    for (case, subject, value, max, unit) in WISHES {
+        let found = figure(case, &args.policy, value);
+        results.gates.push(at_most(&format!("{case}: {subject}"), found, max, unit));
+    }
+    let p99: fn(&Run) -> f64 = |run| run.ttft_p99_s;
+    let bound = 1.1 * figure("case1", NEXT_SYNC, p99).mean;
+    let subject = "case1: p99 (1.1 × that of an order at the next HPA sync)";
+    results.gates.push(at_most(subject, figure("case1", &args.policy, p99), bound, " s"));
+    published(&figure, &mut results);
+    Ok(results)
 }
 
-/// A figure of a run.
-type FigureOfRun = fn(&Run) -> f64;
+/// What llm-d published of WVA V2 and KEDA in July 2026: case, policy, cost, p99 in seconds.
+const PUBLISHED: [(&str, &str, f64, f64); 8] = [
+    ("case1", "wva-v2", 5.54, 39.3),
+    ("case2", "wva-v2", 3.41, 74.4),
+    ("case3", "wva-v2", 1.73, 6.0),
+    ("case4", "wva-v2", 2.21, 0.11),
+    ("case1", "keda-epp", 17.21, 6.0),
+    ("case2", "keda-epp", 4.12, 4.19),
+    ("case3", "keda-epp", 4.01, 0.19),
+    ("case4", "keda-epp", 5.97, 0.10),
+];
+
+/// Adds the published figures beside the simulated ones.
+fn published(figure: &impl Fn(&str, &str, fn(&Run) -> f64) -> Mean, results: &mut PartResults) {
+    let header = "| case | policy | cost published | simulated | TTFT p99 published s | simulated s |";
+    let row = |(case, policy, cost, p99): &(&str, &str, f64, f64)| {
+        let simulated =
+            (figure(case, policy, |run| run.cost_avg), figure(case, policy, |run| run.ttft_p99_s));
+        format!("| {case} | {policy} | {cost} | {} | {p99} | {:.2} |", simulated.0, simulated.1)
+    };
+    add_rows(results, header, PUBLISHED.iter().map(row).collect());
+}
+
+/// Adds the load and the replicas of a case over time, for the plot.
+fn series(args: &Args, plan: &Arc<Plan>, seeds: &[u64], results: &mut PartResults) -> Result<(), String> {
+    if plan.name != "case2" {
+        return Ok(());
+    }
+    let ours = with_baselines(&args.policy)?;
+    let seed = seeds.first().copied().unwrap_or(1);
+    for played in run("series", std::slice::from_ref(plan), &ours, &[seed], RunDetail::Series)? {
+        for point in played.series.iter().step_by(5) {
+            let replicas = point.spec_replicas.iter().sum::<u32>();
+            results.point("time", &played.policy, point.at_s / 60.0, f64::from(replicas));
+        }
+        results.runs += 1;
+    }
+    Ok(())
+}
 
 const NEXT_SYNC: &str = "next-sync";
 
@@ -126,99 +172,160 @@ fn next_sync() -> Controller {
     Controller { name: NEXT_SYNC.into(), algorithm: Algorithm::Schedule(vec![order]), ..Controller::fixed(1) }
 }
 
-fn constant(args: &Args) -> Result<PartResults, String> {
-    let plans = read(&args.scenarios.join("const.yaml"), None)?;
-    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
-    let gates = vec![no_late_reversal("constant load, 1 to 10 requests/s, 2 h", runs.of(&args.policy))];
-    Ok(PartResults { gates, runs, ..PartResults::new("Constant load", "Two hours from three replicas.") })
-}
-
-fn others(args: &Args) -> Result<PartResults, String> {
-    let mut plans = Vec::new();
-    for name in ["burst", "ramp", "drop", "shape", "shape2", "zero", "big", "long", "mix3"] {
-        plans.extend(read(&args.scenarios.join(name).with_extension("yaml"), None)?);
+fn constant(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let mut results = PartResults::new("Constant load", "Two hours from three replicas.");
+    let plans = named(args, &["const"])?;
+    let controllers = with_baselines(&args.policy)?;
+    let own_seeds = seeds_of(args, seeds, Part::Constant, 5, 1);
+    let mut all = Vec::new();
+    for plan in &plans {
+        let group =
+            Group { plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles: 0 };
+        all.extend(group.evaluate(&mut results)?);
     }
-    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
-    Ok(PartResults { runs, ..PartResults::new("Other scenarios", "No gates: for comparison.") })
+    let ours = of(&all, &args.policy);
+    results.gates.push(no_late_reversal("constant load, 1 to 10 requests/s, 2 h", &ours));
+    Ok(results)
 }
 
-fn random(args: &Args) -> Result<PartResults, String> {
+/// Scenarios, each as a group of its own.
+fn groups(
+    args: &Args,
+    plans: &[Arc<Plan>],
+    seeds: &[u64],
+    oracles: usize,
+    results: &mut PartResults,
+) -> Result<Vec<Run>, String> {
+    let controllers = with_baselines(&args.policy)?;
+    let mut all = Vec::new();
+    for plan in plans {
+        let group = Group { plan, controllers: &controllers, ours: &args.policy, seeds, oracles };
+        all.extend(group.evaluate(results)?);
+    }
+    Ok(all)
+}
+
+fn shapes(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let mut results = PartResults::new(
+        "Other loads",
+        "Bursts, ramps, drops, changing requests, and fleets of other sizes.",
+    );
+    let all = ["burst", "ramp", "drop", "shape", "shape2", "surge", "zero", "long", "mix3", "big"];
+    let names = if args.ci { &all[..1] } else { &all[..] };
+    let own_seeds = seeds_of(args, seeds, Part::Shapes, 3, 1);
+    groups(args, &named(args, names)?, &own_seeds, 1, &mut results)?;
+    Ok(results)
+}
+
+fn peers(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let about = "The first random set under all peers, each at its published default and tuned. Their formulas and sources are in \
+                 `src/sim/peer.rs`.";
+    let mut results = PartResults::new("Peers", about);
     let plans = read(&args.scenarios.join("random.yaml"), None)?;
-    let about = "80 in each set, another for every seed: tokens, hardware, start-up and load are drawn \
-                 (`tests/scenarios/sim/random.yaml`). Requests outside the objectives: of all requests of the set.";
-    let mut result = PartResults::new("Random scenarios", about);
-    let mut own = Vec::new();
-    for first in SETS.into_iter().take(args.random_sets) {
-        let runs = run(&plans, &controllers(&args.policy)?, first..first + SET)?;
-        let name = format!("random {first}–{}", first + SET - 1);
-        result.gates.extend(random_set(&name, &runs, &args.policy));
-        own.push(outside(runs.of(&args.policy)));
-        for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
-            result.sets.push(set_row(&name, &runs, policy));
-        }
+    let controllers = with_peers(&args.policy)?;
+    let own_seeds = seeds.of(100, sized(args, 80, 4) as u64);
+    let runs = run("peers", &plans, &controllers, &own_seeds, RunDetail::Figures)?;
+    results.runs = runs.len();
+    add_rows(
+        &mut results,
+        random::header(),
+        controllers.iter().map(|peer| random::row("1", &peer.name, &runs)).collect(),
+    );
+    let names: Vec<String> = BASELINES.into_iter().chain(PEERS).map(String::from).collect();
+    results.gates.push(no_peer_better("random 1, all peers", &runs, &args.policy, &names));
+    for peer in &controllers {
+        let own = of(&runs, &peer.name);
+        let replicas = Mean::of(&own.iter().map(|run| run.replicas_avg).collect::<Vec<f64>>());
+        results.point("peers", &peer.name, replicas.mean, 100.0 * outside_by_run(&own).mean);
     }
-    let all = 100.0 * mean(own.into_iter());
-    result.gates.push(Gate {
-        subject: "random: requests outside the objectives, mean of the sets".into(),
-        criterion: "at most 1.5 %".into(),
-        result: format!("{all:.2} %"),
-        holds: all <= 1.5,
-    });
-    Ok(result)
+    Ok(results)
 }
 
-fn set_row(set: &str, runs: &Runs, policy: &str) -> SetRow {
-    SetRow {
-        set: set.into(),
-        policy: policy.into(),
-        replicas: mean(runs.of(policy).map(|run| run.replicas_avg)),
-        quick_p95: runs.of(policy).filter(|run| run.ttft_p95_s < 1.0).count(),
-        quick_p99: runs.of(policy).filter(|run| run.ttft_p99_s < 1.0).count(),
-        runs: runs.of(policy).count(),
-        outside: outside(runs.of(policy)),
-        flips: mean(runs.of(policy).map(|run| f64::from(run.flips))),
-    }
+fn paths(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let about = "The first random set under the policy alone: how often Prometheus scrapes, or a scrape of its own; and with an HPA \
+                 without `behavior`, which removes replicas 300 s later.";
+    let mut results = PartResults::new("Scrapes and HPAs", about);
+    let plans = read(&args.scenarios.join("random.yaml"), None)?;
+    let controllers = on_every_path(&args.policy)?;
+    let own_seeds = seeds.of(100, sized(args, 80, 4) as u64);
+    let runs = run("paths", &plans, &controllers, &own_seeds, RunDetail::Figures)?;
+    results.runs = runs.len();
+    add_rows(
+        &mut results,
+        random::header(),
+        controllers.iter().map(|path| random::row("1", &path.name, &runs)).collect(),
+    );
+    Ok(results)
 }
 
-fn traces(args: &Args) -> Result<PartResults, String> {
+fn families(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let about = "Physics that no prior of the policy names: mixtures of experts, a cost of each sequence, stalls of seconds, prefix caches \
+                 that are cold or badly routed, crashes, blinking readiness, impatient clients, starts of 20 to 600 s, requests of cv 3 \
+                 (`tests/scenarios/sim/families.yaml`, `hard.yaml`).";
+    let mut results = PartResults::new("Other physics", about);
+    let hard = named(args, &["hard"])?;
+    let kept: Vec<Arc<Plan>> = hard.iter().step_by(sized(args, 1, 4)).cloned().collect();
+    let own_seeds = seeds_of(args, seeds, Part::Families, 4, 1);
+    groups(args, &kept, &own_seeds, sized(args, 1, 0), &mut results)?;
+    let plans = named(args, &["families"])?;
+    let controllers = with_baselines(&args.policy)?;
+    let drawn = seeds.of(200, sized(args, 80, 8) as u64);
+    let runs = run("families", &plans, &controllers, &drawn, RunDetail::Figures)?;
+    results.runs += runs.len();
+    let peers: Vec<String> = BASELINES.map(String::from).to_vec();
+    results.gates.push(no_peer_better("families", &runs, &args.policy, &peers));
+    let rows = controllers.iter().map(|policy| random::row("families", &policy.name, &runs));
+    add_rows(&mut results, random::header(), rows.collect());
+    Ok(results)
+}
+
+fn robust(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
+    let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
+    let mut results = PartResults::new("Robustness", about);
+    let plans = named(args, &["robust"])?;
+    let kept: Vec<Arc<Plan>> = plans.iter().step_by(sized(args, 1, 11)).cloned().collect();
+    let own_seeds = seeds_of(args, seeds, Part::Robust, 3, 1);
+    groups(args, &kept, &own_seeds, sized(args, 1, 0), &mut results)?;
+    Ok(results)
+}
+
+fn traces(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).";
-    let mut result = PartResults::new("Traces", about);
-    let azure = ("azure", "azure_llm_2023_code.csv.gz", args.seeds);
+    let mut results = PartResults::new("Traces", about);
+    let azure = ("azure", "azure_llm_2023_code.csv.gz", 4);
     let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
-    let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", args.seeds.min(3)));
-    for (name, trace, seeds) in std::iter::once(azure).chain(days) {
+    let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", 2));
+    let days = days.into_iter().take(sized(args, 5, 1));
+    for (name, trace, count) in std::iter::once(azure).chain(days) {
         let trace = args.traces.join(trace);
-        if !Path::new(&trace).is_file() {
-            result.left_out.push(format!("{name}: there is no {}", trace.display()));
+        if !trace.is_file() {
+            results.left_out.push(format!("{name}: there is no {}", trace.display()));
             continue;
         }
         let plans = read(&args.scenarios.join(name).with_extension("yaml"), Some(&trace))?;
-        let runs = run(&plans, &controllers(&args.policy)?, 1..=seeds)?;
-        result.gates.push(on_the_frontier(&runs, name, &args.policy)?);
-        result.runs.0.extend(runs.0);
+        let own_seeds = seeds_of(args, seeds, Part::Traces, count, 1);
+        groups(args, &plans, &own_seeds, sized(args, 1, 0), &mut results)?;
     }
-    Ok(result)
+    Ok(results)
 }
 
-fn robust(args: &Args) -> Result<PartResults, String> {
-    let plans = read(&args.scenarios.join("robust.yaml"), None)?;
-    let runs = run(&plans, &controllers(&args.policy)?, 1..=args.seeds.min(5))?;
-    let mut gates = Vec::new();
-    for plan in &plans {
-        gates.push(on_the_frontier(&runs, &plan.name, &args.policy)?);
-        gates.push(no_collapse(&runs, &plan.name, &args.policy)?);
-    }
-    let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
-    Ok(PartResults { gates, runs, ..PartResults::new("Robustness", about) })
-}
-
-fn victims(args: &Args) -> Result<PartResults, String> {
-    let plans = read(&args.scenarios.join("victims.yaml"), None)?;
-    let runs = run(&plans, &controllers(&args.policy)?, seeds(args))?;
-    let policies = std::iter::once(args.policy.as_str()).chain(BASELINES);
-    let gates = policies.map(|policy| fewer_cut(&runs, policy)).collect();
+fn victims(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "Streams that outlive the grace period are cut: `errors` (`tests/scenarios/sim/victims.yaml`). The youngest pods go \
                  first, as a ReplicaSet has it, or those with the fewest requests in flight (`podDeletionCost`); or, to compare, \
                  those with the fewest tokens in the KV cache.";
-    Ok(PartResults { gates, runs, ..PartResults::new("Which pods go first", about) })
+    let mut results = PartResults::new("Which pods go first", about);
+    let plans = named(args, &["victims"])?;
+    let kept: Vec<Arc<Plan>> = plans.iter().take(sized(args, plans.len(), 3)).cloned().collect();
+    let own_seeds = seeds_of(args, seeds, Part::Victims, 5, 3);
+    let controllers = with_baselines(&args.policy)?;
+    let mut all = Vec::new();
+    for plan in &kept {
+        let group =
+            Group { plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles: 0 };
+        all.extend(group.evaluate(&mut results)?);
+    }
+    for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
+        results.gates.push(fewer_cut(&of(&all, policy), policy));
+    }
+    Ok(results)
 }

@@ -1,39 +1,17 @@
-//! Runs scenarios under policies in parallel, with a progress line.
+//! Runs scenarios under policies, and searches oracles, on all processors.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use wva::simulate::{
-    Job, Plan, RunDetail, SummaryLine, TraceOverride, controller_for, plans, run_all, summarize,
-};
-use wva_sim::{Controller, Run};
+use wva::simulate::{Job, Plan, RunDetail, TraceOverride, plans, run_all};
+use wva_sim::{Controller, Run, allowed_outside, oracle};
 
-/// The autoscalers to compare with.
-pub(crate) const BASELINES: [&str; 2] = ["wva-v2", "keda-epp"];
-
-/// Finished runs.
-#[derive(Debug, Default)]
-pub(crate) struct Runs(pub(crate) Vec<Run>);
-
-impl Runs {
-    /// Mean and worst by scenario and policy.
-    pub(crate) fn lines(&self) -> Vec<SummaryLine<'_>> {
-        summarize(&self.0)
-    }
-
-    /// The summary of a scenario under a policy.
-    pub(crate) fn line(&self, scenario: &str, policy: &str) -> Result<SummaryLine<'_>, String> {
-        let line = self.lines().into_iter().find(|line| line.scenario == scenario && line.policy == policy);
-        line.ok_or_else(|| format!("{scenario} was not run under {policy}"))
-    }
-
-    /// The runs of a policy.
-    pub(crate) fn of<'a>(&'a self, policy: &'a str) -> impl Iterator<Item = &'a Run> {
-        self.0.iter().filter(move |run| run.policy == policy)
-    }
-}
+/// Progress is printed this often.
+const REPORT: Duration = Duration::from_secs(20);
 
 /// The plans of a scenario file, with a trace where one is given.
 pub(crate) fn read(path: &Path, trace: Option<&Path>) -> Result<Vec<Arc<Plan>>, String> {
@@ -42,40 +20,88 @@ pub(crate) fn read(path: &Path, trace: Option<&Path>) -> Result<Vec<Arc<Plan>>, 
     Ok(all.into_iter().map(Arc::new).collect())
 }
 
-/// The policy to check, and the baselines.
-pub(crate) fn controllers(ours: &str) -> Result<Vec<Arc<Controller>>, String> {
-    let words = std::iter::once(ours).chain(BASELINES);
-    words.map(|word| controller_for(word).map(Arc::new).map_err(|error| error.to_string())).collect()
+/// Prints what is done of something long, and how long the rest takes at this pace.
+struct Progress {
+    what: String,
+    started: Instant,
+    printed: Instant,
+}
+
+impl Progress {
+    fn new(what: &str) -> Self {
+        Self { what: what.into(), started: Instant::now(), printed: Instant::now() }
+    }
+
+    fn report(&mut self, share: f64, done: usize, all: usize) {
+        if self.printed.elapsed() >= REPORT {
+            self.printed = Instant::now();
+            let passed_s = self.started.elapsed().as_secs_f64();
+            let left_s = passed_s / share.max(1e-3) - passed_s;
+            let _ = writeln!(std::io::stderr(), "{}: {done} of {all}, about {left_s:.0} s left", self.what);
+        }
+    }
 }
 
 /// Every plan under every controller with every seed.
 pub(crate) fn run(
+    what: &str,
     plans: &[Arc<Plan>],
     controllers: &[Arc<Controller>],
-    seeds: impl Iterator<Item = u64> + Clone,
-) -> Result<Runs, String> {
+    seeds: &[u64],
+    detail: RunDetail,
+) -> Result<Vec<Run>, String> {
     let mut jobs = Vec::new();
     for plan in plans {
-        for controller in controllers {
-            jobs.extend(seeds.clone().map(|seed| Job {
-                plan: plan.clone(),
-                controller: controller.clone(),
-                seed,
-                detail: RunDetail::Changes,
-            }));
+        for seed in seeds {
+            for controller in controllers {
+                let (plan, controller) = (plan.clone(), controller.clone());
+                jobs.push(Job { plan, controller, seed: *seed, detail });
+            }
         }
     }
-    let is_terminal = std::io::stderr().is_terminal();
+    let mut printed = Progress::new(what);
     let runs = run_all(jobs, |progress| {
-        if is_terminal {
-            let percent = 100.0 * progress.share();
-            let runs = format!("{percent:.0} %, {} of {} runs", progress.done, progress.jobs());
-            let _ = write!(std::io::stderr(), "\r\x1b[2K{runs}");
-        }
+        printed.report(progress.share(), progress.done, progress.jobs());
         ControlFlow::Continue(())
     });
-    if is_terminal {
-        let _ = write!(std::io::stderr(), "\r\x1b[2K");
-    }
-    Ok(Runs(runs?.unwrap_or_default()))
+    Ok(runs?.unwrap_or_default())
+}
+
+/// What an oracle is asked: to do as well as `run` at least, for less.
+pub(crate) struct Question<'a> {
+    pub(crate) plan: &'a Plan,
+    /// The run to be compared with.
+    pub(crate) run: &'a Run,
+    /// Runs of the same scenario and seed that began with the same fleet.
+    pub(crate) known: Vec<&'a Run>,
+}
+
+/// The oracle's run for each question, in their order; `None` where it finds none that is as good.
+pub(crate) fn ask(what: &str, questions: &[Question<'_>]) -> Vec<Option<Run>> {
+    let next = AtomicUsize::new(0);
+    let answers = Mutex::new(vec![None; questions.len()]);
+    let progress = Mutex::new(Progress::new(what));
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(Question { plan, run, known }) = questions.get(index) else { return };
+            let max_outside = allowed_outside(run.requests, run.slo_attainment);
+            let answer = oracle(&plan.scenario(run.seed), run.seed, max_outside, known);
+            if let (Ok(mut answers), Ok(mut progress)) = (answers.lock(), progress.lock()) {
+                answers[index] = answer;
+                progress.report(index as f64 / questions.len() as f64, index, questions.len());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    answers.into_inner().unwrap_or_default()
+}
+
+/// The runs of a policy.
+pub(crate) fn of<'a>(runs: &'a [Run], policy: &str) -> Vec<&'a Run> {
+    runs.iter().filter(|run| run.policy == policy).collect()
 }

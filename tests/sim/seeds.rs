@@ -1,0 +1,47 @@
+//! Seeds that the constants of the core have never seen: they follow from the hash of `src/core`'s tree in git. A change of a
+//! constant changes all of them; a commit elsewhere changes none.
+
+use std::process::Command;
+
+use wva_sim::Rng;
+
+/// Where the seeds come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Seeds {
+    /// The hash of the tree of `src/core`, or what `--seed-of` gave.
+    pub(crate) hash: String,
+    /// The commit that was checked out; empty if git does not know.
+    pub(crate) commit: String,
+    base: u64,
+}
+
+impl Seeds {
+    /// The seeds of the tree in git, or of `given` if that is set.
+    pub(crate) fn new(given: Option<&str>) -> Result<Self, String> {
+        let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
+        let hash = match given {
+            Some(hash) => hash.to_owned(),
+            None => git(&["rev-parse", "HEAD:src/core"])
+                .ok_or("git does not know the tree of src/core: give its hash with --seed-of")?,
+        };
+        let base = hash.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let base = base.ok_or_else(|| format!("{hash:?} does not begin with 16 hexadecimal digits"))?;
+        if given.is_none()
+            && git(&["status", "--porcelain", "--", "src/core"]).is_some_and(|changed| !changed.is_empty())
+        {
+            eprintln!("src/core has changes that are not committed: the seeds are those of its last commit");
+        }
+        Ok(Self { hash, commit, base })
+    }
+
+    /// `count` seeds in sequence for one of many purposes, below 2^40.
+    pub(crate) fn of(&self, purpose: u64, count: u64) -> Vec<u64> {
+        let first = Rng::stream(self.base, purpose).bits() >> 24;
+        (first..first + count).collect()
+    }
+}
+
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
