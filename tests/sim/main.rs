@@ -18,9 +18,9 @@ mod store;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::Parser;
+use tokio::time::Instant;
 
 use self::gates::Gate;
 use self::parts::Part;

@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use wva::simulate::{Job, Plan, RunDetail, TraceOverride, plans, run_all};
 use wva_sim::{Controller, Run, allowed_outside, oracle};
 

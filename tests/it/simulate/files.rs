@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use wva::simulate::{Plan, TraceOverride, file, plans};
-use wva_sim::{Arrivals, Scenario, SizeSpread};
+use wva_sim::{Arrivals, ClientPatience, PodFault, PrefixCache, Scenario, SizeSpread};
 
 use crate::record::material::Folder;
 
@@ -160,6 +160,40 @@ fn a_random_scenario_is_the_seeds_and_stays_in_the_files_ranges() {
         assert!((40..=240).contains(&variant.start_up.mean.as_secs()), "{variant:?}");
         assert!((288_000..=672_000).contains(&variant.physics.kv_tokens), "{variant:?}");
         assert_eq!(scenario.duration.as_secs(), 3600);
+    }
+}
+
+#[test]
+fn faults_clients_and_caches_reach_the_scenario() {
+    let text = format!(
+        "{GOOD}  faults: [{{crashing: {{every: 10m, pods: 1}}}}, {{blinking: {{every: 2m, lasts: 30s, pods: 2}}}}]\n  \
+         rough: {{expertSeconds: 0.01, expertShare: 0.03}}\n\
+         prefixCache: {{warmAfter: 300, spread: 0.5}}\nclients: {{timeout: 30s, retries: 2}}\n"
+    );
+    let scenario = one(&text).unwrap();
+    let seconds = std::time::Duration::from_secs;
+    let crashing = PodFault::Crashing { every: seconds(600), pods: 1 };
+    let blinking = PodFault::Blinking { every: seconds(120), lasts: seconds(30), pods: 2 };
+    assert_eq!(scenario.variants[1].pod_faults, [crashing, blinking]);
+    assert!((scenario.variants[1].deviations.experts_s - 0.01).abs() < 1e-12);
+    assert_eq!(scenario.prefix_cache, PrefixCache { warm_after: 300.0, spread: 0.5 });
+    let clients = ClientPatience { timeout: seconds(30), retries: 2, backoff: seconds(1) };
+    assert_eq!(scenario.clients, Some(clients));
+}
+
+#[test]
+fn drawn_hardware_is_of_a_family_and_its_requests_are_in_their_ranges() {
+    let plan = &all(&scenarios().join("families.yaml")).unwrap()[0];
+    for seed in 1..40 {
+        let scenario = plan.scenario(seed);
+        let sizes = scenario.sizes[0].sizes;
+        assert!(
+            (100.0..=4000.0).contains(&sizes.prompt) && (50.0..=1500.0).contains(&sizes.output),
+            "{sizes:?}"
+        );
+        let variant = &scenario.variants[0];
+        assert!((1.25e-3..=4.4e-2).contains(&variant.physics.base_s), "{variant:?}");
+        assert!((20..=600).contains(&variant.start_up.mean.as_secs()), "{variant:?}");
     }
 }
 
