@@ -20,6 +20,8 @@ pub const ORACLE: &str = "oracle";
 const SPENT: [f64; 3] = [0.0, 0.5, 1.0];
 /// The shortest part of a run whose replicas are lowered as a whole, in HPA syncs. Shifts of the changes find what is shorter.
 const MIN_PART: usize = 8;
+/// A run has at most about this many such parts: a search takes as many simulations.
+const MAX_PARTS: usize = 64;
 /// By how many syncs changes are shifted.
 const SHIFTS: [usize; 4] = [8, 4, 2, 1];
 
@@ -149,10 +151,12 @@ impl Search<'_> {
         let spare = self.max_outside.saturating_sub(least);
         for spent in SPENT {
             let max_outside = least + (spent * spare as f64) as u64;
+            let shortest = MIN_PART.max(slots.div_ceil(MAX_PARTS)).min(slots);
             let mut part = slots;
-            while part >= MIN_PART.min(slots) {
+            self.lower_parts(&mut best, part, max_outside);
+            while part > shortest {
+                part = part.div_ceil(2);
                 self.lower_parts(&mut best, part, max_outside);
-                part = if part > 1 { part.div_ceil(2) } else { 0 };
             }
             for shift in SHIFTS {
                 self.shift_changes(&mut best, shift, max_outside);
@@ -172,25 +176,24 @@ impl Search<'_> {
         }
     }
 
-    /// Lowers the replicas of each variant in each part of `part` syncs, one by one, as far as the bound allows.
+    /// Lowers the replicas of each variant in each part of `part` syncs as far as the bound allows: in long parts, where a fleet at
+    /// its maximum is far too large, by large steps first.
     fn lower_parts(&self, best: &mut Found, part: usize, max_outside: u64) {
+        let slots = syncs(self.scenario);
         for &variant in &self.order {
             let min = self.scenario.variants[variant].bounds.min.get();
-            for start in (0..syncs(self.scenario)).step_by(part) {
-                // The largest step that the bound allows is found by halving it: a fleet at its maximum is far too large.
-                let highest = |best: &Found| {
-                    let orders = &best.orders.0[variant];
-                    orders.iter().skip(start).take(part).max().copied().unwrap_or(min).saturating_sub(min)
-                };
-                let mut step = highest(best).next_power_of_two() / 2;
-                step = step.max(u32::from(highest(best) > 0));
+            for start in (0..slots).step_by(part) {
+                let highest =
+                    best.orders.0[variant].iter().skip(start).take(part).max().copied().unwrap_or(min);
+                let is_long = part * 4 >= slots;
+                let mut step =
+                    if is_long { highest.saturating_sub(min).next_power_of_two() / 2 } else { 1 }.max(1);
                 while step > 0 {
                     let mut orders = best.orders.clone();
                     for number in orders.0[variant].iter_mut().skip(start).take(part) {
                         *number = number.saturating_sub(step).max(min);
                     }
-                    let is_same = orders == best.orders;
-                    if is_same || !self.accept(best, orders, max_outside) {
+                    if orders == best.orders || !self.accept(best, orders, max_outside) {
                         step /= 2;
                     }
                 }

@@ -63,6 +63,9 @@ struct Args {
     /// The file with the gates that are known to be missed.
     #[arg(long, default_value = "tests/sim/known-misses")]
     known_misses: PathBuf,
+    /// Write the misses that are found into that file, in place of those that it has of the same gates.
+    #[arg(long)]
+    record_misses: bool,
     /// Write the page as Markdown to this file, and its plots beside it.
     #[arg(long)]
     write: Option<PathBuf>,
@@ -101,6 +104,9 @@ fn run(args: &Args) -> Result<bool, String> {
     }
     let gates: Vec<&Gate> = results.iter().flat_map(|result| &result.gates).collect();
     let run = if args.ci { "ci" } else { "full" };
+    if args.record_misses {
+        misses::record(&args.known_misses, run, &gates)?;
+    }
     let surprises = misses::surprises(&args.known_misses, run, &gates)?;
     surprises.iter().for_each(|surprise| println!("FAIL: {surprise}"));
     Ok(surprises.is_empty())

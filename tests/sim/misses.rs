@@ -27,6 +27,20 @@ pub(crate) fn surprises(path: &Path, run: &str, gates: &[&Gate]) -> Result<Vec<S
     Ok(gates.iter().filter_map(surprise).collect())
 }
 
+/// Replaces what the file says of the gates that were checked in `run`.
+pub(crate) fn record(path: &Path, run: &str, gates: &[&Gate]) -> Result<(), String> {
+    let unwritable = |error| format!("{}: {error}", path.display());
+    let text = std::fs::read_to_string(path).map_err(unwritable)?;
+    let checked: BTreeSet<&str> = gates.iter().map(|gate| gate.subject.as_str()).collect();
+    let kept =
+        text.lines().filter(|line| subject(line, run).is_none_or(|subject| !checked.contains(subject)));
+    let missed = gates.iter().filter(|gate| !gate.holds);
+    let missed =
+        missed.map(|Gate { subject, result, .. }| format!("{run}{SEPARATOR}{subject}{SEPARATOR}{result}"));
+    let lines: Vec<String> = kept.map(String::from).chain(missed).collect();
+    std::fs::write(path, lines.join("\n") + "\n").map_err(unwritable)
+}
+
 /// The subject of a line about `run`.
 fn subject<'a>(line: &'a str, run: &str) -> Option<&'a str> {
     let mut fields = line.split(SEPARATOR);

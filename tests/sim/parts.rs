@@ -102,8 +102,14 @@ fn cases(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         let mut controllers = with_baselines(&args.policy)?;
         controllers.extend((plan.name == "case1").then(|| Arc::new(next_sync())));
         let oracles = sized(args, 4, 1);
-        let group =
-            Group { plan: &plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles };
+        let group = Group {
+            plan: &plan,
+            controllers: &controllers,
+            ours: &args.policy,
+            seeds: &own_seeds,
+            oracles,
+            varies: true,
+        };
         all.extend(group.evaluate(&mut results)?);
         series(args, &plan, &own_seeds, &mut results)?;
     }
@@ -179,8 +185,14 @@ fn constant(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let own_seeds = seeds_of(args, seeds, Part::Constant, 5, 1);
     let mut all = Vec::new();
     for plan in &plans {
-        let group =
-            Group { plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles: 0 };
+        let group = Group {
+            plan,
+            controllers: &controllers,
+            ours: &args.policy,
+            seeds: &own_seeds,
+            oracles: 0,
+            varies: false,
+        };
         all.extend(group.evaluate(&mut results)?);
     }
     let ours = of(&all, &args.policy);
@@ -199,7 +211,8 @@ fn groups(
     let controllers = with_baselines(&args.policy)?;
     let mut all = Vec::new();
     for plan in plans {
-        let group = Group { plan, controllers: &controllers, ours: &args.policy, seeds, oracles };
+        let group =
+            Group { plan, controllers: &controllers, ours: &args.policy, seeds, oracles, varies: true };
         all.extend(group.evaluate(results)?);
     }
     Ok(all)
@@ -304,7 +317,9 @@ fn traces(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         }
         let plans = read(&args.scenarios.join(name).with_extension("yaml"), Some(&trace))?;
         let own_seeds = seeds_of(args, seeds, Part::Traces, count, 1);
-        groups(args, &plans, &own_seeds, sized(args, 1, 0), &mut results)?;
+        // A search over a day takes an hour.
+        let oracles = if name == "azure" { sized(args, 1, 0) } else { 0 };
+        groups(args, &plans, &own_seeds, oracles, &mut results)?;
     }
     Ok(results)
 }
@@ -320,8 +335,14 @@ fn victims(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let controllers = with_baselines(&args.policy)?;
     let mut all = Vec::new();
     for plan in &kept {
-        let group =
-            Group { plan, controllers: &controllers, ours: &args.policy, seeds: &own_seeds, oracles: 0 };
+        let group = Group {
+            plan,
+            controllers: &controllers,
+            ours: &args.policy,
+            seeds: &own_seeds,
+            oracles: 0,
+            varies: false,
+        };
         all.extend(group.evaluate(&mut results)?);
     }
     for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {

@@ -36,7 +36,8 @@ impl Mean {
 impl fmt::Display for Mean {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
-        write!(f, "{:.digits$} ± {:.digits$}", self.mean, self.half)
+        write!(f, "{:.digits$}", self.mean)?;
+        if self.half > 0.0 { write!(f, " ± {:.digits$}", self.half) } else { Ok(()) }
     }
 }
 
