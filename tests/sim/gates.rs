@@ -165,3 +165,33 @@ pub(crate) fn fewer_cut(runs: &[&Run], policy: &str) -> Gate {
     let result = format!("{least_loaded}, with the youngest {youngest}");
     Gate::new(subject, "fewer than with the youngest first", result, least_loaded < youngest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(policy: &str, cost_avg: f64, slo_attainment: f64) -> Run {
+        Run { policy: policy.into(), cost_avg, slo_attainment, ttft_p99_s: 1.0, ..Run::default() }
+    }
+
+    #[test]
+    fn too_few_within_and_too_dear_both_fail_the_strict_criterion() {
+        for (cost, share, passes) in [(1.3, 0.96, true), (1.3, 0.94, false), (1.4, 0.96, false)] {
+            assert_eq!(Verdict::new(&[&run("rate", cost, share)], &[1.0]).passes(), passes, "{cost} {share}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_is_cheaper_and_serves_more_is_found() {
+        let peer = |cost, share| [run("rate", 2.0, 0.98), run("peer", cost, share)];
+        let holds = |runs: [Run; 2]| no_peer_better("test", &runs, "rate", &["peer".into()]).holds;
+        assert!(!holds(peer(1.5, 0.99)));
+        assert!(holds(peer(1.5, 0.97)) && holds(peer(1.99, 0.99)) && holds(peer(2.5, 1.0)));
+    }
+
+    #[test]
+    fn nothing_that_ran_meets_nothing() {
+        assert!(!oracle_is_best("test", &[], 0).holds);
+        assert!(!no_late_reversal("test", &[]).holds);
+    }
+}

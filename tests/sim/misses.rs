@@ -47,3 +47,27 @@ fn subject<'a>(line: &'a str, run: &str) -> Option<&'a str> {
     fields.next().filter(|name| *name == run)?;
     fields.next()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate(subject: &str, holds: bool) -> Gate {
+        Gate::new(subject.into(), "at most 1", "2".into(), holds)
+    }
+
+    #[test]
+    fn a_miss_must_be_listed_for_its_run_and_a_listed_gate_must_be_missed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("known-misses");
+        std::fs::write(&path, "# comment\nci | cost | 3\nci | tail | 9\nfull | share | 2\n").unwrap();
+        let gates = [gate("cost", false), gate("tail", true), gate("share", false), gate("flips", true)];
+        let gates: Vec<&Gate> = gates.iter().collect();
+        let found = surprises(&path, "ci", &gates).unwrap();
+        assert_eq!(found, ["listed, but met: ci | tail | 2", "missed, and not listed: ci | share | 2"]);
+        record(&path, "ci", &gates[1..3]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text, "# comment\nci | cost | 3\nfull | share | 2\nci | share | 2\n");
+        assert!(surprises(&path, "ci", &gates).unwrap().is_empty());
+    }
+}

@@ -94,7 +94,9 @@ const WISHES: [Wish; 7] = [
 
 fn cases(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
-                 the HPA acts on it at its next sync.";
+                 the HPA acts on it at its next sync. The last table has what llm-d published (July 2026) beside what is simulated. Published \
+                 tails are longer: the simulator has no network, tokenizer or gateway queue, its prompts take time in proportion to their \
+                 length, and its pods do not fail. Which of these matters was not measured. Nor is it known why KEDA costs more in case 4.";
     let mut results = PartResults::new("Published cases", about);
     let own_seeds = seeds_of(args, seeds, Part::Cases, 10, 3);
     let mut all = Vec::new();

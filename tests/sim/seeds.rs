@@ -45,3 +45,20 @@ fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_follow_from_the_hash_and_no_two_purposes_share_any() {
+        let seeds = Seeds::new(Some("0123456789abcdef0123")).unwrap();
+        assert_eq!(seeds.of(3, 80), Seeds::new(Some("0123456789abcdef")).unwrap().of(3, 80));
+        assert_ne!(seeds.of(3, 80), Seeds::new(Some("1123456789abcdef")).unwrap().of(3, 80));
+        let mut all: Vec<u64> = (0..300).flat_map(|purpose| seeds.of(purpose, 80)).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 300 * 80);
+        assert!(Seeds::new(Some("main")).is_err());
+    }
+}

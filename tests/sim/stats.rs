@@ -50,3 +50,26 @@ fn quantile_of_t(degrees: f64) -> f64 {
         d => 1.96 + 2.37 / d + 3.5 / (d * d),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interval_is_students() {
+        // Ten values with mean 5.5 and a standard deviation of 3.0277: 2.262 × 3.0277 / √10.
+        let values: Vec<f64> = (1..=10).map(f64::from).collect();
+        let Mean { mean, half } = Mean::of(&values);
+        assert!((mean - 5.5).abs() < 1e-12 && (half / 2.1659 - 1.0).abs() < 0.01, "{mean} ± {half}");
+        assert_eq!(Mean::of(&[3.0]).to_string(), "3.00", "a single value has no interval");
+        assert_eq!(format!("{:.1}", Mean::of(&[1.0, 1.0, 4.0])), "2.0 ± 4.3");
+    }
+
+    #[test]
+    fn the_quantiles_are_those_of_the_tables() {
+        for (degrees, quantile) in [(1.0, 12.706), (4.0, 2.776), (9.0, 2.262), (79.0, 1.990), (959.0, 1.962)]
+        {
+            assert!((quantile_of_t(degrees) / quantile - 1.0).abs() < 0.01, "{degrees}");
+        }
+    }
+}
