@@ -8,7 +8,7 @@ use super::scenario::{Arrival, Arrivals, Scenario, TimedSizes};
 use super::sizes::RequestSize;
 
 /// Where the requests of a run come from: generated at a rate, or the rest of a trace.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum RequestSource<'a> {
     Rate(Box<GeneratedRequests<'a>>),
     Trace(&'a [Arrival]),
@@ -52,7 +52,7 @@ impl<'a> RequestSource<'a> {
 
 /// Requests at a rate. The gap to the next arrival is drawn as a number of expected requests and used up by the rate over
 /// time, so that a change of the rate needs no new draw.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct GeneratedRequests<'a> {
     rates: ConstantRates<'a>,
     current: ConstantRate,
@@ -136,7 +136,7 @@ struct ConstantRate {
 }
 
 /// A load as constant rates, repeated endlessly. Ramps and waves change in steps of a second.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ConstantRates<'a> {
     segments: &'a [Segment],
     index: usize,

@@ -4,13 +4,14 @@
 //! It is a search by descent, so its cost is an upper bound of the least possible one. Nobody who starts with the same fleet may be
 //! cheaper at the same share of requests within the objectives: such a run shows a defect of the search.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use smol_str::SmolStr;
 use wva_core::units::{Replicas, truncated_u32};
 
 use super::controller::{Algorithm, Controller, MetricPath, ScheduleEntry};
-use super::run::{Run, simulate_within};
+use super::run::{Rehearsal, Run};
 use super::scenario::Scenario;
 
 /// The name of the oracle's runs.
@@ -22,6 +23,8 @@ const SPENT: [f64; 3] = [0.0, 0.5, 1.0];
 const MIN_PART: usize = 8;
 /// A run has at most about this many such parts: a search takes as many simulations.
 const MAX_PARTS: usize = 64;
+/// States of a run that are kept, from which a change of its later part is played.
+const STATES: usize = 32;
 /// By how many syncs changes are shifted.
 const SHIFTS: [usize; 4] = [8, 4, 2, 1];
 
@@ -30,10 +33,12 @@ const SHIFTS: [usize; 4] = [8, 4, 2, 1];
 /// `None` when none of them does.
 #[must_use]
 pub fn oracle(scenario: &Scenario, seed: u64, max_outside: u64, known: &[&Run]) -> Option<Run> {
-    let search = Search { scenario, seed, max_outside, order: removal_order(scenario) };
+    let controller = orders_controller();
+    let search =
+        Search { scenario, controller: &controller, seed, max_outside, order: removal_order(scenario) };
     let starts = std::iter::once(Orders::at_maximum(scenario))
         .chain(known.iter().map(|run| Orders::of(scenario, run)));
-    let mut starts: Vec<Found> = starts.filter_map(|orders| search.play(orders, max_outside)).collect();
+    let mut starts: Vec<Found<'_>> = starts.filter_map(|orders| search.start(orders)).collect();
     // The largest fleet has all the freedom, the cheapest known run the least distance.
     let cheapest = starts
         .iter()
@@ -58,15 +63,26 @@ pub fn outside(run: &Run) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Orders(Vec<Vec<u32>>);
 
-#[derive(Debug)]
-struct Found {
+struct Found<'a> {
     orders: Orders,
     run: Run,
+    rehearsal: Rehearsal<'a>,
 }
 
-impl Found {
+impl Found<'_> {
     fn cost(&self) -> f64 {
         self.run.cost_avg
+    }
+}
+
+/// Follows the orders that the search tries.
+fn orders_controller() -> Controller {
+    Controller {
+        name: SmolStr::new_static(ORACLE),
+        algorithm: Algorithm::Schedule(Vec::new()),
+        path: MetricPath::Direct,
+        scale_down_window: Some(Duration::ZERO),
+        spares: 0,
     }
 }
 
@@ -106,22 +122,22 @@ impl Orders {
     }
 
     /// A schedule with an entry at each change.
-    fn controller(&self, sync: Duration) -> Controller {
+    fn schedule(&self, sync: Duration) -> Arc<[ScheduleEntry]> {
         let at = |slot: usize| self.0.iter().map(move |orders| orders[slot]);
-        let mut entries = Vec::new();
-        for slot in 0..self.0.first().map_or(0, Vec::len) {
-            if slot == 0 || at(slot).ne(at(slot - 1)) {
-                let from = sync.mul_f64(slot as f64);
-                entries.push(ScheduleEntry { from, replicas: at(slot).map(Replicas::new).collect() });
-            }
-        }
-        Controller {
-            name: SmolStr::new_static(ORACLE),
-            algorithm: Algorithm::Schedule(entries),
-            path: MetricPath::Direct,
-            scale_down_window: Some(Duration::ZERO),
-            spares: 0,
-        }
+        let is_change = |slot: &usize| *slot == 0 || at(*slot).ne(at(slot - 1));
+        let slots = (0..self.0.first().map_or(0, Vec::len)).filter(is_change);
+        let entry = |slot: usize| ScheduleEntry {
+            from: sync.mul_f64(slot as f64),
+            replicas: at(slot).map(Replicas::new).collect(),
+        };
+        slots.map(entry).collect()
+    }
+
+    /// The first slot at which other orders differ; 0 if none does.
+    fn first_difference(&self, orders: &Self) -> usize {
+        let of_variant =
+            |(own, new): (&Vec<u32>, &Vec<u32>)| own.iter().zip(new).position(|(own, new)| own != new);
+        self.0.iter().zip(&orders.0).filter_map(of_variant).min().unwrap_or(0)
     }
 
     /// The slots at which the number of a variant changes.
@@ -133,19 +149,23 @@ impl Orders {
 
 struct Search<'a> {
     scenario: &'a Scenario,
+    controller: &'a Controller,
     seed: u64,
     max_outside: u64,
     order: Vec<usize>,
 }
 
-impl Search<'_> {
-    fn play(&self, orders: Orders, max_outside: u64) -> Option<Found> {
-        let controller = orders.controller(self.scenario.hpa.sync);
-        let run = simulate_within(self.scenario, &controller, self.seed, max_outside)?;
-        (outside(&run) <= max_outside).then_some(Found { orders, run })
+impl<'a> Search<'a> {
+    /// The run under `orders`, if it meets the bound.
+    fn start(&self, orders: Orders) -> Option<Found<'a>> {
+        let mut rehearsal = Rehearsal::new(self.scenario, self.controller, self.seed, STATES);
+        let (run, states) =
+            rehearsal.play(&orders.schedule(self.scenario.hpa.sync), 0.0, self.max_outside)?;
+        rehearsal.keep(0.0, states);
+        (outside(&run) <= self.max_outside).then_some(Found { orders, run, rehearsal })
     }
 
-    fn descend(&self, mut best: Found) -> Found {
+    fn descend(&self, mut best: Found<'a>) -> Found<'a> {
         let slots = syncs(self.scenario);
         let least = outside(&best.run);
         let spare = self.max_outside.saturating_sub(least);
@@ -166,10 +186,14 @@ impl Search<'_> {
     }
 
     /// Replaces `best` by `orders` if they are cheaper and meet the bound.
-    fn accept(&self, best: &mut Found, orders: Orders, max_outside: u64) -> bool {
-        match self.play(orders, max_outside) {
-            Some(found) if found.cost() < best.cost() - 1e-9 => {
-                *best = found;
+    fn accept(&self, best: &mut Found<'a>, orders: Orders, max_outside: u64) -> bool {
+        let sync = self.scenario.hpa.sync;
+        let from_s = sync.as_secs_f64() * best.orders.first_difference(&orders) as f64;
+        match best.rehearsal.play(&orders.schedule(sync), from_s, max_outside) {
+            Some((run, states)) if run.cost_avg < best.cost() - 1e-9 && outside(&run) <= max_outside => {
+                best.rehearsal.keep(from_s, states);
+                best.orders = orders;
+                best.run = run;
                 true
             }
             _ => false,
@@ -178,7 +202,7 @@ impl Search<'_> {
 
     /// Lowers the replicas of each variant in each part of `part` syncs as far as the bound allows: in long parts, where a fleet at
     /// its maximum is far too large, by large steps first.
-    fn lower_parts(&self, best: &mut Found, part: usize, max_outside: u64) {
+    fn lower_parts(&self, best: &mut Found<'a>, part: usize, max_outside: u64) {
         let slots = syncs(self.scenario);
         for &variant in &self.order {
             let min = self.scenario.variants[variant].bounds.min.get();
@@ -202,7 +226,7 @@ impl Search<'_> {
     }
 
     /// Lets each change to more come later, and each change to fewer earlier, by `shift` syncs, as far as the bound allows.
-    fn shift_changes(&self, best: &mut Found, shift: usize, max_outside: u64) {
+    fn shift_changes(&self, best: &mut Found<'a>, shift: usize, max_outside: u64) {
         for &variant in &self.order {
             for slot in best.orders.changes(variant) {
                 let mut at = slot;

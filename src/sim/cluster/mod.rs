@@ -29,7 +29,7 @@ const START_UP_STREAM: u64 = 1 << 48;
 const STEP_STREAM: u64 = 1;
 
 /// The pods of a model and the requests that wait for them.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct SimCluster<R> {
     scenario: Scenario,
     seed: u64,

@@ -12,7 +12,7 @@ use crate::server::{ModelServer, Readings};
 const READY_BEFORE_S: f64 = 3600.0;
 
 /// A pod of a simulated fleet.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pod {
     /// Its number among all pods of the run, from 1.
     pub(crate) serial: u64,
@@ -45,7 +45,7 @@ pub(super) struct ServerSetup<'a> {
 }
 
 /// Where a pod is in its life.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Life {
     /// It fits on no node.
     Unschedulable,

@@ -1,6 +1,7 @@
 //! Everything that happens by the clock: scrapes, decisions, HPA syncs, KEDA polls, and the points of the series.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wva_core::hpa::{Kind, MetricTarget, combine, milli, propose};
@@ -13,7 +14,7 @@ use super::recorder::RunRecorder;
 use super::results::{Point, ReplicaNumbers, Run};
 use super::scaler::Scaler;
 use crate::cluster::SimCluster;
-use crate::controller::{Algorithm, Controller, MetricPath};
+use crate::controller::{Algorithm, Controller, MetricPath, ScheduleEntry};
 use crate::peer::Peer;
 use crate::program::PROGRAM_DEFAULTS;
 use crate::rng::Rng;
@@ -83,6 +84,8 @@ pub(super) struct EventLoop<'a> {
     scenario: &'a Scenario,
     controller: &'a Controller,
     state: ControllerState<'a>,
+    /// Of a controller that has one.
+    schedule: Arc<[ScheduleEntry]>,
     rng: Rng,
     /// The numbers that HPAs can read.
     published: Numbers,
@@ -117,6 +120,10 @@ impl<'a> EventLoop<'a> {
             scenario,
             controller,
             state: ControllerState::new(scenario, controller, seed),
+            schedule: match &controller.algorithm {
+                Algorithm::Schedule(schedule) => schedule.as_slice().into(),
+                _ => Arc::default(),
+            },
             published: vec![None; variants.len()],
             publishing: VecDeque::new(),
             scrapes: Timer::NEVER,
@@ -133,6 +140,21 @@ impl<'a> EventLoop<'a> {
         };
         events.set_controller_timers();
         events
+    }
+
+    /// The same events, to be continued under a schedule: the state of any other controller is lost.
+    pub(super) fn fork(&self, schedule: &Arc<[ScheduleEntry]>) -> Self {
+        Self {
+            state: ControllerState::Schedule,
+            schedule: schedule.clone(),
+            rng: self.rng.clone(),
+            published: self.published.clone(),
+            publishing: self.publishing.clone(),
+            scalers: self.scalers.clone(),
+            syncs: self.syncs.clone(),
+            answers_s: self.answers_s.clone(),
+            ..*self
+        }
     }
 
     fn set_controller_timers(&mut self) {
@@ -319,7 +341,7 @@ impl<'a> EventLoop<'a> {
             (ControllerState::Peer(peer), Algorithm::Peer(Peer::RunningRequests { per_pod })) => {
                 return average(peer.running(variant), *per_pod);
             }
-            (_, Algorithm::Schedule(schedule)) => scheduled_replicas(schedule, self.scenario, variant, now_s),
+            (_, Algorithm::Schedule(_)) => scheduled_replicas(&self.schedule, self.scenario, variant, now_s),
             (_, Algorithm::Fixed(fleet)) => fixed_replicas(fleet, variant),
             _ => self.published.get(variant).copied().flatten(),
         };

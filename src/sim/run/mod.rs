@@ -12,6 +12,7 @@ mod scaler;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::controllers::fixed_replicas;
@@ -19,7 +20,7 @@ use self::event_loop::EventLoop;
 use self::recorder::RunRecorder;
 use super::arrivals::RequestSource;
 use super::cluster::SimCluster;
-use super::controller::{Algorithm, Controller};
+use super::controller::{Algorithm, Controller, ScheduleEntry};
 use super::rng::Rng;
 use super::scenario::Scenario;
 
@@ -65,22 +66,53 @@ fn play(
     play.finish()
 }
 
-/// The run of `scenario` under `controller`, or `None` as soon as more than `max_outside` requests are known to be outside the
-/// objectives.
-pub(crate) fn simulate_within(
-    scenario: &Scenario,
-    controller: &Controller,
-    seed: u64,
-    max_outside: u64,
-) -> Option<Run> {
-    let fleet = started(scenario, controller);
-    let mut play = Play::new(&fleet, controller, seed, false);
-    while play.advance().is_some() {
-        if play.cluster.recorder.outside_slo > max_outside {
-            return None;
-        }
+/// A schedule that is played again and again with changes: a change plays only what comes after it.
+pub(crate) struct Rehearsal<'a> {
+    /// The run at every `step_s`, from the start on.
+    states: Vec<Play<'a>>,
+    step_s: f64,
+}
+
+impl<'a> Rehearsal<'a> {
+    /// Of a controller with a schedule. `states` are kept of each run, at least 1.
+    pub(crate) fn new(scenario: &'a Scenario, controller: &'a Controller, seed: u64, states: usize) -> Self {
+        let step_s = scenario.duration.as_secs_f64() / states.max(1) as f64;
+        Self { states: vec![Play::new(scenario, controller, seed, false)], step_s }
     }
-    Some(play.finish())
+
+    /// The run under `schedule`, which is that of the last run before `from_s`; `None` as soon as more than `max_outside` requests
+    /// are known to be outside the objectives. With it, the states that [`Self::keep`] takes.
+    pub(crate) fn play(
+        &self,
+        schedule: &Arc<[ScheduleEntry]>,
+        from_s: f64,
+        max_outside: u64,
+    ) -> Option<(Run, Vec<Play<'a>>)> {
+        let first = ((from_s / self.step_s) as usize).min(self.states.len() - 1);
+        let mut play = self.states[first].fork(schedule);
+        let mut states = Vec::new();
+        let mut next_s = self.step_s * (first + 1) as f64;
+        loop {
+            while play.next_s() >= next_s && next_s < play.end_s {
+                states.push(play.fork(schedule));
+                next_s += self.step_s;
+            }
+            if play.advance().is_none() {
+                break;
+            }
+            if play.cluster.recorder.outside_slo > max_outside {
+                return None;
+            }
+        }
+        Some((play.finish(), states))
+    }
+
+    /// Makes a run from `from_s` on the one that the next is compared with.
+    pub(crate) fn keep(&mut self, from_s: f64, states: Vec<Play<'a>>) {
+        let first = ((from_s / self.step_s) as usize).min(self.states.len() - 1);
+        self.states.truncate(first + 1);
+        self.states.extend(states);
+    }
 }
 
 /// The scenario with the fleet that it starts with under `controller`.
@@ -96,7 +128,7 @@ fn started(scenario: &Scenario, controller: &Controller) -> Scenario {
 }
 
 /// A run under way.
-struct Play<'a> {
+pub(crate) struct Play<'a> {
     source: RequestSource<'a>,
     cluster: SimCluster<RunRecorder>,
     events: EventLoop<'a>,
@@ -114,6 +146,17 @@ impl<'a> Play<'a> {
             events: EventLoop::new(scenario, controller, seed),
             end_s: scenario.duration.as_secs_f64(),
         }
+    }
+
+    /// The same run, to be continued under another schedule.
+    fn fork(&self, schedule: &Arc<[ScheduleEntry]>) -> Self {
+        let events = self.events.fork(schedule);
+        Self { source: self.source.clone(), cluster: self.cluster.clone(), events, end_s: self.end_s }
+    }
+
+    /// When the next event is due, seconds.
+    fn next_s(&self) -> f64 {
+        self.source.next_s().min(self.cluster.next_event_s()).min(self.events.next_s())
     }
 
     /// Processes the next event; `None` when none is left before the end. The share that is done is given with each point of the

@@ -7,7 +7,7 @@ use crate::recorder::{Recorder, ServedRequest, TokenGaps};
 use crate::scenario::Scenario;
 
 /// Figures of the whole run, and since the last point of its series.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct RunRecorder {
     ttft_s: f64,
     itl_s: f64,
@@ -26,7 +26,7 @@ pub(super) struct RunRecorder {
 }
 
 /// Figures since the last point.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Interval {
     start_s: f64,
     requests: u64,

@@ -11,7 +11,7 @@ use crate::controller::{Algorithm, Controller};
 use crate::scenario::{Scenario, SimVariant};
 
 /// The HPA of one variant.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Scaler {
     hpa: Hpa,
     /// Of a replica an hour.
