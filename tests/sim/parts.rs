@@ -96,14 +96,15 @@ fn cases(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "The scenarios of llm-d's published head-to-head runs. `next-sync` knows the load and orders at the step: \
                  the HPA acts on it at its next sync. The last table has what llm-d published (July 2026) beside what is simulated. Published \
                  tails are longer: the simulator has no network, tokenizer or gateway queue, its prompts take time in proportion to their \
-                 length, and its pods do not fail. Which of these matters was not measured. Nor is it known why KEDA costs more in case 4.";
+                 length, and its pods do not fail. Which of these matters was not measured. Nor is it known why KEDA costs more in \
+                 case 4.";
     let mut results = PartResults::new("Published cases", about);
-    let own_seeds = seeds_of(args, seeds, Part::Cases, 10, 3);
+    let own_seeds = seeds_of(args, seeds, Part::Cases, 10, 6);
     let mut all = Vec::new();
     for plan in named(args, &["case1", "case2", "case3", "case4"])? {
         let mut controllers = with_baselines(&args.policy)?;
         controllers.extend((plan.name == "case1").then(|| Arc::new(next_sync())));
-        let oracles = sized(args, 4, 1);
+        let oracles = sized(args, 10, 3);
         let group = Group {
             plan: &plan,
             controllers: &controllers,
@@ -226,9 +227,10 @@ fn shapes(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         "Bursts, ramps, drops, changing requests, and fleets of other sizes.",
     );
     let all = ["burst", "ramp", "drop", "shape", "shape2", "surge", "zero", "long", "mix3", "big"];
-    let names = if args.ci { &all[..1] } else { &all[..] };
-    let own_seeds = seeds_of(args, seeds, Part::Shapes, 3, 1);
-    groups(args, &named(args, names)?, &own_seeds, 1, &mut results)?;
+    // The last two take as long as all others together.
+    let names = if args.ci { &all[..8] } else { &all[..] };
+    let own_seeds = seeds_of(args, seeds, Part::Shapes, 6, 2);
+    groups(args, &named(args, names)?, &own_seeds, sized(args, 4, 1), &mut results)?;
     Ok(results)
 }
 
@@ -238,7 +240,7 @@ fn peers(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let mut results = PartResults::new("Peers", about);
     let plans = read(&args.scenarios.join("random.yaml"), None)?;
     let controllers = with_peers(&args.policy)?;
-    let own_seeds = seeds.of(100, sized(args, 80, 4) as u64);
+    let own_seeds = seeds.of(100, sized(args, 80, 10) as u64);
     let runs = run("peers", &plans, &controllers, &own_seeds, RunDetail::Figures)?;
     results.runs = runs.len();
     add_rows(
@@ -279,12 +281,12 @@ fn families(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
                  (`tests/scenarios/sim/families.yaml`, `hard.yaml`).";
     let mut results = PartResults::new("Other physics", about);
     let hard = named(args, &["hard"])?;
-    let kept: Vec<Arc<Plan>> = hard.iter().step_by(sized(args, 1, 4)).cloned().collect();
-    let own_seeds = seeds_of(args, seeds, Part::Families, 4, 1);
-    groups(args, &kept, &own_seeds, sized(args, 1, 0), &mut results)?;
+    let kept: Vec<Arc<Plan>> = hard.iter().step_by(sized(args, 1, 2)).cloned().collect();
+    let own_seeds = seeds_of(args, seeds, Part::Families, 6, 1);
+    groups(args, &kept, &own_seeds, sized(args, 2, 0), &mut results)?;
     let plans = named(args, &["families"])?;
     let controllers = with_baselines(&args.policy)?;
-    let drawn = seeds.of(200, sized(args, 80, 8) as u64);
+    let drawn = seeds.of(200, sized(args, 80, 20) as u64);
     let runs = run("families", &plans, &controllers, &drawn, RunDetail::Figures)?;
     results.runs += runs.len();
     let peers: Vec<String> = BASELINES.map(String::from).to_vec();
@@ -298,18 +300,18 @@ fn robust(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
     let mut results = PartResults::new("Robustness", about);
     let plans = named(args, &["robust"])?;
-    let kept: Vec<Arc<Plan>> = plans.iter().step_by(sized(args, 1, 11)).cloned().collect();
-    let own_seeds = seeds_of(args, seeds, Part::Robust, 3, 1);
-    groups(args, &kept, &own_seeds, sized(args, 1, 0), &mut results)?;
+    let kept: Vec<Arc<Plan>> = plans.iter().step_by(sized(args, 1, 4)).cloned().collect();
+    let own_seeds = seeds_of(args, seeds, Part::Robust, 5, 1);
+    groups(args, &kept, &own_seeds, sized(args, 2, 0), &mut results)?;
     Ok(results)
 }
 
 fn traces(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "A day of each of ServeGen's models and the Azure code trace (`tests/scenarios/sim/diurnal*.yaml`, `azure.yaml`).";
     let mut results = PartResults::new("Traces", about);
-    let azure = ("azure", "azure_llm_2023_code.csv.gz", 4);
+    let azure = ("azure", "azure_llm_2023_code.csv.gz", 6);
     let days = ["diurnal", "diurnal-mid", "diurnal-small", "diurnal-reasoning", "diurnal-image"];
-    let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", 2));
+    let days = days.map(|day| (day, "servegen_total_rate_10min.csv.gz", 3));
     let days = days.into_iter().take(sized(args, 5, 1));
     for (name, trace, count) in std::iter::once(azure).chain(days) {
         let trace = args.traces.join(trace);
@@ -320,7 +322,7 @@ fn traces(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         let plans = read(&args.scenarios.join(name).with_extension("yaml"), Some(&trace))?;
         let own_seeds = seeds_of(args, seeds, Part::Traces, count, 1);
         // A search over a day takes an hour.
-        let oracles = if name == "azure" { sized(args, 1, 0) } else { 0 };
+        let oracles = if name == "azure" { sized(args, 3, 0) } else { 0 };
         groups(args, &plans, &own_seeds, oracles, &mut results)?;
     }
     Ok(results)

@@ -37,8 +37,9 @@ impl Progress {
         if self.printed.elapsed() >= REPORT {
             self.printed = Instant::now();
             let passed_s = self.started.elapsed().as_secs_f64();
-            let left_s = passed_s / share.max(1e-3) - passed_s;
-            let _ = writeln!(std::io::stderr(), "{}: {done} of {all}, about {left_s:.0} s left", self.what);
+            let left_s = if share > 0.0 { passed_s / share - passed_s } else { f64::INFINITY };
+            let left = if left_s.is_finite() { format!(", about {left_s:.0} s left") } else { String::new() };
+            let _ = writeln!(std::io::stderr(), "{}: {done} of {all}{left}", self.what);
         }
     }
 }
