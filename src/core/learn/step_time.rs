@@ -34,7 +34,8 @@ const MIN_FACTOR: f64 = 0.05;
 const MAX_FACTOR: f64 = 20.0;
 /// The relative standard error of a sample, seconds per second: residuals of real engines are 3 to 10 %.
 const SAMPLE_ERROR: f64 = 0.05;
-/// Rounds of coordinate descent: a strictly convex function of four variables converges in a few tens.
+/// Rounds of coordinate descent where a term is at the end of its range. It begins near the solution, because where the terms vary together,
+/// as under any ordinary load, it would take thousands of rounds from afar.
 const ROUNDS: u32 = 60;
 
 /// The terms of a step time, seconds.
@@ -136,19 +137,9 @@ impl StepTimeFit {
     /// token that was seen, if any, seconds: a prompt token costs no more.
     pub(crate) fn solve(&self, prompt_token: Option<f64>) -> Option<StepTime> {
         let prior = self.prior(prompt_token)?;
-        // Solved for factors of the prior, one at a time: each minimises the error given the others, and the ridge pulls it to 1.
-        let mut factors = [1.0; 4];
-        for _ in 0..ROUNDS {
-            for term in 0..4 {
-                let others: f64 = (0..4)
-                    .filter(|other| *other != term)
-                    .map(|other| self.squares[index(term, other)] * factors[other] * prior[other])
-                    .sum();
-                let numerator = prior[term] * (self.products[term] - others) + RIDGE[term];
-                let denominator = self.squares[index(term, term)] * prior[term] * prior[term] + RIDGE[term];
-                factors[term] = (numerator / denominator).clamp(MIN_FACTOR, MAX_FACTOR);
-            }
-        }
+        // Solved for factors of the prior, to which the ridge pulls: those of the prior itself are 1.
+        let target = from_fn(|term| prior[term] * self.products[term] + RIDGE[term]);
+        let factors = factors(&self.curvature(&prior), target);
         let [base, prompt_token, sequence, full_cache] = [0, 1, 2, 3].map(|term| factors[term] * prior[term]);
         Some(StepTime { base, prompt_token, sequence, full_cache })
     }
@@ -163,17 +154,23 @@ impl StepTimeFit {
     /// How uncertain what [`Self::solve`] finds is: by the curvature of what it minimises.
     pub(crate) fn error(&self, prompt_token: Option<f64>) -> Option<StepTimeError> {
         let prior = self.prior(prompt_token)?;
-        let square = |row: usize, column: usize| prior[row] * prior[column];
-        let covariance = inverse(from_fn(|row| {
-            from_fn(|column| {
-                let ridge = if row == column { RIDGE[row] } else { 0.0 };
-                self.squares[index(row, column)] * square(row, column) + ridge
-            })
-        }));
+        // Sums that were rounded when they were stored may describe no curvature at all. Then only the ridge is known.
+        let covariance =
+            inverse(self.curvature(&prior)).unwrap_or_else(|| diagonal(|term| 1.0 / RIDGE[term]));
         let scaled = |row: usize, column: usize| {
-            SAMPLE_ERROR * SAMPLE_ERROR * square(row, column) * covariance[row][column]
+            SAMPLE_ERROR * SAMPLE_ERROR * prior[row] * prior[column] * covariance[row][column]
         };
         Some(StepTimeError(from_fn(|row| from_fn(|column| scaled(row, column)))))
+    }
+
+    /// The curvature of what [`Self::solve`] minimises, in factors of the `prior`.
+    fn curvature(&self, prior: &[f64; 4]) -> [[f64; 4]; 4] {
+        let ridge = diagonal(|term| RIDGE[term]);
+        from_fn(|row| {
+            from_fn(|column| {
+                self.squares[index(row, column)] * prior[row] * prior[column] + ridge[row][column]
+            })
+        })
     }
 
     pub(crate) fn compacted(&self) -> Self {
@@ -190,10 +187,59 @@ impl StepTimeFit {
     }
 }
 
+/// The factors within their range that minimise the error with this `curvature`. They are exact where all are inside of it. Otherwise one
+/// after the other is fixed at the end that it passes, the farthest first, and coordinate descent corrects what that leaves.
+fn factors(curvature: &[[f64; 4]; 4], target: [f64; 4]) -> [f64; 4] {
+    let in_range = |factor: f64| factor.clamp(MIN_FACTOR, MAX_FACTOR);
+    let mut fixed = [None; 4];
+    let mut factors = [1.0; 4];
+    while let Some(free) = minimum(curvature, &target, &fixed) {
+        factors = free.map(in_range);
+        let distance = |term: usize| (free[term] - factors[term]).abs();
+        let outside = (0..4).filter(|term| fixed[*term].is_none() && distance(*term) > 0.0);
+        match outside.max_by(|left, right| distance(*left).total_cmp(&distance(*right))) {
+            Some(term) => fixed[term] = Some(factors[term]),
+            None if fixed == [None; 4] => return factors,
+            None => break,
+        }
+    }
+    for _ in 0..ROUNDS {
+        for term in 0..4 {
+            let others = dot(&curvature[term], &factors) - curvature[term][term] * factors[term];
+            factors[term] = in_range((target[term] - others) / curvature[term][term]);
+        }
+    }
+    factors
+}
+
+/// Where the error is least, ranges aside, with some factors fixed; `None` where that is not determined.
+fn minimum(curvature: &[[f64; 4]; 4], target: &[f64; 4], fixed: &[Option<f64>; 4]) -> Option<[f64; 4]> {
+    let is_free = |term: usize| fixed[term].is_none();
+    let matrix = from_fn(|row| {
+        from_fn(|column| match row == column {
+            true if !is_free(row) => 1.0,
+            false if !is_free(row) || !is_free(column) => 0.0,
+            _ => curvature[row][column],
+        })
+    });
+    let known = fixed.map(|factor| factor.unwrap_or(0.0));
+    let target = from_fn(|term| fixed[term].unwrap_or_else(|| target[term] - dot(&curvature[term], &known)));
+    let found = inverse(matrix)?.map(|row| dot(&row, &target));
+    found.iter().all(|factor| factor.is_finite()).then_some(found)
+}
+
+fn diagonal(value: impl Fn(usize) -> f64) -> [[f64; 4]; 4] {
+    from_fn(|row| from_fn(|column| if row == column { value(row) } else { 0.0 }))
+}
+
 /// The inverse of a symmetric positive definite matrix, by Gauss-Jordan elimination; without pivoting, which such a matrix does not need.
-fn inverse(mut matrix: [[f64; 4]; 4]) -> [[f64; 4]; 4] {
-    let mut inverse: [[f64; 4]; 4] = from_fn(|row| from_fn(|column| f64::from(u8::from(row == column))));
+/// `None` for a matrix that is not positive definite.
+fn inverse(mut matrix: [[f64; 4]; 4]) -> Option<[[f64; 4]; 4]> {
+    let mut inverse = diagonal(|_| 1.0);
     for pivot in 0..4 {
+        if matrix[pivot][pivot].is_nan() || matrix[pivot][pivot] <= 0.0 {
+            return None;
+        }
         let factors = matrix.map(|row| row[pivot]);
         for sides in [&mut matrix, &mut inverse] {
             let scaled = sides[pivot].map(|value| value / factors[pivot]);
@@ -205,5 +251,5 @@ fn inverse(mut matrix: [[f64; 4]; 4]) -> [[f64; 4]; 4] {
             });
         }
     }
-    inverse
+    Some(inverse)
 }

@@ -171,6 +171,43 @@ fn dispersion_tells_batches_from_single_requests_and_a_step_from_both() {
 }
 
 #[test]
+fn terms_that_vary_together_were_left_where_a_descent_stopped() {
+    // Under any ordinary load, sequences, prompt tokens and the cache grow together.
+    let sample = |running: f64| {
+        let (prompt, usage) = (0.5 * running, running / 200.0);
+        let step = 0.02 + 0.0002 * prompt + 0.0002 * running + 0.01 * usage;
+        StepSample { step, prompt, running, usage }
+    };
+    let mut fit = StepTimeFit::default();
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    for scrape in 0..360_i32 {
+        fit.learn(at(5.0 * f64::from(scrape)), &sample(30.0 + 9.0 * (f64::from(scrape) / 20.0).sin()));
+    }
+    for fit in [fit, fit.compacted()] {
+        let StepTime { base, prompt_token, sequence, full_cache } = fit.solve(None).unwrap();
+        let StepSample { step, prompt, running, usage } = sample(90.0);
+        let found = base + prompt_token * prompt + sequence * running + full_cache * usage;
+        assert!((found / step - 1.0).abs() < 0.05, "{found} s for {step} s");
+        let error = fit.error(None).unwrap().of([1.0, prompt, running, usage]);
+        assert!(error > 0.0 && error < 0.2 * step, "{error} s of {step} s");
+    }
+}
+
+#[test]
+fn sums_that_were_rounded_to_nothing_do_not_count_as_certain() {
+    // Constant load has one state, and rounding may leave no curvature in any other direction.
+    for digits in 0..40_i32 {
+        let running = 30.0 + 0.37 * f64::from(digits);
+        let sample = StepSample { step: 0.031, prompt: 0.5 * running, running, usage: running / 200.0 };
+        let mut fit = StepTimeFit::default();
+        let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+        (0..5_000_i32).for_each(|scrape| fit.learn(at(5.0 * f64::from(scrape)), &sample));
+        let error = fit.compacted().error(None).unwrap();
+        assert!(error.of([1.0, 200.0, 10.0, 0.9]) > 0.0, "{running}");
+    }
+}
+
+#[test]
 fn step_times_come_out_of_what_is_seen_far_below_saturation() {
     // Loads between 2 sequences and a quarter of the most, requests of 4000 and 1000 tokens in a cache of 480,000.
     let truth = StepTime { base: 5.5e-3, prompt_token: 24e-6, sequence: 1e-5, full_cache: 18.24e-3 };

@@ -44,8 +44,8 @@ impl Display for Quantity {
             Self::Missing(Some(role)) => return write!(f, "missing in role {}", role_name(*role)),
             Self::Spare(None) => "spare",
             Self::Spare(Some(role)) => return write!(f, "spare in role {}", role_name(*role)),
-            Self::ReplicaCapacity(of) => {
-                return write!(f, "capacity of a replica of {} ({})", of.variant, of.source);
+            Self::ReplicaCapacity(capacity) => {
+                return write!(f, "capacity of a replica of {} ({})", capacity.variant, capacity.source);
             }
             Self::ReplicaCost => "cost of a replica",
             Self::ReplicaTokens => "capacity of a replica, tokens",
