@@ -48,7 +48,7 @@ struct Args {
     /// Sets of 80 random scenarios.
     #[arg(long, default_value_t = 12)]
     sets: usize,
-    /// The hash that seeds are made of, 16 hexadecimal digits at least. By default that of src/core's tree in git.
+    /// The hash that seeds are made of, 16 hexadecimal digits at least. By default that of the trees in git that hold the constants.
     #[arg(long)]
     seed_of: Option<String>,
     /// Run the part that takes minutes: few seeds, one random set, few oracles.
@@ -114,14 +114,16 @@ fn run(args: &Args) -> Result<bool, String> {
 
 /// The results of a part: of now, or of an earlier run with the same settings.
 fn part_results(args: &Args, seeds: &Seeds, part: Part) -> Result<PartResults, String> {
-    if let Some(kept) = (!args.fresh && !args.ci).then(|| store::load(args, seeds, part)).flatten() {
+    if let Some(earlier) = (!args.fresh && !args.ci).then(|| store::load(args, seeds, part)).flatten() {
         eprintln!("kept from an earlier run; --fresh runs it again");
-        return Ok(kept);
+        return Ok(earlier);
     }
     let started = Instant::now();
     let mut found = part.run(args, seeds)?;
     found.took_s = started.elapsed().as_secs_f64();
-    if found.runs == 0 {
+    if found.runs > 0 {
+        store::save(args, seeds, part, &found)?;
+    } else {
         let result = found.left_out.join("; ");
         found.gates.push(Gate::new(
             format!("{part:?}: runs"),
@@ -130,6 +132,5 @@ fn part_results(args: &Args, seeds: &Seeds, part: Part) -> Result<PartResults, S
             false,
         ));
     }
-    store::save(args, seeds, part, &found)?;
     Ok(found)
 }

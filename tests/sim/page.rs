@@ -109,7 +109,7 @@ fn summary(text: &mut String, args: &Args, seeds: &Seeds, results: &[PartResults
          less. It finds no optimum, so the true distance may be larger. That somebody beats it is a gate of its own.\n\n\
          **Fixed fleets** are there from the start. A criterion that a fixed fleet of any size meets says nothing about an \
          autoscaler, and is counted as missed.\n\n\
-         **Seeds** follow from the hash of `src/core`, where all constants are: they cannot have been chosen for these scenarios. \
+         **Seeds** follow from the hash of `src/core/learn` and `src/core/analyze/rate`, where all constants are: they cannot have been chosen for these scenarios. \
          Commit `{}`, tree `{}`. `tests/sim/evidence` makes this page where it finds the traces (`WVA_TRACES`); \
          `--seed-of` gives other seeds. [simulate.md](simulate.md) says how the simulator works and what it leaves out.\n",
         seeds.commit, seeds.hash

@@ -80,9 +80,9 @@ fn named(args: &Args, names: &[&str]) -> Result<Vec<Arc<Plan>>, String> {
     Ok(plans)
 }
 
-/// The least replicas and tails that were asked of a published case.
-type Wish = (&'static str, &'static str, fn(&Run) -> f64, f64, &'static str);
-const WISHES: [Wish; 7] = [
+/// The most replicas and the longest tails of a published case.
+type Bound = (&'static str, &'static str, fn(&Run) -> f64, f64, &'static str);
+const BOUNDS: [Bound; 7] = [
     ("case1", "cost", |run| run.cost_avg, 6.0, ""),
     ("case2", "replicas", |run| run.replicas_avg, 3.5, ""),
     ("case2", "p95", |run| run.ttft_p95_s, 1.0, " s"),
@@ -120,7 +120,7 @@ fn cases(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
         let runs = all.iter().filter(|run| run.scenario == case && run.policy == policy);
         Mean::of(&runs.map(value).collect::<Vec<f64>>())
     };
-    for (case, subject, value, max, unit) in WISHES {
+    for (case, subject, value, max, unit) in BOUNDS {
         let found = figure(case, &args.policy, value);
         results.gates.push(at_most(&format!("{case}: {subject}"), found, max, unit));
     }
@@ -277,7 +277,7 @@ fn paths(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
 
 fn families(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "Physics that no prior of the policy names: mixtures of experts, a cost of each sequence, stalls of seconds, prefix caches \
-                 that are cold or badly routed, crashes, blinking readiness, impatient clients, starts of 20 to 600 s, requests of cv 3 \
+                 that are cold or badly routed, crashes, flapping readiness, impatient clients, starts of 20 to 600 s, requests of cv 3 \
                  (`tests/scenarios/sim/families.yaml`, `hard.yaml`).";
     let mut results = PartResults::new("Other physics", about);
     let hard = named(args, &["hard"])?;

@@ -1,14 +1,17 @@
-//! Seeds that the constants of the core have never seen: they follow from the hash of `src/core`'s tree in git. A change of a
-//! constant changes all of them; a commit elsewhere changes none.
+//! Seeds that the constants of the policy have never seen: they follow from the hashes of the trees that hold these constants in git. A
+//! change of a constant changes all of them; a commit elsewhere changes none.
 
 use std::process::Command;
 
 use wva_sim::Rng;
 
+/// The trees that hold the constants of the rate policy: what it learns, and how it decides.
+const TREES: [&str; 2] = ["src/core/learn", "src/core/analyze/rate"];
+
 /// Where the seeds come from.
 #[derive(Debug, Clone)]
 pub(crate) struct Seeds {
-    /// The hash of the tree of `src/core`, or what `--seed-of` gave.
+    /// The hash of both trees, or what `--seed-of` gave.
     pub(crate) hash: String,
     /// The commit that was checked out; empty if git does not know.
     pub(crate) commit: String,
@@ -21,15 +24,20 @@ impl Seeds {
         let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
         let hash = match given {
             Some(hash) => hash.to_owned(),
-            None => git(&["rev-parse", "HEAD:src/core"])
-                .ok_or("git does not know the tree of src/core: give its hash with --seed-of")?,
+            None => {
+                tree_hash().ok_or("git does not know the trees of src/core: give a hash with --seed-of")?
+            }
         };
         let base = hash.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let base = base.ok_or_else(|| format!("{hash:?} does not begin with 16 hexadecimal digits"))?;
         if given.is_none()
-            && git(&["status", "--porcelain", "--", "src/core"]).is_some_and(|changed| !changed.is_empty())
+            && git(&["status", "--porcelain", "--", TREES[0], TREES[1]])
+                .is_some_and(|changed| !changed.is_empty())
         {
-            eprintln!("src/core has changes that are not committed: the seeds are those of its last commit");
+            eprintln!(
+                "{} have changes that are not committed: the seeds are those of the last commit",
+                TREES.join(" and ")
+            );
         }
         Ok(Self { hash, commit, base })
     }
@@ -41,8 +49,15 @@ impl Seeds {
     }
 }
 
+/// The first halves of the hashes of both trees.
+fn tree_hash() -> Option<String> {
+    let hashes = TREES.map(|tree| git(&["rev-parse", &format!("HEAD:{tree}")]));
+    hashes.into_iter().map(|hash| hash?.get(..8).map(str::to_owned)).collect()
+}
+
 fn git(arguments: &[&str]) -> Option<String> {
-    let output = Command::new("git").args(arguments).output().ok()?;
+    // A hook sets it to another repository.
+    let output = Command::new("git").args(arguments).env_remove("GIT_DIR").output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 

@@ -1,5 +1,6 @@
 //! Results of parts as files, so that a long run can be made in pieces.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -50,12 +51,21 @@ impl PartResults {
     }
 }
 
-/// The file of a part's results. Its folder says what they depend on beside the part: the core's tree, the commit, the settings.
+/// The file of a part's results. Its folder says what they depend on beside the part: the seeds, the program, the settings.
 fn path(args: &Args, seeds: &Seeds, part: Part) -> PathBuf {
     let hash = seeds.hash.get(..12).unwrap_or(&seeds.hash);
     let short = if args.ci { "-ci" } else { "" };
-    let settings = format!("{hash}-{}-{}x{}{short}", args.policy.replace('/', "_"), args.sets, args.seeds);
+    let (policy, program) = (args.policy.replace('/', "_"), program_hash());
+    let settings = format!("{hash}-{program:016x}-{policy}-{}x{}{short}", args.sets, args.seeds);
     args.out.join(settings).join(format!("{part:?}.json").to_lowercase())
+}
+
+/// A hash of this program: what it simulates, and how.
+fn program_hash() -> u64 {
+    let program = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    program.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The results of an earlier run of the same part.

@@ -60,35 +60,38 @@ impl VariantLoad {
 pub(super) struct PeerState {
     peer: Peer,
     /// What was read, oldest first.
-    seen: VecDeque<(f64, Vec<VariantLoad>)>,
+    readings: VecDeque<(f64, Vec<VariantLoad>)>,
     /// Proposals of Kthena by variant, oldest first.
     proposals: VecDeque<(f64, Vec<f64>)>,
     /// Until when each variant panics, seconds.
     panic_until_s: Vec<f64>,
     arrived: Arrived,
+    /// When it last planned, seconds.
+    planned_at_s: f64,
 }
 
 impl PeerState {
     pub(super) fn new(peer: Peer, variants: usize) -> Self {
         Self {
             peer,
-            seen: VecDeque::new(),
+            readings: VecDeque::new(),
             proposals: VecDeque::new(),
             panic_until_s: vec![f64::NEG_INFINITY; variants],
             arrived: Arrived::default(),
+            planned_at_s: 0.0,
         }
     }
 
     /// Running requests by variant, as they were read last.
     pub(super) fn running(&self, variant: usize) -> f64 {
-        self.seen.back().map_or(0.0, |(_, loads)| loads[variant].running)
+        self.readings.back().map_or(0.0, |(_, loads)| loads[variant].running)
     }
 
     /// Remembers what the pods show now.
     pub(super) fn read(&mut self, cluster: &mut SimCluster<RunRecorder>, now_s: f64) {
-        self.seen.push_back((now_s, VariantLoad::read(cluster, now_s)));
-        while self.seen.front().is_some_and(|(at_s, _)| *at_s <= now_s - KPA_WINDOW_S) {
-            self.seen.pop_front();
+        self.readings.push_back((now_s, VariantLoad::read(cluster, now_s)));
+        while self.readings.front().is_some_and(|(at_s, _)| *at_s <= now_s - KPA_WINDOW_S) {
+            self.readings.pop_front();
         }
     }
 
@@ -104,22 +107,20 @@ impl PeerState {
                 (0..specs.len()).map(|variant| self.apa(variant, specs[variant], kv_usage, now_s)).collect()
             }
             Peer::Kthena { waiting } => self.kthena(&specs, waiting, now_s),
-            Peer::LoadPlanner { interval, utilisation } => {
-                self.planned(cluster, interval.as_secs_f64(), utilisation)
-            }
+            Peer::LoadPlanner { utilisation, .. } => self.planned(cluster, now_s, utilisation),
         }
     }
 
-    /// Mean of `value` over what was seen of `variant` in the last `window_s`.
+    /// Mean of `value` over the readings of `variant` in the last `window_s`.
     fn mean(&self, variant: usize, now_s: f64, window_s: f64, value: impl Fn(&VariantLoad) -> f64) -> f64 {
-        let recent = self.seen.iter().filter(|(at_s, _)| *at_s > now_s - window_s);
+        let recent = self.readings.iter().filter(|(at_s, _)| *at_s > now_s - window_s);
         let (sum, count) = recent
             .fold((0.0, 0.0_f64), |(sum, count), (_, loads)| (sum + value(&loads[variant]), count + 1.0));
         sum / count.max(1.0)
     }
 
     fn kpa(&mut self, variant: usize, spec: f64, target: f64, now_s: f64) -> f64 {
-        let ready = self.seen.back().map_or(1.0, |(_, loads)| loads[variant].ready.max(1.0));
+        let ready = self.readings.back().map_or(1.0, |(_, loads)| loads[variant].ready.max(1.0));
         let wanted = |window_s| {
             let concurrency = self.mean(variant, now_s, window_s, |load| load.running + load.waiting);
             (concurrency / target).ceil().clamp((ready / 2.0).floor(), 1000.0 * ready)
@@ -141,7 +142,7 @@ impl PeerState {
     }
 
     fn kthena(&mut self, specs: &[f64], target: f64, now_s: f64) -> Vec<f64> {
-        let Some((_, loads)) = self.seen.back() else { return specs.to_vec() };
+        let Some((_, loads)) = self.readings.back() else { return specs.to_vec() };
         let ratios: Vec<f64> =
             specs.iter().zip(loads).map(|(spec, load)| load.waiting / (spec.max(1.0) * target)).collect();
         let wanted = |(spec, ratio): (&f64, &f64)| {
@@ -172,15 +173,16 @@ impl PeerState {
         numbers
     }
 
-    /// The load of the last interval, on the variants in the order of their price for it.
-    fn planned(&mut self, cluster: &SimCluster<RunRecorder>, interval_s: f64, utilisation: f64) -> Vec<f64> {
+    /// The load since the last plan, on the variants in the order of their price for it.
+    fn planned(&mut self, cluster: &SimCluster<RunRecorder>, now_s: f64, utilisation: f64) -> Vec<f64> {
+        let seconds = now_s - std::mem::replace(&mut self.planned_at_s, now_s);
         let arrived = cluster.arrived();
         let before = std::mem::replace(&mut self.arrived, arrived);
         let requests = arrived.requests - before.requests;
         let mean = |tokens: f64| (tokens / requests.max(1.0)).max(1.0);
         let sizes =
             RequestSizes::fixed(mean(arrived.prompt - before.prompt), mean(arrived.output - before.output));
-        let mut rest = requests / interval_s;
+        let mut rest = requests / seconds.max(1.0);
         let variants = &cluster.scenario().variants;
         let capacity = |variant: usize| variants[variant].physics.capacity_rps(sizes) * utilisation;
         let price = |variant: usize| variants[variant].cost.get() / capacity(variant);
