@@ -98,20 +98,28 @@ fn summary(text: &mut String, args: &Args, seeds: &Seeds, results: &[PartResults
          ![Replicas over time](evidence-time.svg)\n",
         gates.len()
     );
+    let (command, extent) = if args.ci {
+        let extent = "It is the short run that CI makes, with few seeds and one of twelve random sets: intervals are wide, and some \
+                      parts are left out. ";
+        ("tests/sim/evidence --ci --write docs/evidence.md", extent)
+    } else {
+        ("tests/sim/evidence", "")
+    };
     let _ = writeln!(
         text,
         "**How to read it.** Every figure is a mean over runs, each with its own seed, ± the half width of its 95 % interval (Student's \
          t); a run counts once however many requests it has. The gates apply to the means. The HPA is README's (no downscale window \
-         for `{policy}`), and a Prometheus scrapes every 15 s. Others have the settings of their documentation, or the tuned ones in \
-         their name.\n\n\
+         for `{policy}`), and a Prometheus scrapes every 15 s. Others have the settings that their documentation gives or shows as examples; where there are several, the setting is in the \
+         name.\n\n\
          **The oracle** knows which requests will come. A search through the simulator finds orders of replicas, made at the HPA's syncs, \
          with the same start-up times and the same first fleet, that serve at least as many requests within the objectives for \
          less. It finds no optimum, so the true distance may be larger. That somebody beats it is a gate of its own.\n\n\
          **Fixed fleets** are there from the start. A criterion that a fixed fleet of any size meets says nothing about an \
          autoscaler, and is counted as missed.\n\n\
-         **Seeds** follow from the hash of `src/core/learn` and `src/core/analyze/rate`, where all constants are: they cannot have been chosen for these scenarios. \
-         Commit `{}`, tree `{}`. `tests/sim/evidence` makes this page where it finds the traces (`WVA_TRACES`); \
-         `--seed-of` gives other seeds. [simulate.md](simulate.md) says how the simulator works and what it leaves out.\n",
-        seeds.commit, seeds.hash
+         **Seeds** follow from the hashes of `src/core/learn` and `src/core/analyze/rate`, where the constants of the policy are, so they \
+         cannot have been chosen for these scenarios. Commit `{}`, trees `{}`. `{}` makes this page where it finds the traces \
+         (`WVA_TRACES`); `--seed-of` gives other seeds. {}[simulate.md](simulate.md) says how the simulator works and what it \
+         leaves out.\n",
+        seeds.commit, seeds.hash, command, extent
     );
 }
