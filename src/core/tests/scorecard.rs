@@ -18,7 +18,8 @@ fn a_load_that_stays_is_forecast_and_one_that_jumps_is_not() {
     let mut fleet = ClosedFormFleet::new(even, 3, 1);
     fleet.run(6.0, 3600);
     let card = scorecard(&fleet);
-    assert!((50..=60).contains(&card.demand.matched) && card.demand.unmatched == 0, "{card:?}");
+    // Of 150 s ahead, four are pending, and the next is held 68 s after the last.
+    assert!((45..=60).contains(&card.demand.matched) && card.demand.unmatched == 0, "{card:?}");
     let PredictionError { mean_absolute, bias } = demand_error(&fleet);
     assert!(mean_absolute < 0.01 && bias.abs() < 0.01, "{card:?}");
 
