@@ -142,8 +142,7 @@ pub(crate) fn no_peer_better(subject: &str, runs: &[Run], ours: &str, peers: &[S
             holds = false;
         }
     }
-    let criterion =
-        "no peer is better in cost and no worse in requests outside or p99, nor the other way round";
+    let criterion = "no peer is better in cost, requests outside or p99 and no worse in the others, nor in cost and another one";
     Gate::new(format!("{subject}: peers"), criterion, result, holds)
 }
 

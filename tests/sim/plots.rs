@@ -33,12 +33,13 @@ impl Axes {
     fn draw(&self, svg: &mut String, title: &str, x_title: &str) {
         let _ = writeln!(svg, "<text x=\"{}\" y=\"16\" font-weight=\"bold\">{title}</text>", MARGIN[0]);
         for step in 0..=4 {
-            let (x, y) = (self.max.0 * f64::from(step) / 4.0, self.max.1 * f64::from(step) / 4.0);
+            let tick = |max: f64| (max * f64::from(step) * 250.0).round() / 1000.0;
+            let (x, y) = (tick(self.max.0), tick(self.max.1));
             let (right, left) = (WIDTH - MARGIN[1], MARGIN[0]);
             let _ = writeln!(svg, "<path d=\"M{left} {0:.1}H{right}\" stroke=\"#ddd\"/>", self.y(y));
             let _ = writeln!(
                 svg,
-                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{y:.3}</text>",
+                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{y}</text>",
                 left - 6.0,
                 self.y(y) + 4.0
             );
@@ -46,7 +47,7 @@ impl Axes {
                 let below = HEIGHT - MARGIN[3] + 14.0;
                 let _ = writeln!(
                     svg,
-                    "<text x=\"{:.1}\" y=\"{below}\" text-anchor=\"middle\">{x:.1}</text>",
+                    "<text x=\"{:.1}\" y=\"{below}\" text-anchor=\"middle\">{x}</text>",
                     self.x(x)
                 );
             }
@@ -74,12 +75,14 @@ pub(crate) fn dots(points: &[&Point], title: &str, x_title: &str) -> String {
     axes.draw(&mut body, title, x_title);
     for point in points {
         let (x, y) = (axes.x(point.x), axes.y(point.y));
+        // Names near the right edge are left of their dots.
+        let (anchor, side) = if x > 0.9 * WIDTH { ("end", -1.0) } else { ("start", 1.0) };
         let colour = if point.series.starts_with("static") { COLOURS[5] } else { COLOURS[0] };
         let _ = writeln!(body, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{colour}\"/>");
         let _ = writeln!(
             body,
-            "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x + 6.0,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+            x + 6.0 * side,
             y - 5.0,
             escaped(&point.series)
         );
