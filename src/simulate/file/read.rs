@@ -8,7 +8,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::super::input::InputError;
 use super::locate::locate;
-use super::types::{File, RandomFile, ScenarioFile, SetFile};
+use super::types::{File, ScenarioFile, SetFile};
 
 /// The longest scenario file, bytes. A longer file is of another kind.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -66,7 +66,7 @@ impl Source {
         let keys = serde_saphyr::from_str::<Keys>(&self.text).unwrap_or_default();
         Ok(match (keys.of, keys.random) {
             (Some(_), _) => File::Set(self.typed::<SetFile>()?),
-            (None, Some(_)) => File::Random(self.typed::<RandomFile>()?),
+            (None, Some(_)) => File::Random(Box::new(self.typed()?)),
             (None, None) => File::Scenario(Box::new(self.typed::<ScenarioFile>()?)),
         })
     }

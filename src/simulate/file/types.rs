@@ -20,7 +20,7 @@ pub enum File {
     /// Other scenarios, each changed in several ways.
     Set(SetFile),
     /// A scenario that is drawn again for every seed.
-    Random(RandomFile),
+    Random(Box<RandomFile>),
     /// One scenario, or one with variations.
     Scenario(Box<ScenarioFile>),
 }
