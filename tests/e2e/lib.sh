@@ -234,11 +234,21 @@ namespace_is_deleted() {
 # allow N: sets the variant's maximum to N replicas
 allow() { kubectl -n llm patch va llama --type merge -p "{\"spec\":{\"maxReplicas\":$1}}" >/dev/null; }
 
-# hold_at N: sets the maximum to N and a load above the capacity of N pods, so that the number stays N until either changes.
+# condition_says TEXT: the message of the condition OptimizationReady contains TEXT.
+condition_says() {
+  local actual
+  actual=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')
+  echo "$actual"
+  [[ $actual == *"$1"* ]]
+}
+
+# hold_at N: sets the maximum to N and a load above the capacity of N pods, so that the number stays N until either changes. A higher number
+# than N comes down to it at once; it stays there only when the load is seen.
 hold_at() {
   allow "$1"
   set_load "$(calculate "($1 + 0.3) * $pod_rps")"
-  eventually 150 "load above the capacity of $1 pods, maximum $1: the number is $1" value_is "==" "$1"
+  eventually 150 "load above the capacity of $1 pods, maximum $1: the load needs more" condition_says "more replicas are needed, but the maximum is $1"
+  eventually 10 "and the number is $1" value_is "==" "$1"
   eventually 30 "$1 replicas are Ready" ready_are "==" "$1"
 }
 

@@ -9,13 +9,6 @@ allow 3
 spare='kvSpareTrigger: 0.79' # almost all of the KV cache must be spare, so one more replica is always needed
 
 allow_explain
-condition_says() {
-  local actual
-  actual=$(kubectl -n llm get va llama -o jsonpath='{.status.conditions[?(@.type=="OptimizationReady")].message}')
-  echo "$actual"
-  [[ $actual == *"$1"* ]]
-}
-
 configure "$release_namespace" "$spare
 enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
