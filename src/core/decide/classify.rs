@@ -37,7 +37,7 @@ pub(super) fn classify<'a>(context: ModelContext<'a>, before: Option<&'a GroupMe
     let learned = model.memory.learned.get_or_insert_default();
     let saturated: Vec<Role> = model.saturated.iter().map(|(role, _)| *role).collect();
     model.steps = withdrawn_orders::withdraw(context, &saturated, &mut model.variants, learned);
-    model.fallbacks = fallback::choose_for_unmeasured(context, &mut model.variants);
+    model.fallbacks = fallback::choose_for_unmeasured(context, &mut model.variants, learned);
     if !model.fallbacks.is_empty() {
         fallback::count_all_demand(context, learned);
     }

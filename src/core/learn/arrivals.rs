@@ -254,6 +254,12 @@ impl Arrivals {
         }
     }
 
+    /// Drops what was known by `at`.
+    pub(super) fn forget_until(&mut self, at: Moment) {
+        Arc::make_mut(&mut self.bins).retain(|bin| bin.start() >= at);
+        self.recent = None;
+    }
+
     /// Drops what is later than `latest`: the clock was set back.
     pub fn not_after(&mut self, latest: Moment) {
         if self.bins.iter().any(|bin| bin.end > latest) {

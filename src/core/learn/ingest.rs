@@ -6,6 +6,7 @@ use smol_str::SmolStr;
 
 use super::arrivals::{MAX_READING_GAP, Queue};
 use super::counter_snapshot::{CounterSnapshot, Growth, MIN_READING_GAP};
+use super::gauged::GAUGES;
 use super::knowledge::{LastReading, LimitedReadings, ModelKnowledge, RoleKnowledge, VariantKnowledge};
 use super::start_up::start_up_times;
 use super::token_shape::RequestSizes;
@@ -49,6 +50,8 @@ struct Source<'a> {
     /// Of these, the contradicted ones.
     contradicted: SignalSet,
     is_capacity_contradicted: bool,
+    /// Its arrivals are estimated from its gauges: it has lost the counters that would tell.
+    is_gauged: bool,
 }
 
 impl Source<'_> {
@@ -57,9 +60,39 @@ impl Source<'_> {
     }
 
     fn is_counted(&self) -> bool {
-        let shows = |signals: &[Signal]| self.lacking.and(SignalSet::new(signals)).is_empty();
-        shows(&[Signal::TimeToFirstTokenCount])
-            || shows(&[Signal::RequestGenerationTokensCount, Signal::Running])
+        self.shows(&[Signal::TimeToFirstTokenCount])
+            || self.shows(&[Signal::RequestGenerationTokensCount, Signal::Running])
+    }
+
+    /// Its arrivals are known, be it by its gauges.
+    fn is_read(&self) -> bool {
+        self.is_counted() || self.is_gauged
+    }
+
+    fn shows(&self, signals: &[Signal]) -> bool {
+        self.lacking.and(SignalSet::new(signals)).is_empty()
+    }
+
+    /// It counts nothing and shows what it holds. Where signals contradict each other, gauges may be wrong too. The histograms of a young
+    /// engine come with its first requests.
+    fn has_lost_counters(&self, knowledge: &ModelKnowledge, now: Moment) -> bool {
+        let known = knowledge.variants.get(self.variant_name());
+        let is_known = known.is_some_and(|known| known.engines.get(&self.key).is_some());
+        self.lacking.contains(COUNTED)
+            && self.contradicted.is_empty()
+            && self.shows(&GAUGES)
+            && GAUGES.iter().all(|gauge| self.signals.newest(*gauge).is_some())
+            && (is_known || self.ready_since.until(now) >= MAX_READING_GAP)
+    }
+
+    fn snapshot(
+        &self,
+        scraped: Timestamp,
+        before: Option<&CounterSnapshot>,
+        known: &VariantKnowledge,
+    ) -> CounterSnapshot {
+        let read = CounterSnapshot::read(self.signals, scraped, before);
+        if self.is_gauged { read.with_confirmed_running(self.signals, self.variant, known) } else { read }
     }
 
     /// Its cache size, unless that is contradicted.
@@ -92,7 +125,7 @@ pub(crate) fn ingest(
             continue;
         }
         variants.iter().for_each(|state| learn_pods(state, now.into(), knowledge));
-        let sources = sources(role, &variants, history, now);
+        let sources = sources(role, &variants, history, knowledge, now);
         ingest_role(role, group, &variants, &sources, now, knowledge);
     }
     for state in &group.variants {
@@ -149,6 +182,7 @@ fn sources<'a>(
     role: Role,
     variants: &[&'a VariantState],
     history: Option<&SignalHistory>,
+    knowledge: &ModelKnowledge,
     now: Timestamp,
 ) -> Vec<Source<'a>> {
     let declared = Analyzer::Rate.declared(role);
@@ -170,19 +204,27 @@ fn sources<'a>(
                     lacking: coverage.missing.with(contradicted),
                     contradicted,
                     is_capacity_contradicted: coverage.contradicted.has(Signal::KvCapacity),
+                    is_gauged: false,
                 }
             }));
         }
         let engines = f64::from(count(sources.len() - first));
         sources[first..].iter_mut().for_each(|source| source.engines = engines);
     }
+    // While at least half of the engines count, those that do not are taken to get as much, and a replica may be removed.
+    let counted = sources.iter().filter(|source| source.is_counted()).count();
+    if counted * 2 < sources.len() {
+        for source in &mut sources {
+            source.is_gauged = source.has_lost_counters(knowledge, now.into());
+        }
+    }
     sources
 }
 
-/// The new readings of all sources that are counted, in the order of time.
+/// The new readings of all sources whose arrivals are known, in the order of time.
 fn new_readings(sources: &[Source<'_>], knowledge: &ModelKnowledge) -> Vec<Reading> {
     let mut readings = Vec::new();
-    for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_counted()) {
+    for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.is_read()) {
         let known = knowledge.variants.get(source.variant_name());
         let last = known.and_then(|known| known.engines.get(&source.key));
         let mut last_at = last.map(|last| last.snapshot.at);
@@ -222,11 +264,11 @@ fn ingest_role(
         let own = sources.iter().filter(|source| source.variant_name() == name);
         learn_capacity(known.or_default(name), own, now.into());
     }
-    // An engine that was counted and no longer is may now get more requests than its share. One that never was may get none yet.
+    // An engine that was read and no longer is may now get more requests than its share. One that never was may get none yet.
     let was_read = |source: &Source<'_>| {
         known.get(source.variant_name()).is_some_and(|known| known.engines.get(&source.key).is_some())
     };
-    let has_lost_engine = sources.iter().any(|source| !source.is_counted() && was_read(source));
+    let has_lost_engine = sources.iter().any(|source| !source.is_read() && was_read(source));
     let mut rest = &readings[..];
     while let Some(first) = rest.first() {
         let length = rest.iter().take_while(|reading| first.at.until(reading.at) <= ROUND_SECONDS).count();
@@ -242,8 +284,13 @@ fn ingest_role(
         known_role.shape.learn(end, &sizes);
         let level = known_role.level.filter(|_| !has_lost_engine);
         known_role.arrivals.close(end, held_at(queue, end), level, served);
-        known_role.dispersion.add(known_role.arrivals.bins());
+        if known_role.gauged_at.is_none() {
+            known_role.dispersion.add(known_role.arrivals.bins());
+        }
         rest = later;
+    }
+    if !sources.iter().any(|source| source.is_gauged) {
+        known_role.forget_gauged();
     }
     if serving.is_empty() {
         count_queue_growth(queue, known_role);
@@ -276,7 +323,7 @@ fn roll_back(sources: &[Source<'_>], known: &mut NameMap<VariantKnowledge>, know
             // Its cache size is never trusted again: an engine cannot change it.
             last.capacity = Some(0.0);
         }
-        if !source.is_counted() {
+        if !source.is_read() {
             last.lacked = lacked.with(source.lacking);
         }
         let contradicted = source.contradicted.without(lacked);
@@ -307,7 +354,7 @@ fn ingest_reading(
     let lacked = source.lacking;
     let lacking = last.map_or(lacked, |last| last.lacked.with(lacked));
     let before = bridged.as_ref().map(|last| &last.snapshot);
-    let snapshot = CounterSnapshot::read(source.signals, reading.scraped, before);
+    let snapshot = source.snapshot(reading.scraped, before, variant);
     let capacity = last
         .filter(|last| !snapshot.is_restart_of(&last.snapshot))
         .and_then(|last| last.capacity)
@@ -350,7 +397,8 @@ fn ingest_reading(
         variant.occupancy.learn(&growth, source.engines);
         variant.steps.learn(&growth, source.engines);
     }
-    if let Some(arrivals) = growth.arrivals(lacking) {
+    let gauged = || source.is_gauged.then(|| known.estimate_arrivals(role, &growth, variant))?;
+    if let Some(arrivals) = growth.arrivals(lacking).or_else(gauged) {
         known.arrivals.add(growth.from, growth.to, arrivals);
     }
     if is_measured {

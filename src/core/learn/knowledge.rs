@@ -62,6 +62,9 @@ pub struct RoleKnowledge {
     /// Arrivals of the last ten minutes. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub arrivals: Arrivals,
+    /// When an arrival was last estimated from gauges, until counted ones are known again. Not kept over a restart.
+    #[serde(skip_serializing_if = "is_default")]
+    pub(crate) gauged_at: Option<Moment>,
     /// Arrival rate in the last decision, requests/s. Not kept over a restart.
     #[serde(skip_serializing_if = "is_default")]
     pub(crate) level: Option<f64>,
@@ -181,6 +184,7 @@ impl ModelKnowledge {
         let compact_role = |role: &RoleKnowledge| {
             Box::new(RoleKnowledge {
                 arrivals: Arrivals::default(),
+                gauged_at: None,
                 level: None,
                 dispersion: role.dispersion.compacted(),
                 shape: role.shape.compacted(),
@@ -216,6 +220,7 @@ impl ModelKnowledge {
         let latest = now.plus(MAX_CLOCK_SKEW.as_secs_f64());
         for role in self.roles.values_mut() {
             role.arrivals.not_after(latest);
+            role.gauged_at = role.gauged_at.map(|at| at.min(latest));
             role.surges.not_after(now);
             role.peaks.not_after(now);
             role.forecasts.not_after(now);

@@ -6,6 +6,7 @@ mod arrivals;
 mod change_point;
 mod counter_snapshot;
 mod dispersion;
+mod gauged;
 mod ingest;
 mod knowledge;
 mod numeric;

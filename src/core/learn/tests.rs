@@ -7,6 +7,7 @@ use super::change_point::MIN_LOG_RATIO;
 use super::knowledge::LimitedReadings;
 use super::*;
 use crate::fixture::variant_state;
+use crate::model::Role;
 use crate::moment::Moment;
 use crate::snapshot::{Signal, SignalSet};
 use wva_sim::Rng;
@@ -311,7 +312,7 @@ fn limits(running: &[f64]) -> Vec<Option<f64>> {
         let counted = Counters::default();
         let (before, after) = (gauges(pair[0]), gauges(pair[1]));
         let growth = Growth { from: at(second), to: at(second + 1), counted, before, after };
-        limited = known.learn(crate::model::Role::Both, &growth, limited);
+        limited = known.learn(Role::Both, &growth, limited);
         known.limit
     });
     steps.collect()
@@ -354,6 +355,64 @@ fn arrivals_are_counted_by_what_is_believed() {
     );
     assert_eq!(arrivals(&[Signal::Waiting]), Some(40.0));
     assert_eq!(arrivals(&[Signal::TimeToFirstTokenCount, Signal::Running]), None);
+}
+
+#[test]
+fn an_engine_without_counters_is_read_by_its_gauges() {
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let (prompt, output, cache) = (4000.0, 1000.0, 480_000.0);
+    let mut known = VariantKnowledge::default();
+    let mut shape = TokenShape::default();
+    // The tokens of n sequences, in steps of 5.5 ms and 0.277 ms a sequence.
+    let step = |running: f64| (5.5 + 0.277 * running) / 1000.0;
+    let rate = |running: f64| running / (output * step(running));
+    for scrape in 0..200_i32 {
+        let running = 2.0 + 22.0 * f64::from(scrape % 20) / 19.0;
+        let sample = StepSample {
+            step: step(running),
+            prompt: rate(running) * prompt * step(running),
+            running,
+            usage: running * 4500.0 / cache,
+        };
+        known.fit.learn(at(5.0 * f64::from(scrape)), &sample);
+    }
+    let gauges = |waiting: f64, running: f64| Gauges { waiting, running, usage: running * 4500.0 / cache };
+    let growth = |seconds: f64, before: Gauges, after: Gauges| Growth {
+        from: at(0.0),
+        to: at(seconds),
+        counted: Counters::default(),
+        before,
+        after,
+    };
+    let steady = |running: f64| growth(10.0, gauges(4.0, running), gauges(4.0, running));
+    assert_eq!(
+        steady(20.0).arrivals_by_gauges(Role::Both, &known, &shape),
+        None,
+        "no request has finished yet"
+    );
+    let ten = RequestSizes { prompt: 10.0 * prompt, firsts: 10.0, output: 10.0 * output, finished: 10.0 };
+    shape.learn(at(0.0), &ten);
+    let arrived = |growth: Growth| growth.arrivals_by_gauges(Role::Both, &known, &shape);
+    for running in [5.0, 20.0, 60.0] {
+        let found = arrived(steady(running)).unwrap();
+        assert!((found / (10.0 * rate(running)) - 1.0).abs() < 0.05, "{found} with {running}");
+        let joined = arrived(growth(10.0, gauges(1.0, running), gauges(4.0, running))).unwrap();
+        assert!((joined - found - 3.0).abs() < 1e-9, "three joined the queue");
+    }
+    assert_eq!(arrived(steady(0.0)), Some(0.0));
+    assert_eq!(
+        arrived(growth(10.0, gauges(200.0, 60.0), gauges(0.0, 0.0))),
+        Some(0.0),
+        "a restart takes nothing back"
+    );
+    assert_eq!(
+        arrived(growth(61.0, gauges(0.0, 9.0), gauges(0.0, 9.0))),
+        None,
+        "who knows what was there meanwhile"
+    );
+    // A decoding engine gets its prompts computed, and finishes more.
+    let decoded = steady(60.0).arrivals_by_gauges(Role::Decode, &known, &shape).unwrap();
+    assert!(decoded > 1.2 * arrived(steady(60.0)).unwrap(), "{decoded}");
 }
 
 #[test]

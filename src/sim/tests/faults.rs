@@ -86,6 +86,7 @@ fn cells_that_once_failed_hold() {
     let steady = Case::new(Steady, Kv, Direct);
     // The addition for the false signal is withdrawn; the one for the load is not, although young pods show the same fault.
     let saturating = Case::new(Saturating, Kv, Prometheus);
+    let growing = Case::new(Rising, Kv, Prometheus);
     for (what, signals, kind, share, case) in [
         ("a counter that moves again adds none", Of(Signal::PromptTokens), Frozen, One, falling),
         ("a counter that moves again adds none", Of(Signal::RequestGenerationTokensSum), Frozen, One, rest),
@@ -96,6 +97,7 @@ fn cells_that_once_failed_hold() {
         ("half a cache does not double the fleet", Of(Signal::KvCapacity), Halved, One, steady),
         ("half a cache does not double the fleet", Of(Signal::KvCapacity), Halved, FaultShare::All, steady),
         ("frozen counters erase nothing that is learned", Counters, Frozen, FaultShare::All, rising),
+        ("a load that no engine counts any more is still seen", Counters, Renamed, FaultShare::All, growing),
         (
             "a needed addition stays",
             Of(Signal::RequestGenerationTokensSum),
@@ -112,6 +114,21 @@ fn cells_that_once_failed_hold() {
     let gone = cell(Of(Signal::InterTokenLatencySum), Gone, One, case);
     let compared = compared(&Cell { seed: 882_460, ..gone });
     assert!(compared.holds(), "a series lost between two scrapes: {}", compared.cell_text());
+}
+
+#[test]
+fn no_number_falls_on_arrivals_that_are_estimated() {
+    for (hardware, path, share, kind) in [
+        (Kv, Prometheus, FaultShare::All, Gone),
+        (Kv, Direct, FaultShare::All, Renamed),
+        (Sequences, Direct, FaultShare::All, Gone),
+        (Sequences, Prometheus, FaultShare::All, Renamed),
+    ] {
+        let faulty = cell(Counters, kind, share, Case::new(Falling, hardware, path)).faulty();
+        // From two minutes into the fault, when every engine has lost its counters, to half a minute after it.
+        let numbers = &faulty.published[120..630];
+        assert!(numbers.is_sorted(), "{hardware:?}, {path:?}, {kind:?}: {numbers:?}");
+    }
 }
 
 #[test]

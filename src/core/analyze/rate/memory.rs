@@ -11,6 +11,9 @@ use crate::moment::Moment;
 use crate::quality::SignalHistory;
 use crate::snapshot::ModelGroup;
 
+/// Arrivals are not known while the newest are older than this, seconds: two scrapes of the slowest usual interval, a minute.
+pub(crate) const MAX_ARRIVALS_AGE: f64 = 120.0;
+
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RateMemory {
@@ -35,6 +38,12 @@ impl RateMemory {
         ingest(group, history, now, &mut self.knowledge);
         self.knowledge.match_forecasts(now.into());
         self.cooldowns.retain(|role, _| self.knowledge.roles.contains_key(role));
+    }
+
+    /// The engines of `role` have lost their counters, and arrivals are read from their gauges.
+    pub fn reads_gauges(&self, role: Role, now: Timestamp) -> bool {
+        let known = self.knowledge.roles.get(&role);
+        known.is_some_and(|known| known.reads_gauges(now.into(), MAX_ARRIVALS_AGE))
     }
 
     /// The part that is kept over a restart: at most 2 KiB for each variant. The rest is about the last ten minutes.

@@ -18,7 +18,7 @@ pub(crate) use capacity::{EngineModel, ReplicaCapacity, RequestSize};
 pub(crate) use explain::{thresholds, values};
 pub(crate) use fleet::Constraint;
 pub(crate) use input::{RateInput, RateVariant};
-pub(crate) use memory::RateMemory;
+pub(crate) use memory::{MAX_ARRIVALS_AGE, RateMemory};
 pub(crate) use plan::{RateFinding, RatePlan, analyze};
 #[cfg(test)]
 pub(crate) use {

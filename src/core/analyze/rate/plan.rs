@@ -131,7 +131,9 @@ fn learn(input: &RateInput<'_>, known: &mut RoleKnowledge, demand: &Demand, unit
     known.level = Some(rate);
     known.peaks.push(input.now, rate / unit, PEAK_WINDOW);
     // Until a request has finished, its length is a guess. A jump of the load in replicas may then come from that guess.
-    if input.role == Role::Prefill || known.shape.output().is_some() {
+    // So may one between an estimate and what is counted.
+    let is_sized = input.role == Role::Prefill || known.shape.output().is_some();
+    if is_sized && known.gauged_at.is_none() {
         let is_certain = seconds >= SURGE_LEVEL_WINDOW;
         known.surges.learn(input.now, demand.horizon, rate / unit, demand.surge / unit, is_certain);
     }

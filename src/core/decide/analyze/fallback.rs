@@ -2,6 +2,7 @@
 
 use smol_str::SmolStr;
 
+use super::rate;
 use crate::analyze::finding::{Finding, Totals};
 use crate::decide::context::{ModelContext, VariantContext, by_role, by_role_mut};
 use crate::decide::model::ModelDecision;
@@ -44,6 +45,7 @@ const fn covers_all_roles(analyzer: Analyzer) -> bool {
 pub(crate) fn choose_for_unmeasured<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],
+    learned: &mut Learned,
 ) -> Vec<(Role, Analyzer)> {
     let (indispensable, measures_caches) =
         (context.analyzer.indispensable(), context.analyzer.measures_caches());
@@ -53,20 +55,28 @@ pub(crate) fn choose_for_unmeasured<'a>(
         active().any(|variant| !variant.coverage.observations.is_empty())
             && !loads.any(|load| load.has(indispensable) && (!measures_caches || load.has_usage()))
     };
-    if !by_role(variants).any(|(_, variants)| is_unmeasured(variants)) {
+    let unmeasured: Vec<Role> =
+        by_role(variants).filter(|(_, variants)| is_unmeasured(variants)).map(|(role, _)| role).collect();
+    // The rate policy reads arrivals from gauges where counters are missing.
+    let mut reads_gauges = |role: &Role| {
+        context.analyzer == Analyzer::Rate
+            && rate::remembered(context, learned).reads_gauges(*role, context.now)
+    };
+    let without_arrivals: Vec<Role> = unmeasured.into_iter().filter(|role| !reads_gauges(role)).collect();
+    if without_arrivals.is_empty() {
         return Vec::new();
     }
     let is_for_all = covers_all_roles(context.analyzer);
-    choose_where(context, variants, |_, variants| is_for_all || is_unmeasured(variants))
+    choose_where(context, variants, |role| is_for_all || without_arrivals.contains(&role))
 }
 
-/// Chooses a fallback for each role of `variants` that `needs_fallback`.
+/// Chooses a fallback for each role of `variants` that needs it.
 fn choose_where<'a>(
     context: ModelContext<'a>,
     variants: &mut [VariantContext<'a>],
-    needs_fallback: impl Fn(Role, &[VariantContext<'a>]) -> bool,
+    needs_fallback: impl Fn(Role) -> bool,
 ) -> Vec<(Role, Analyzer)> {
-    let roles = by_role_mut(variants).filter(|(role, variants)| needs_fallback(*role, variants));
+    let roles = by_role_mut(variants).filter(|(role, _)| needs_fallback(*role));
     roles.filter_map(|(role, variants)| Some((role, assess_for_fallback(context, role, variants)?))).collect()
 }
 
@@ -129,7 +139,7 @@ pub(crate) fn choose_for_silent<'a>(
     }
     if !chosen.is_empty() && covers_all_roles(context.analyzer) {
         let is_chosen = |role: Role| chosen.iter().any(|(own, _)| *own == role);
-        let others = choose_where(context, variants, |role, _| !is_chosen(role));
+        let others = choose_where(context, variants, |role| !is_chosen(role));
         chosen.extend(others);
     }
     chosen

@@ -7,8 +7,8 @@ use smol_str::SmolStr;
 
 use super::input::{RoleInput, blocker, no_removal_caveat, queue_lost};
 use crate::analyze::rate::{
-    Constraint, EngineModel, RateFinding, RateInput, RateMemory, RatePlan, RateVariant, ReplicaCapacity,
-    RequestSize, analyze, thresholds, values,
+    Constraint, EngineModel, MAX_ARRIVALS_AGE, RateFinding, RateInput, RateMemory, RatePlan, RateVariant,
+    ReplicaCapacity, RequestSize, analyze, thresholds, values,
 };
 use crate::decide::context::{DENIED_WINDOW, ModelContext, VariantContext, expected_start, newest_sample};
 use crate::decide::holds;
@@ -30,9 +30,6 @@ use crate::report::{
 use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Phase, Pod, Signal, newest_confirmed};
 use crate::units::{Replicas, Seconds, count, figure};
-
-/// Nothing is removed while the newest arrivals are older than this, seconds: two scrapes of the slowest usual interval, a minute.
-const MAX_ARRIVALS_AGE: f64 = 120.0;
 
 /// Proposes numbers for the variants of one role, of which at least one is measured; `None` while the demand or the capacity of a replica
 /// is not known.
@@ -79,6 +76,15 @@ pub(crate) fn raise(
     }
 }
 
+/// What the policy remembers about the model: at first, what its samples show.
+pub(super) fn remembered<'l>(context: ModelContext<'_>, learned: &'l mut Learned) -> &'l mut RateMemory {
+    learned.rate.get_or_insert_with(|| {
+        let mut memory = RateMemory::default();
+        memory.observe(context.group, context.signal_history, context.now);
+        Box::new(memory)
+    })
+}
+
 fn analyze_role(
     input: &RoleInput<'_, '_>,
     removal: &RemovalGuard<'_, '_>,
@@ -86,12 +92,7 @@ fn analyze_role(
     steps: &mut Vec<Step>,
 ) -> Option<(RatePlan, Analysis)> {
     let RoleInput { context, role, state, variants } = *input;
-    let memory = learned.rate.get_or_insert_with(|| {
-        let mut memory = RateMemory::default();
-        memory.observe(context.group, context.signal_history, context.now);
-        Box::new(memory)
-    });
-    let RateMemory { knowledge, cooldowns, .. } = &mut **memory;
+    let RateMemory { knowledge, cooldowns, .. } = remembered(context, learned);
     let recent = is_recent(context.now.into(), variants, knowledge, role);
     let known = knowledge.roles.entry(role).or_default();
     let inputs = variants.iter().map(|variant| {
@@ -156,7 +157,8 @@ fn explanation(role: Role, found: &RateFinding) -> RateExplanation {
 fn is_recent(now: Moment, variants: &[VariantContext<'_>], knowledge: &ModelKnowledge, role: Role) -> bool {
     let Some(known) = knowledge.roles.get(&role) else { return false };
     let bins = known.arrivals.bins();
-    if bins.last().is_none_or(|newest| newest.end.until(now) > MAX_ARRIVALS_AGE) {
+    if known.gauged_at.is_some() || bins.last().is_none_or(|newest| newest.end.until(now) > MAX_ARRIVALS_AGE)
+    {
         return false;
     }
     let learned = |variant: &VariantContext<'_>| {

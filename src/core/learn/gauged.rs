@@ -1,0 +1,107 @@
+//! Arrivals at engines that have lost their counters (an upgrade has renamed them, a relabelling drops them), from their gauges: what so many
+//! running sequences finish, and the growth of the requests that are held. It is an estimate: it may raise a number and not lower it.
+
+use super::arrivals::MAX_READING_GAP;
+use super::counter_snapshot::{CounterSnapshot, Gauges, Growth};
+use super::knowledge::{RoleKnowledge, VariantKnowledge};
+use super::step_time::StepTime;
+use super::token_shape::TokenShape;
+use super::window_extrema::WindowMaximum;
+use crate::model::Role;
+use crate::moment::Moment;
+use crate::sequence_limit::default_for_device;
+use crate::snapshot::{Signal, Signals, VariantState, newest_confirmed};
+
+/// The gauges that are read.
+pub(super) const GAUGES: [Signal; 3] = [Signal::Running, Signal::Waiting, Signal::KvUsage];
+
+impl CounterSnapshot {
+    /// The same with a number of running sequences that is confirmed and possible: without counters nothing contradicts a wrong one.
+    pub(super) fn with_confirmed_running(
+        mut self,
+        signals: &Signals,
+        state: &VariantState,
+        known: &VariantKnowledge,
+    ) -> Self {
+        let default = default_for_device(state.variant.accelerator.as_deref());
+        let argument = state.template.sequences();
+        let limit = argument.map_or_else(|| known.max_sequences(default.into(), self.at), f64::from);
+        let rows = signals.rows();
+        let confirmed = newest_confirmed(rows.get(Signal::Running)).map_or(0.0, |sample| sample.value);
+        self.gauges.running = self.gauges.running.min(confirmed).min(limit);
+        self
+    }
+}
+
+impl Growth {
+    /// Requests that arrived at an engine that counts nothing; `None` where its step times or request sizes are not known, or after a gap in
+    /// which it may have held any number.
+    pub(super) fn arrivals_by_gauges(
+        &self,
+        role: Role,
+        known: &VariantKnowledge,
+        shape: &TokenShape,
+    ) -> Option<f64> {
+        let held = |gauges: &Gauges| gauges.running + gauges.waiting;
+        let mean = |gauge: fn(&Gauges) -> f64| f64::midpoint(gauge(&self.before), gauge(&self.after));
+        let gauges = Gauges { waiting: 0.0, running: mean(|own| own.running), usage: mean(|own| own.usage) };
+        let finished = known.finish_rate(role, &gauges, shape, self.to)? * self.seconds();
+        let joined = held(&self.after) - held(&self.before);
+        // An engine that was restarted holds less without having finished anything.
+        (self.seconds() <= MAX_READING_GAP).then_some((finished + joined).max(0.0))
+    }
+}
+
+impl VariantKnowledge {
+    /// Requests/s that an engine of `role` with these gauges finishes: each running one gets its tokens step by step. `None` before the step
+    /// times and the mean request are known.
+    pub(super) fn finish_rate(
+        &self,
+        role: Role,
+        gauges: &Gauges,
+        shape: &TokenShape,
+        now: Moment,
+    ) -> Option<f64> {
+        let output = shape.output()?;
+        // A decoding engine computes no prompts.
+        let prompt = if role == Role::Decode { 0.0 } else { shape.prompt()? };
+        let StepTime { base, prompt_token, sequence, full_cache } =
+            self.fit.solve(self.recent_first_token(now))?;
+        let per_step = gauges.running * self.steps.per_step() / output;
+        // A request that finishes makes room for another one, whose prompt is computed.
+        let seconds =
+            base + prompt_token * prompt * per_step + sequence * gauges.running + full_cache * gauges.usage;
+        Some(per_step / seconds)
+    }
+}
+
+impl RoleKnowledge {
+    /// Arrivals are estimated from gauges now, for at least half of the engines.
+    pub(crate) fn reads_gauges(&self, now: Moment, max_age: f64) -> bool {
+        let newest = self.arrivals.bins().last();
+        self.gauged_at.is_some_and(|at| at.until(now) <= max_age)
+            && newest.is_some_and(|bin| bin.read >= bin.expected / 2.0)
+    }
+
+    /// Requests that arrived at an engine that counts nothing, if that can be estimated.
+    pub(super) fn estimate_arrivals(
+        &mut self,
+        role: Role,
+        growth: &Growth,
+        variant: &VariantKnowledge,
+    ) -> Option<f64> {
+        let arrivals = growth.arrivals_by_gauges(role, variant, &self.shape)?;
+        self.gauged_at = self.gauged_at.max(Some(growth.to));
+        Some(arrivals)
+    }
+
+    /// Forgets what was estimated from gauges, once arrivals are counted again: only those may lower a number.
+    pub(super) fn forget_gauged(&mut self) {
+        let newest = self.arrivals.ended();
+        if let Some(at) = self.gauged_at.filter(|at| newest.is_some_and(|newest| newest > *at)) {
+            self.arrivals.forget_until(at);
+            self.peaks = WindowMaximum::default();
+            self.gauged_at = None;
+        }
+    }
+}
