@@ -57,7 +57,7 @@ impl From<ArrivalBin> for Row {
 }
 
 impl ArrivalBin {
-    fn start(&self) -> Moment {
+    pub(super) fn start(&self) -> Moment {
         self.end.plus(-self.seconds)
     }
 

@@ -1,7 +1,8 @@
 //! Arrivals at engines that have lost their counters (an upgrade has renamed them, a relabelling drops them), from their gauges: what so many
 //! running sequences finish, and the growth of the requests that are held. It is an estimate: it may raise a number and not lower it.
 
-use super::arrivals::MAX_READING_GAP;
+use jiff::Timestamp;
+
 use super::counter_snapshot::{CounterSnapshot, Gauges, Growth};
 use super::knowledge::{RoleKnowledge, VariantKnowledge};
 use super::step_time::StepTime;
@@ -12,6 +13,11 @@ use crate::moment::Moment;
 use crate::sequence_limit::default_for_device;
 use crate::snapshot::{Signal, Signals, VariantState, newest_confirmed};
 
+/// An engine may hold so many requests less than what it finishes explains.
+const MAX_CHANCE_FALL: f64 = 10.0;
+/// Coverage of the last two minutes that is enough to go on: scrapes may come once a minute, and at different times.
+const MIN_COVERAGE: f64 = 1.0 / 3.0;
+
 /// The gauges that are read.
 pub(super) const GAUGES: [Signal; 3] = [Signal::Running, Signal::Waiting, Signal::KvUsage];
 
@@ -20,13 +26,14 @@ impl CounterSnapshot {
     pub(super) fn with_confirmed_running(
         mut self,
         signals: &Signals,
+        scraped: Timestamp,
         state: &VariantState,
         known: &VariantKnowledge,
     ) -> Self {
         let default = default_for_device(state.variant.accelerator.as_deref());
         let argument = state.template.sequences();
         let limit = argument.map_or_else(|| known.max_sequences(default.into(), self.at), f64::from);
-        let rows = signals.rows();
+        let rows = signals.rows().until(scraped);
         let confirmed = newest_confirmed(rows.get(Signal::Running)).map_or(0.0, |sample| sample.value);
         self.gauges.running = self.gauges.running.min(confirmed).min(limit);
         self
@@ -34,8 +41,8 @@ impl CounterSnapshot {
 }
 
 impl Growth {
-    /// Requests that arrived at an engine that counts nothing; `None` where its step times or request sizes are not known, or after a gap in
-    /// which it may have held any number.
+    /// Requests that arrived at an engine that counts nothing; `None` where its step times or request sizes are not known. It may be negative
+    /// by chance: clipping each interval at 0 would be too many in the mean.
     pub(super) fn arrivals_by_gauges(
         &self,
         role: Role,
@@ -47,8 +54,9 @@ impl Growth {
         let gauges = Gauges { waiting: 0.0, running: mean(|own| own.running), usage: mean(|own| own.usage) };
         let finished = known.finish_rate(role, &gauges, shape, self.to)? * self.seconds();
         let joined = held(&self.after) - held(&self.before);
-        // An engine that was restarted holds less without having finished anything.
-        (self.seconds() <= MAX_READING_GAP).then_some((finished + joined).max(0.0))
+        // An engine that was restarted holds only what has arrived since.
+        let is_restart = -joined > 2.0 * finished + MAX_CHANCE_FALL;
+        Some(if is_restart { held(&self.after) } else { finished + joined })
     }
 }
 
@@ -76,11 +84,13 @@ impl VariantKnowledge {
 }
 
 impl RoleKnowledge {
-    /// Arrivals are estimated from gauges now, for at least half of the engines.
-    pub(crate) fn reads_gauges(&self, now: Moment, max_age: f64) -> bool {
-        let newest = self.arrivals.bins().last();
-        self.gauged_at.is_some_and(|at| at.until(now) <= max_age)
-            && newest.is_some_and(|bin| bin.read >= bin.expected / 2.0)
+    /// Engines have lost their counters, and arrivals at enough of them were known in the last `seconds`, be it by their gauges.
+    pub(crate) fn reads_gauges(&self, now: Moment, seconds: f64) -> bool {
+        let bins = self.arrivals.bins();
+        let recent = bins.iter().rev().take_while(|bin| bin.end.until(now) < seconds);
+        let read: f64 = recent.map(|bin| bin.read * bin.seconds).sum();
+        let expected = bins.last().map_or(0.0, |newest| newest.expected * seconds);
+        self.gauged_at.is_some() && read > 0.0 && read >= MIN_COVERAGE * expected
     }
 
     /// Requests that arrived at an engine that counts nothing, if that can be estimated.
@@ -97,11 +107,13 @@ impl RoleKnowledge {
 
     /// Forgets what was estimated from gauges, once arrivals are counted again: only those may lower a number.
     pub(super) fn forget_gauged(&mut self) {
-        let newest = self.arrivals.ended();
-        if let Some(at) = self.gauged_at.filter(|at| newest.is_some_and(|newest| newest > *at)) {
+        let is_counted = |at: &Moment| {
+            self.arrivals.bins().last().is_some_and(|newest| newest.start() >= *at && newest.read > 0.0)
+        };
+        if let Some(at) = self.gauged_at.filter(is_counted) {
             self.arrivals.forget_until(at);
             self.peaks = WindowMaximum::default();
-            self.gauged_at = None;
+            (self.level, self.gauged_at) = (None, None);
         }
     }
 }

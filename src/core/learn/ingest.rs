@@ -73,16 +73,18 @@ impl Source<'_> {
         self.lacking.and(SignalSet::new(signals)).is_empty()
     }
 
-    /// It counts nothing and shows what it holds. Where signals contradict each other, gauges may be wrong too. The histograms of a young
-    /// engine come with its first requests.
+    /// It counts nothing and shows what it holds. Where signals contradict each other, gauges may be wrong too. The histograms of an engine
+    /// that was never read may come with its first requests.
     fn has_lost_counters(&self, knowledge: &ModelKnowledge, now: Moment) -> bool {
+        let gauge = |signal| self.signals.newest(signal).map(|sample| sample.value);
+        let [Some(running), Some(waiting), Some(_)] = GAUGES.map(gauge) else { return false };
         let known = knowledge.variants.get(self.variant_name());
-        let is_known = known.is_some_and(|known| known.engines.get(&self.key).is_some());
+        let was_read = known.is_some_and(|known| known.engines.get(&self.key).is_some());
+        let is_busy = running + waiting > 0.0 && self.ready_since.until(now) >= MAX_READING_GAP;
         self.lacking.contains(COUNTED)
             && self.contradicted.is_empty()
             && self.shows(&GAUGES)
-            && GAUGES.iter().all(|gauge| self.signals.newest(*gauge).is_some())
-            && (is_known || self.ready_since.until(now) >= MAX_READING_GAP)
+            && (was_read || is_busy)
     }
 
     fn snapshot(
@@ -92,7 +94,11 @@ impl Source<'_> {
         known: &VariantKnowledge,
     ) -> CounterSnapshot {
         let read = CounterSnapshot::read(self.signals, scraped, before);
-        if self.is_gauged { read.with_confirmed_running(self.signals, self.variant, known) } else { read }
+        if self.is_gauged {
+            read.with_confirmed_running(self.signals, scraped, self.variant, known)
+        } else {
+            read
+        }
     }
 
     /// Its cache size, unless that is contradicted.
@@ -211,11 +217,12 @@ fn sources<'a>(
         let engines = f64::from(count(sources.len() - first));
         sources[first..].iter_mut().for_each(|source| source.engines = engines);
     }
-    // While at least half of the engines count, those that do not are taken to get as much, and a replica may be removed.
+    // While at least as many engines count, those that do not are taken to get as much, and a replica may be removed.
     let counted = sources.iter().filter(|source| source.is_counted()).count();
-    if counted * 2 < sources.len() {
+    let has_lost = |source: &Source<'_>| source.has_lost_counters(knowledge, now.into());
+    if sources.iter().filter(|source| has_lost(source)).count() > counted {
         for source in &mut sources {
-            source.is_gauged = source.has_lost_counters(knowledge, now.into());
+            source.is_gauged = has_lost(source);
         }
     }
     sources
@@ -428,7 +435,9 @@ fn count_queue_growth(queue: Series<'_>, known: &mut RoleKnowledge) {
         }
         let held = Queue { read: at, held: sample.value };
         known.arrivals.close(at, Some(held), known.level, |_, _| 0.0);
-        known.dispersion.add(known.arrivals.bins());
+        if known.gauged_at.is_none() {
+            known.dispersion.add(known.arrivals.bins());
+        }
     }
 }
 

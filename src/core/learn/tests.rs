@@ -400,19 +400,38 @@ fn an_engine_without_counters_is_read_by_its_gauges() {
         assert!((joined - found - 3.0).abs() < 1e-9, "three joined the queue");
     }
     assert_eq!(arrived(steady(0.0)), Some(0.0));
-    assert_eq!(
-        arrived(growth(10.0, gauges(200.0, 60.0), gauges(0.0, 0.0))),
-        Some(0.0),
-        "a restart takes nothing back"
-    );
-    assert_eq!(
-        arrived(growth(61.0, gauges(0.0, 9.0), gauges(0.0, 9.0))),
-        None,
-        "who knows what was there meanwhile"
-    );
+    let restarted = arrived(growth(10.0, gauges(200.0, 60.0), gauges(1.0, 2.0)));
+    assert_eq!(restarted, Some(3.0), "a restart takes nothing back");
     // A decoding engine gets its prompts computed, and finishes more.
     let decoded = steady(60.0).arrivals_by_gauges(Role::Decode, &known, &shape).unwrap();
     assert!(decoded > 1.2 * arrived(steady(60.0)).unwrap(), "{decoded}");
+}
+
+#[test]
+fn estimates_are_forgotten_when_arrivals_are_counted_again() {
+    let at = |second: i64| Moment::from(jiff::Timestamp::from_second(1_800_000_000 + second).unwrap());
+    // Twenty engines are scraped every 15 s, a third of them at a time.
+    let read = |role: &mut RoleKnowledge, seconds: std::ops::Range<i64>| {
+        for second in seconds.step_by(5) {
+            for _ in (0..20).filter(|engine| (second / 5 + engine) % 3 == 0) {
+                role.arrivals.add(at(second - 15), at(second), 1.0);
+            }
+            role.arrivals.close(at(second), None, None, |from, to| 20.0 * from.until(to));
+        }
+    };
+    let mut role = RoleKnowledge::default();
+    read(&mut role, 0..600);
+    assert!(!role.reads_gauges(at(600), 120.0), "everything was counted");
+    role.gauged_at = Some(at(595));
+    assert!(role.reads_gauges(at(600), 120.0), "the newest bin is never complete");
+    assert!(!role.reads_gauges(at(700), 120.0), "nothing has been read for 100 s");
+    role.forget_gauged();
+    assert!(role.gauged_at.is_some() && !role.arrivals.bins().is_empty(), "nothing has been counted yet");
+    read(&mut role, 600..630);
+    role.forget_gauged();
+    assert_eq!((role.gauged_at, role.level), (None, None));
+    let bins = role.arrivals.bins();
+    assert!(!bins.is_empty() && bins.iter().all(|bin| bin.end >= at(600)), "{bins:?}");
 }
 
 #[test]
