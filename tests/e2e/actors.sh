@@ -117,6 +117,13 @@ baseline() {
   analyzer_is saturation-percent
 }
 
+# set_hpa_sync DURATION: restarts the HPA controller with this sync period
+set_hpa_sync() {
+  sed -i "s/^HPA_SYNC=.*/HPA_SYNC=$1/" "$CLUSTER_DIR/env"
+  "$e2e/cluster" stop "$CLUSTER_DIR" kube-controller-manager
+  "$e2e/cluster" start "$CLUSTER_DIR" kube-controller-manager >/dev/null
+}
+
 # ---- set-up from scratch
 
 # Builds the tools, wva as shipped, and the fleet (unoptimised: in CI, the examples have been built before).
