@@ -30,11 +30,18 @@ pub(crate) struct Gate {
     pub(crate) result: String,
     /// Whether it holds.
     pub(crate) holds: bool,
+    /// What was found, as a multiple of what is wanted: above 1 it is missed. 0 where that has no measure.
+    pub(crate) excess: f64,
 }
 
 impl Gate {
     pub(crate) fn new(subject: String, criterion: impl Into<String>, result: String, holds: bool) -> Self {
-        Self { subject, criterion: criterion.into(), result, holds }
+        Self { subject, criterion: criterion.into(), result, holds, excess: 0.0 }
+    }
+
+    /// The same with the multiple of what is wanted.
+    pub(crate) fn by(self, excess: f64) -> Self {
+        Self { excess: if excess.is_finite() { excess } else { 0.0 }, ..self }
     }
 }
 
@@ -58,6 +65,11 @@ impl Verdict {
         self.share.mean >= LEAST_SHARE && self.regret.mean <= MOST_REGRET
     }
 
+    /// The worse of its shares of what is allowed.
+    fn excess(&self) -> f64 {
+        f64::max((1.0 - self.share.mean) / (1.0 - LEAST_SHARE), self.regret.mean / MOST_REGRET)
+    }
+
     pub(crate) fn shown(&self) -> String {
         format!("{:.1} % within, {:.0} % above the oracle", self.share.times(100.0), self.regret.times(100.0))
     }
@@ -71,6 +83,7 @@ pub(crate) fn strict(subject: &str, verdict: &Verdict) -> Gate {
         100.0 * MOST_REGRET
     );
     Gate::new(format!("{subject}: objectives and cost"), criterion, verdict.shown(), verdict.passes())
+        .by(verdict.excess())
 }
 
 /// No fixed fleet meets the criterion that the policy must meet. `met` names those that do, `tried` how many were tried.
@@ -80,16 +93,18 @@ pub(crate) fn no_fixed_fleet(subject: &str, met: &[String], tried: usize) -> Gat
         met => format!("{} of {tried}", met.join(", ")),
     };
     let criterion = "no fixed fleet, nor the largest one, meets the same criterion";
-    Gate::new(format!("{subject}: fixed fleets"), criterion, result, met.is_empty())
+    let holds = met.is_empty() && tried > 0;
+    Gate::new(format!("{subject}: fixed fleets"), criterion, result, holds).by(met.len() as f64)
 }
 
 /// No fixed fleet is cheaper with as many requests within the objectives.
 pub(crate) fn cheaper_than_fixed(subject: &str, ours: f64, best: Option<(&str, f64)>) -> Gate {
     let result = best
         .map_or_else(|| format!("{ours:.2}; none"), |(name, cost)| format!("{ours:.2}; {name} {cost:.2}"));
-    let holds = best.is_none_or(|(_, cost)| ours <= cost);
+    let holds = ours.is_finite() && best.is_none_or(|(_, cost)| ours <= cost);
+    let excess = best.map_or(0.0, |(_, cost)| ours / cost);
     let criterion = "no fixed fleet is cheaper with as many requests within the objectives";
-    Gate::new(format!("{subject}: cost of the best fixed fleet"), criterion, result, holds)
+    Gate::new(format!("{subject}: cost of the best fixed fleet"), criterion, result, holds).by(excess)
 }
 
 /// Nobody who began with the same fleet is cheaper than the oracle while doing as well as what it was compared with. `cheaper` has
@@ -111,6 +126,7 @@ pub(crate) fn oracle_is_best(subject: &str, cheaper: &[String], asked: usize) ->
 pub(crate) fn at_most(subject: &str, figure: Mean, max: f64, unit: &str) -> Gate {
     let result = format!("{figure:.3}{unit}");
     Gate::new(subject.into(), format!("at most {max:.3}{unit}"), result, figure.mean <= max)
+        .by(figure.mean / max)
 }
 
 /// Whether a fleet with these figures (cost, requests outside the objectives, p99) is better than one with `own`: clearly in one of them
@@ -134,7 +150,7 @@ pub(crate) fn no_peer_better(subject: &str, runs: &[Run], ours: &str, peers: &[S
     let shown = |[cost, outside, p99]: [f64; 3]| format!("{cost:.2}, {:.2} %, {p99:.2} s", 100.0 * outside);
     let own = figures(ours);
     let mut result = shown(own);
-    let mut holds = true;
+    let mut holds = own.iter().all(|figure| figure.is_finite());
     for peer in peers {
         let figures = figures(peer);
         if is_better(figures, own) {
@@ -210,6 +226,12 @@ mod tests {
 
     #[test]
     fn nothing_that_ran_meets_nothing() {
+        let nothing = Mean::of(&[]);
+        assert!(!at_most("test", nothing, 1.0, "").holds);
+        assert!(!cheaper_than_fixed("test", nothing.mean, None).holds);
+        assert!(!no_fixed_fleet("test", &[], 0).holds);
+        assert!(!no_peer_better("test", &[run("peer", 2.0, 1.0)], "rate", &["peer".into()]).holds);
+        assert!(!Verdict::new(&[], &[]).passes());
         assert!(!oracle_is_best("test", &[], 0).holds);
         assert!(!no_late_reversal("test", &[]).holds);
     }

@@ -92,7 +92,7 @@ fn run(args: &Args) -> Result<bool, String> {
     for (index, part) in parts.iter().enumerate() {
         eprintln!("part {} of {}: {part:?}", index + 1, parts.len());
         let found = part_results(args, &seeds, *part)?;
-        for Gate { subject, criterion, result, holds } in &found.gates {
+        for Gate { subject, criterion, result, holds, .. } in &found.gates {
             println!("{} {subject}: {result} (wanted: {criterion})", if *holds { "ok  " } else { "MISS" });
         }
         found.left_out.iter().for_each(|left_out| println!("left out: {left_out}"));

@@ -46,7 +46,7 @@ fn text(args: &Args, seeds: &Seeds, results: &[PartResults]) -> String {
     let mut text = String::from("# Evidence\n\n");
     summary(&mut text, args, seeds, results);
     text.push_str("## Gates\n\n| what | wanted | found | |\n|---|---|---|---|\n");
-    for Gate { subject, criterion, result, holds } in results.iter().flat_map(|part| &part.gates) {
+    for Gate { subject, criterion, result, holds, .. } in results.iter().flat_map(|part| &part.gates) {
         let verdict = if *holds { "met" } else { "**missed**" };
         let _ = writeln!(text, "| {subject} | {criterion} | {result} | {verdict} |");
     }
@@ -85,7 +85,7 @@ fn summary(text: &mut String, args: &Args, seeds: &Seeds, results: &[PartResults
          GPU.\n"
     );
     let is_whole = |gate: &&&Gate| gate.subject.starts_with("random:");
-    for Gate { subject, criterion, result, holds } in gates.iter().filter(is_whole) {
+    for Gate { subject, criterion, result, holds, .. } in gates.iter().filter(is_whole) {
         let verdict = if *holds { "met" } else { "**missed**" };
         let _ = writeln!(text, "- {subject}: **{result}** (wanted: {criterion}; {verdict})");
     }

@@ -181,23 +181,28 @@ fn next_sync() -> Controller {
     Controller { name: NEXT_SYNC.into(), algorithm: Algorithm::Schedule(vec![order]), ..Controller::fixed(1) }
 }
 
+/// The runs of scenarios that only peers are compared in.
+fn without_oracle(
+    args: &Args,
+    plans: &[Arc<Plan>],
+    controllers: &[Arc<Controller>],
+    seeds: &[u64],
+    results: &mut PartResults,
+) -> Result<Vec<Run>, String> {
+    let mut all = Vec::new();
+    for plan in plans {
+        let group = Group { plan, controllers, ours: &args.policy, seeds, oracles: 0, varies: false };
+        all.extend(group.evaluate(results)?);
+    }
+    Ok(all)
+}
+
 fn constant(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let mut results = PartResults::new("Constant load", "Two hours from three replicas.");
     let plans = named(args, &["const"])?;
     let controllers = with_baselines(&args.policy)?;
     let own_seeds = seeds_of(args, seeds, Part::Constant, 5, 1);
-    let mut all = Vec::new();
-    for plan in &plans {
-        let group = Group {
-            plan,
-            controllers: &controllers,
-            ours: &args.policy,
-            seeds: &own_seeds,
-            oracles: 0,
-            varies: false,
-        };
-        all.extend(group.evaluate(&mut results)?);
-    }
+    let all = without_oracle(args, &plans, &controllers, &own_seeds, &mut results)?;
     let ours = of(&all, &args.policy);
     results.gates.push(no_late_reversal("constant load, 1 to 10 requests/s, 2 h", &ours));
     Ok(results)
@@ -337,18 +342,7 @@ fn victims(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let kept: Vec<Arc<Plan>> = plans.iter().take(sized(args, plans.len(), 3)).cloned().collect();
     let own_seeds = seeds_of(args, seeds, Part::Victims, 5, 3);
     let controllers = with_baselines(&args.policy)?;
-    let mut all = Vec::new();
-    for plan in &kept {
-        let group = Group {
-            plan,
-            controllers: &controllers,
-            ours: &args.policy,
-            seeds: &own_seeds,
-            oracles: 0,
-            varies: false,
-        };
-        all.extend(group.evaluate(&mut results)?);
-    }
+    let all = without_oracle(args, &kept, &controllers, &own_seeds, &mut results)?;
     for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
         results.gates.push(fewer_cut(&of(&all, policy), policy));
     }

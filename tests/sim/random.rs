@@ -42,7 +42,8 @@ pub(crate) fn random(args: &Args, seeds: &Seeds) -> Result<PartResults, String> 
         quick.push(in_set as f64);
         let subject = format!("{name}: runs with p95 below 1 s");
         let criterion = format!("at least {} of {SET}", QUICK.0);
-        results.gates.push(Gate::new(subject, criterion, in_set.to_string(), in_set >= QUICK.0));
+        let gate = Gate::new(subject, criterion, in_set.to_string(), in_set >= QUICK.0);
+        results.gates.push(gate.by(slow_excess(in_set as f64, QUICK.0 as f64)));
         let label = format!("{} (seeds from {})", set + 1, own.first().copied().unwrap_or_default());
         add_rows(
             &mut results,
@@ -56,14 +57,16 @@ pub(crate) fn random(args: &Args, seeds: &Seeds) -> Result<PartResults, String> 
     whole(args, &plans, &controllers, &all, &mut results)?;
     let quick = Mean::of(&quick);
     let subject = "random: runs with p95 below 1 s, mean of the sets".to_owned();
-    results.gates.push(Gate::new(
-        subject,
-        format!("at least {}", QUICK.1),
-        format!("{quick:.1}"),
-        quick.mean >= QUICK.1,
-    ));
+    let criterion = format!("at least {}", QUICK.1);
+    let gate = Gate::new(subject, criterion, format!("{quick:.1}"), quick.mean >= QUICK.1);
+    results.gates.push(gate.by(slow_excess(quick.mean, QUICK.1)));
     verdicts.gates(&mut results);
     Ok(results)
+}
+
+/// The runs of a set that are not quick, as a multiple of those that may be.
+fn slow_excess(quick: f64, wanted: f64) -> f64 {
+    (SET as f64 - quick) / (SET as f64 - wanted)
 }
 
 /// The gates of all sets together, and those of fixed fleets.
@@ -81,12 +84,10 @@ fn whole(
     results.gates.push(gates::at_most(subject, percent, 100.0 * MOST_OUTSIDE, " %"));
     let (own, wva_v2) = (replicas(&ours), replicas(&of(all, BASELINES[0])));
     let limit = MOST_REPLICAS * wva_v2.mean;
-    results.gates.push(Gate::new(
-        "random: replicas".into(),
-        format!("at most {MOST_REPLICAS} × WVA V2's"),
-        format!("{own} = {:.3} × {wva_v2}", own.mean / wva_v2.mean),
-        own.mean <= limit,
-    ));
+    let criterion = format!("at most {MOST_REPLICAS} × WVA V2's");
+    let result = format!("{own} = {:.3} × {wva_v2}", own.mean / wva_v2.mean);
+    let gate = Gate::new("random: replicas".into(), criterion, result, own.mean <= limit);
+    results.gates.push(gate.by(own.mean / limit));
     let peers: Vec<String> = BASELINES.map(String::from).to_vec();
     results.gates.push(gates::no_peer_better("random", all, &args.policy, &peers));
     for controller in controllers {

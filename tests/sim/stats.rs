@@ -12,11 +12,11 @@ pub(crate) struct Mean {
 
 impl Mean {
     /// Of independent values, by Student's t. A run counts as one value however many requests it has, so that no heavy run is the
-    /// result. 0 without values.
+    /// result. NaN without values, which meets no gate.
     pub(crate) fn of(values: &[f64]) -> Self {
         let count = values.len() as f64;
         if values.is_empty() {
-            return Self { mean: 0.0, half: 0.0 };
+            return Self { mean: f64::NAN, half: 0.0 };
         }
         let mean = values.iter().sum::<f64>() / count;
         let degrees = count - 1.0;
