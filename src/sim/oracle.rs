@@ -45,8 +45,8 @@ pub fn oracle(scenario: &Scenario, seed: u64, max_outside: u64, known: &[&Run]) 
         .enumerate()
         .skip(1)
         .min_by(|(_, left), (_, right)| left.cost().total_cmp(&right.cost()));
-    let kept = cheapest.map_or(0, |(index, _)| index);
-    let second = (kept > 0).then(|| starts.swap_remove(kept));
+    let cheapest_start = cheapest.map_or(0, |(index, _)| index);
+    let second = (cheapest_start > 0).then(|| starts.swap_remove(cheapest_start));
     starts.truncate(1);
     let found = starts.into_iter().chain(second).map(|start| search.descend(start));
     found.min_by(|left, right| left.cost().total_cmp(&right.cost())).map(|found| found.run)

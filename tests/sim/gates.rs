@@ -109,16 +109,16 @@ pub(crate) fn cheaper_than_fixed(subject: &str, ours: f64, best: Option<(&str, f
 
 /// Nobody who began with the same fleet is cheaper than the oracle while doing as well as what it was compared with. `cheaper` has
 /// a case for each that is.
-pub(crate) fn oracle_is_best(subject: &str, cheaper: &[String], asked: usize) -> Gate {
+pub(crate) fn oracle_is_best(subject: &str, cheaper: &[String], searches: usize) -> Gate {
     let result = match cheaper {
-        [] => format!("nobody in {asked} searches"),
-        cheaper => format!("{} in {asked} searches: {}", cheaper.len(), cheaper.join("; ")),
+        [] => format!("nobody in {searches} searches"),
+        cheaper => format!("{} in {searches} searches: {}", cheaper.len(), cheaper.join("; ")),
     };
     Gate::new(
         format!("{subject}: the oracle"),
         "is beaten by nobody at the same share",
         result,
-        cheaper.is_empty() && asked > 0,
+        cheaper.is_empty() && searches > 0,
     )
 }
 

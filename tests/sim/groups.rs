@@ -42,8 +42,9 @@ impl Group<'_> {
         };
         let peers: Vec<String> =
             self.controllers.iter().filter(is_peer).map(|peer| peer.name.to_string()).collect();
-        let asked = self.seeds.get(..self.oracles).unwrap_or(self.seeds);
-        let answers = if asked.is_empty() { Vec::new() } else { self.answers(&runs, asked, results) };
+        let oracle_seeds = self.seeds.get(..self.oracles).unwrap_or(self.seeds);
+        let answers =
+            if oracle_seeds.is_empty() { Vec::new() } else { self.answers(&runs, oracle_seeds, results) };
         if !answers.is_empty() {
             let ours: Vec<&Run> = of(&runs, self.ours).into_iter().take(answers.len()).collect();
             let verdict = Verdict::new(&ours, &costs(&answers));
@@ -63,15 +64,15 @@ impl Group<'_> {
     /// The oracle's run for each of `seeds`, doing as well as the policy did; where it cannot, what the policy itself did. Checks
     /// that nobody else is cheaper.
     fn answers(&self, runs: &[Run], seeds: &[u64], results: &mut PartResults) -> Vec<Run> {
-        let asked: Vec<&Run> =
+        let compared: Vec<&Run> =
             of(runs, self.ours).into_iter().filter(|run| seeds.contains(&run.seed)).collect();
         let known = |seed| runs.iter().filter(|run| run.seed == seed).collect::<Vec<&Run>>();
         let questions: Vec<Question<'_>> =
-            asked.iter().map(|run| Question { plan: self.plan, run, known: known(run.seed) }).collect();
+            compared.iter().map(|run| Question { plan: self.plan, run, known: known(run.seed) }).collect();
         let answers = ask(&format!("{}: oracle", self.plan.name), &questions);
         let mut cheaper = Vec::new();
         let mut found = Vec::new();
-        for (run, answer) in asked.iter().zip(answers) {
+        for (run, answer) in compared.iter().zip(answers) {
             let Some(oracle) = answer else {
                 cheaper.push(format!("seed {}: none as good as {}", run.seed, run.policy));
                 found.push((*run).clone());
@@ -121,11 +122,11 @@ impl Group<'_> {
             if share >= own_share && best.as_ref().is_none_or(|(_, least)| cost < *least) {
                 best = Some((label.clone(), cost));
             }
-            let asked = played.get(..answers.len()).unwrap_or(&played);
-            let verdict = |costs: &[f64]| Verdict::new(&asked.iter().collect::<Vec<&Run>>(), costs);
+            let compared = played.get(..answers.len()).unwrap_or(&played);
+            let verdict = |costs: &[f64]| Verdict::new(&compared.iter().collect::<Vec<&Run>>(), costs);
             // Searches take long: only where the bound leaves room.
             if !answers.is_empty() && verdict(&bounds).passes() {
-                let own = verdict(&self.oracle_costs(asked, runs, answers));
+                let own = verdict(&self.oracle_costs(compared, runs, answers));
                 met.extend(own.passes().then(|| format!("{label} ({})", own.shown())));
             }
         }

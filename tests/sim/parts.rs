@@ -286,9 +286,9 @@ fn families(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
                  (`tests/scenarios/sim/families.yaml`, `hard.yaml`).";
     let mut results = PartResults::new("Other physics", about);
     let hard = named(args, &["hard"])?;
-    let kept: Vec<Arc<Plan>> = hard.iter().step_by(sized(args, 1, 2)).cloned().collect();
+    let selected: Vec<Arc<Plan>> = hard.iter().step_by(sized(args, 1, 2)).cloned().collect();
     let own_seeds = seeds_of(args, seeds, Part::Families, 6, 1);
-    groups(args, &kept, &own_seeds, sized(args, 2, 0), &mut results)?;
+    groups(args, &selected, &own_seeds, sized(args, 2, 0), &mut results)?;
     let plans = named(args, &["families"])?;
     let controllers = with_baselines(&args.policy)?;
     let drawn = seeds.of(200, sized(args, 80, 20) as u64);
@@ -305,9 +305,9 @@ fn robust(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
     let about = "The published cases, each under worse conditions (`tests/scenarios/sim/robust.yaml`).";
     let mut results = PartResults::new("Robustness", about);
     let plans = named(args, &["robust"])?;
-    let kept: Vec<Arc<Plan>> = plans.iter().step_by(sized(args, 1, 4)).cloned().collect();
+    let selected: Vec<Arc<Plan>> = plans.iter().step_by(sized(args, 1, 4)).cloned().collect();
     let own_seeds = seeds_of(args, seeds, Part::Robust, 5, 1);
-    groups(args, &kept, &own_seeds, sized(args, 2, 0), &mut results)?;
+    groups(args, &selected, &own_seeds, sized(args, 2, 0), &mut results)?;
     Ok(results)
 }
 
@@ -339,10 +339,10 @@ fn victims(args: &Args, seeds: &Seeds) -> Result<PartResults, String> {
                  those with the fewest tokens in the KV cache.";
     let mut results = PartResults::new("Which pods go first", about);
     let plans = named(args, &["victims"])?;
-    let kept: Vec<Arc<Plan>> = plans.iter().take(sized(args, plans.len(), 3)).cloned().collect();
+    let selected: Vec<Arc<Plan>> = plans.iter().take(sized(args, plans.len(), 3)).cloned().collect();
     let own_seeds = seeds_of(args, seeds, Part::Victims, 5, 3);
     let controllers = with_baselines(&args.policy)?;
-    let all = without_oracle(args, &kept, &controllers, &own_seeds, &mut results)?;
+    let all = without_oracle(args, &selected, &controllers, &own_seeds, &mut results)?;
     for policy in std::iter::once(args.policy.as_str()).chain(BASELINES) {
         results.gates.push(fewer_cut(&of(&all, policy), policy));
     }

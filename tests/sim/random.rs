@@ -32,7 +32,7 @@ pub(crate) fn random(args: &Args, seeds: &Seeds) -> Result<PartResults, String> 
     let controllers = with_baselines(&args.policy)?;
     let mut all: Vec<Run> = Vec::new();
     let mut quick = Vec::new();
-    let (sets, asked) = if args.ci { (1, 4) } else { (args.sets, 12) };
+    let (sets, oracles) = if args.ci { (1, 4) } else { (args.sets, 12) };
     let mut verdicts = OracleRuns::default();
     for set in 0..sets as u64 {
         let own = seeds.of(100 + set, SET);
@@ -50,7 +50,7 @@ pub(crate) fn random(args: &Args, seeds: &Seeds) -> Result<PartResults, String> 
             HEADER,
             controllers.iter().map(|policy| row(&label, &policy.name, &runs)).collect(),
         );
-        verdicts.ask(&plans[0], &args.policy, &runs, own.get(..asked).unwrap_or(&own));
+        verdicts.ask(&plans[0], &args.policy, &runs, own.get(..oracles).unwrap_or(&own));
         all.extend(runs.into_iter().map(|run| Run { writes: Vec::new(), ..run }));
     }
     results.runs = all.len();
@@ -123,11 +123,12 @@ struct OracleRuns {
 
 impl OracleRuns {
     fn ask(&mut self, plan: &Plan, ours: &str, runs: &[Run], seeds: &[u64]) {
-        let asked: Vec<&Run> = of(runs, ours).into_iter().filter(|run| seeds.contains(&run.seed)).collect();
+        let compared: Vec<&Run> =
+            of(runs, ours).into_iter().filter(|run| seeds.contains(&run.seed)).collect();
         let known = |seed| runs.iter().filter(|run| run.seed == seed).collect::<Vec<&Run>>();
         let questions: Vec<Question<'_>> =
-            asked.iter().map(|run| Question { plan, run, known: known(run.seed) }).collect();
-        for (run, oracle) in asked.iter().zip(ask("random: oracle", &questions)) {
+            compared.iter().map(|run| Question { plan, run, known: known(run.seed) }).collect();
+        for (run, oracle) in compared.iter().zip(ask("random: oracle", &questions)) {
             let Some(oracle) = oracle else {
                 self.cheaper.push(format!("seed {}: none as good as {ours}", run.seed));
                 continue;

@@ -82,8 +82,8 @@ fn scrapes_15_s_apart_show_the_same_within_a_third() {
 fn arrivals_seen_at_recorded_engines_are_those_that_came() {
     for level in LEVELS {
         let (scrapes, evaluations) = (level.scrapes(), level.evaluations());
-        let seen = evaluations.last().unwrap().arrivals.unwrap();
-        let ratio = seen / came(&scrapes, &[Signal::TimeToFirstTokenCount, Signal::Waiting]);
+        let counted = evaluations.last().unwrap().arrivals.unwrap();
+        let ratio = counted / came(&scrapes, &[Signal::TimeToFirstTokenCount, Signal::Waiting]);
         assert!(
             (0.95..=1.05).contains(&ratio),
             "{} at {}: {ratio:.3} of what came",
