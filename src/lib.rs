@@ -9,6 +9,7 @@
 //! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
 //! - [`record`]: stores evaluations, reads them back and replays them
 //! - [`simulate`]: runs scenario files and traces through the closed-loop simulator `wva-sim`
+//! - [`lint`]: judges the autoscalers of a scale target, and says what mends them
 //! - [`migrate`]: compares an installation of WVA with this program, and says how to replace it
 //! - [`serve`]: output edge, serves the metrics APIs on TLS
 //! - [`telemetry`]: logs, and the program's own metrics
@@ -23,6 +24,7 @@ pub mod cmd;
 pub mod collect;
 pub mod config;
 pub mod engine;
+pub mod lint;
 pub mod migrate;
 pub mod policy;
 pub mod record;

@@ -7,7 +7,6 @@ pub(crate) mod objects;
 pub mod pki;
 pub(crate) mod requests;
 pub(crate) mod reviews;
-pub(crate) mod text;
 mod timer;
 pub mod watch;
 pub mod writers;

@@ -6,11 +6,12 @@ use k8s_openapi::api::autoscaling::v2::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector as KubernetesSelector;
 use wva_core::Variant;
 
-use super::objects::{Kind, Objects, is_of_keda};
+use super::objects::{Kind, Objects};
 use super::report::{ObjectName, Report, count};
 use super::variants::{Named, Variants};
-use crate::cluster::text::{first_names, quoted};
+use crate::lint::is_of_keda;
 use crate::serve::{LabelSelector, Labels, Metric};
+use wva_core::text::{first_names, quoted};
 
 /// Most variants or objects that a sentence names.
 const MAX_NAMED: usize = 8;
@@ -56,7 +57,7 @@ impl Readers<'_> {
                     if let Some(source) = external {
                         self.report_selector(name, hpa, source, report);
                     }
-                } else if external.is_some() && !is_of_keda(hpa) {
+                } else if external.is_some() && !is_of_keda(&hpa.metadata) {
                     readers.of_others.push((name.clone(), identifier.name.clone()));
                 }
             }

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, PodSpec, Volum
 use super::objects::{Objects, is_image_of_wva};
 use super::release::owner;
 use super::report::{ObjectName, Report, count};
-use crate::cluster::text::quoted;
 use crate::config::{CommandLine, Config, NOT_A_SETTING, Prometheus, Settings, Source, Unused};
+use wva_core::text::quoted;
 
 /// Where variables are made.
 const ENVIRONMENT: &str = "the environment of its container";

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::text::shortened;
+use wva_core::text::shortened;
 
 /// The deepest document: a schema in a CustomResourceDefinition has about 40 levels.
 const MAX_DEPTH: usize = 100;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 use wva_core::Variant;
+use wva_core::text::{first_names, quoted};
 
-use super::objects::{FORGOTTEN, Kind, Objects, Trigger, is_of_keda};
+use super::objects::{FORGOTTEN, Kind, Objects};
 use super::report::{ObjectName, Report, count};
-use crate::cluster::text::{first_names, quoted};
-use crate::serve::Metric;
+use crate::lint::{Trigger, is_of_keda, labels_after, metric_in, query};
 
 /// Labels that Prometheus takes from the scrape target, and that therefore change with it.
 const TARGET_LABELS: [&str; 7] = ["namespace", "pod", "job", "service", "endpoint", "instance", "container"];
@@ -35,7 +35,8 @@ pub(super) fn report(objects: &Objects, variants: &[Variant], report: &mut Repor
     let mut readers = ScaledReaders::default();
     for (name, object) in &objects.scaled_objects {
         let triggers = object.spec.triggers.iter();
-        let queries = triggers.filter_map(|trigger| Some((trigger, query(trigger)?)));
+        let of_prometheus = triggers.filter(|trigger| trigger.type_ == "prometheus");
+        let queries = of_prometheus.filter_map(|trigger| Some((trigger, query(trigger)?)));
         let queries: Vec<(&Trigger, &str, &str)> =
             queries.filter_map(|(trigger, query)| Some((trigger, query, metric_in(query)?))).collect();
         if !queries.is_empty() {
@@ -73,16 +74,6 @@ impl ScaledReaders {
         }
         self.to_pause.entry(name.namespace.clone()).or_default().push(name.name.clone());
     }
-}
-
-/// The query of a trigger that reads Prometheus.
-fn query(trigger: &Trigger) -> Option<&str> {
-    trigger.metadata.get("query").filter(|_| trigger.type_ == "prometheus").and_then(Value::as_str)
-}
-
-/// The metric of WVA that a query reads.
-fn metric_in(query: &str) -> Option<&'static str> {
-    Metric::NAMES.into_iter().map(|(name, _)| name).find(|name| query.contains(name))
 }
 
 fn report_trigger(name: &ObjectName, trigger: &Trigger, query: &str, metric: &str, report: &mut Report) {
@@ -129,29 +120,10 @@ fn report_trigger(name: &ObjectName, trigger: &Trigger, query: &str, metric: &st
     }
 }
 
-/// The names of the labels that a query selects the series of `metric` by.
-fn labels_after<'a>(query: &'a str, metric: &str) -> Vec<&'a str> {
-    let Some((_, after)) = query.split_once(metric) else { return Vec::new() };
-    let Some(matchers) = after.trim_start().strip_prefix('{') else { return Vec::new() };
-    let mut labels = Vec::new();
-    let mut rest = matchers.trim_start();
-    // NAME OPERATOR "VALUE", where a value may contain escaped quotes.
-    while let Some((label, after)) = rest.split_once(['=', '!', '}']) {
-        let quote = after.chars().find(|character| matches!(character, '"' | '\''));
-        let Some(quote) = quote.filter(|_| !label.trim().is_empty()) else { break };
-        labels.push(label.trim());
-        let value = after.split_once(quote).map_or("", |(_, value)| value);
-        let ends = |index: &usize| !value[..*index].ends_with('\\');
-        let Some(end) = value.match_indices(quote).map(|(index, _)| index).find(ends) else { break };
-        rest = value[end + 1..].trim_start_matches([' ', ',', '\n', '\t']);
-    }
-    labels
-}
-
 /// Reports workloads of variants that two autoscalers scale.
 fn report_two_autoscalers(objects: &Objects, variants: &[Variant], report: &mut Report) {
     let mut scaled: BTreeMap<(&str, &str, &str), Vec<String>> = BTreeMap::new();
-    for (name, hpa) in objects.hpas.iter().filter(|(_, hpa)| !is_of_keda(hpa)) {
+    for (name, hpa) in objects.hpas.iter().filter(|(_, hpa)| !is_of_keda(&hpa.metadata)) {
         if let Some(target) = hpa.spec.as_ref().map(|spec| &spec.scale_target_ref) {
             let target = (name.namespace.as_str(), target.kind.as_str(), target.name.as_str());
             scaled.entry(target).or_default().push(format!("HPA {name}"));

@@ -10,8 +10,8 @@ use super::objects::{Kind, Objects, metrics_apis};
 use super::release::{is_name, owner};
 use super::report::{ObjectName, Report, count};
 use crate::cluster::pki::apiservice::NAME as EXTERNAL_METRICS;
-use crate::cluster::text::{first_names, quoted};
 use crate::serve::Metric;
+use wva_core::text::{first_names, quoted};
 
 /// Most rules that a sentence names.
 const MAX_NAMED: usize = 8;

@@ -8,7 +8,6 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -18,8 +17,9 @@ use super::report::ObjectName;
 use crate::cluster::crd::VariantAutoscaling;
 use crate::cluster::objects::{VariantKind, VariantObject};
 use crate::cluster::pki::apiservice::{NAME as EXTERNAL_METRICS, NAMES as METRICS_APIS};
-use crate::cluster::text::{first_names, quoted};
 use crate::cluster::watch::annotated_manifest;
+use crate::lint::{ScaledObject, is_of_keda};
+use wva_core::text::{first_names, quoted};
 
 /// The definition of VariantAutoscaling.
 pub(super) const CRD_NAME: &str = "variantautoscalings.llmd.ai";
@@ -55,38 +55,6 @@ pub enum Kind {
     ApiService,
     /// apiextensions.k8s.io/v1; of these, that of VariantAutoscaling.
     CustomResourceDefinition,
-}
-
-/// A ScaledObject of KEDA.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct ScaledObject {
-    pub(super) metadata: ObjectMeta,
-    pub(super) spec: ScaledObjectSpec,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ScaledObjectSpec {
-    pub(super) scale_target_ref: Target,
-    #[serde(default)]
-    pub(super) triggers: Vec<Trigger>,
-}
-
-/// The scale target of an autoscaler; a Deployment if it names no kind.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Target {
-    pub(super) kind: Option<String>,
-    pub(super) name: String,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Trigger {
-    #[serde(rename = "type")]
-    pub(super) type_: String,
-    pub(super) metric_type: Option<String>,
-    #[serde(default)]
-    pub(super) metadata: BTreeMap<String, Value>,
 }
 
 /// The objects.
@@ -232,7 +200,8 @@ impl Objects {
     /// Whether files were read and none of them has an object of a kind: this does not show that the cluster has none.
     pub(super) fn is_absent_from_files(&self, kind: Kind) -> bool {
         // Most clusters have no ScaledObjects; where there are some, KEDA has made HPAs.
-        let is_expected = kind != Kind::ScaledObject || self.hpas.values().any(is_of_keda);
+        let is_expected =
+            kind != Kind::ScaledObject || self.hpas.values().any(|hpa| is_of_keda(&hpa.metadata));
         !self.is_cluster && !self.seen.contains(&kind) && is_expected
     }
 
@@ -418,11 +387,6 @@ impl Objects {
 /// The APIServices of all metrics that HPAs read.
 pub fn metrics_apis() -> impl Iterator<Item = &'static str> {
     METRICS_APIS.into_iter().chain([RESOURCE_METRICS])
-}
-
-/// Whether KEDA made the HPA, for a ScaledObject.
-pub(super) fn is_of_keda(hpa: &HorizontalPodAutoscaler) -> bool {
-    hpa.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "ScaledObject")
 }
 
 /// Whether it is one of WVA's controllers: by its label, or by its image if its older label or an argument agrees. Anybody may give an

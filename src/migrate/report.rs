@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::cluster::text::plain;
+use wva_core::text::plain;
 
 /// Longest sentence, in bytes: a few names of 253 characters and what to do.
 const MAX_TEXT_BYTES: usize = 2048;

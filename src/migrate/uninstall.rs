@@ -6,7 +6,7 @@ use super::controller::Controller;
 use super::objects::Objects;
 use super::release::{Release, ReleaseObject, owner};
 use super::report::{ObjectName, Report};
-use crate::cluster::text::first_names;
+use wva_core::text::first_names;
 
 /// Most objects that a sentence names.
 const MAX_NAMED: usize = 8;

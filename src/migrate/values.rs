@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::controller::{Controller, OWN_TOKEN, prometheus};
 use super::policies::Policies;
 use super::report::without_userinfo;
-use crate::cluster::text::plain;
 use crate::config::policy_config::ConfigMapKind;
 use crate::config::{Config, LEASE_NAME, LeaseTimes};
+use wva_core::text::plain;
 
 /// Longest line of the values.
 const MAX_VALUE_BYTES: usize = 4096;

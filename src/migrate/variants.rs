@@ -13,8 +13,8 @@ use super::objects::{Kind, Objects};
 use super::report::{ObjectName, Report, count};
 use crate::cluster::crd::{ACCELERATOR_LABEL, CONTROLLER_INSTANCE_LABEL};
 use crate::cluster::objects::{Bystander, VariantObject};
-use crate::cluster::text::{first_names, quoted};
 use crate::cluster::watch::{VariantObjects, claims, split_by_validity, variant_object};
+use wva_core::text::{first_names, quoted};
 
 /// Most objects that a sentence names.
 const MAX_NAMED: usize = 8;

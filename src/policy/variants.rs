@@ -8,10 +8,10 @@ use tracing::{info, warn};
 use wva_core::{GroupId, VariantId};
 
 use crate::cluster::objects::{VariantKind, VariantObject};
-use crate::cluster::text::plain;
 use crate::cluster::{ClusterState, EventRecorder, EventType, Recorded};
 use crate::config::policy_config::{Finding, Findings, ModelVariant, VariantsByModel};
 use crate::engine::{LearnedModel, LearnedModels};
+use wva_core::text::plain;
 
 /// Most findings that are logged, and that are recorded as events, at a time.
 const MAX_AT_A_TIME: usize = 20;

@@ -19,7 +19,8 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("telemetry", &[], &["kube", "axum", "reqwest"]),
     ("engine", &["telemetry"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"]),
     ("collect", &["engine", "telemetry"], &["kube", "k8s_openapi", "axum"]),
-    ("cluster", &["config", "engine", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
+    ("cluster", &["config", "engine", "lint", "telemetry"], &["axum", "reqwest", "prometheus_http_query"]),
+    ("lint", &[], &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"]),
     (
         "policy",
         &["cluster", "config", "engine", "telemetry"],
@@ -29,7 +30,7 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
     (
         "migrate",
-        &["cluster", "config", "serve"],
+        &["cluster", "config", "lint", "serve"],
         &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],
     ),
     ("simulate", &["config", "record"], &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio"]),

@@ -15,7 +15,7 @@ use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, VariantId};
 
 use crate::cluster::crd::MAX_REPLICAS;
-use crate::cluster::text::{plain, shortened};
+use wva_core::text::{plain, shortened};
 
 /// The format of decisions that this build writes and reads. That of memories is `Memory::VERSION`.
 pub(crate) const DECISIONS_VERSION: u32 = 1;

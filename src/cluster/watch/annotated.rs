@@ -15,9 +15,10 @@ use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 use super::annotated_objects::WatchedAutoscaler;
 use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
 use super::partial_objects::{PartialObject, annotation};
-use super::pause::{Pause, paused};
+use super::pause::Pause;
 use crate::cluster::crd::{PAUSED, ScaleTargetRef};
 use crate::cluster::objects::{Notice, VariantKind, VariantObject};
+use crate::lint::{is_of_keda, paused};
 
 /// Annotation that makes an object a variant, with the value `true`.
 const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
@@ -25,8 +26,6 @@ const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
 const MODEL_ANNOTATION: &str = "llm-d.ai/model-id";
 /// Annotation: the cost of a replica.
 const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
-/// The API group of KEDA, with the separator of a version.
-const KEDA_GROUP: &str = "keda.sh/";
 /// What a ScaledObject means by leaving out `minReplicaCount`.
 const KEDA_MIN_REPLICAS: i32 = 0;
 /// What a ScaledObject means by leaving out `maxReplicaCount`.
@@ -119,7 +118,7 @@ fn annotated_object(
         Ok(object) => (object.metadata, Ok(object.spec)),
         Err(invalid) => (invalid.metadata, Err(invalid.error)),
     };
-    if annotation(&metadata, MANAGED_ANNOTATION) != Some("true") || belongs_to_keda(&metadata) {
+    if annotation(&metadata, MANAGED_ANNOTATION) != Some("true") || is_of_keda(&metadata) {
         return None;
     }
     let id = variant_id(&metadata);
@@ -159,13 +158,6 @@ pub(crate) fn annotated_manifest(
 /// The model that an object names; its pods say which one it is where it names none.
 fn named_model(metadata: &ObjectMeta) -> Option<&str> {
     annotation(metadata, MODEL_ANNOTATION).filter(|id| !id.is_empty())
-}
-
-fn belongs_to_keda(metadata: &ObjectMeta) -> bool {
-    let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().any(|owner| {
-        owner.kind == VariantKind::ScaledObject.as_str() && owner.api_version.starts_with(KEDA_GROUP)
-    })
 }
 
 fn variant(

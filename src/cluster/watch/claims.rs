@@ -8,8 +8,8 @@ use std::sync::Arc;
 use wva_core::model::{InvalidVariant, TargetRef, Variant, VariantId};
 
 use crate::cluster::objects::VariantObject;
-use crate::cluster::text::quoted;
 use crate::engine::{Claim, MAX_VARIANTS_PER_MODEL};
+use wva_core::text::quoted;
 
 /// Every valid object's claim on its scale target. Of those on one target, the first decides: that of the oldest object, or
 /// of the first by name where several are equally old.

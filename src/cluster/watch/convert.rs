@@ -16,8 +16,8 @@ use crate::cluster::crd::{
     VariantAutoscalingStatus,
 };
 use crate::cluster::objects::Notice;
-use crate::cluster::text::{is_plain, plain, quoted};
 use crate::config::policy_config::VariantSettings;
+use wva_core::text::{is_plain, plain, quoted};
 
 /// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;

@@ -12,7 +12,7 @@ use wva_core::model::TargetRef;
 
 use super::known_targets::WatchProblem;
 use crate::cluster::requests::bounded;
-use crate::cluster::text::first_names;
+use wva_core::text::first_names;
 
 /// How often the API server is asked about kinds that it did not serve.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(30);

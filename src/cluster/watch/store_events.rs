@@ -14,7 +14,7 @@ use super::object_store::ClusterStore;
 use super::partial_objects::ParseGuard;
 use super::watch_health::watch_events;
 use crate::cluster::objects::ObjectKey;
-use crate::cluster::text::plain;
+use wva_core::text::plain;
 
 /// Longest parse error in the log: it may repeat what the object's author wrote.
 const MAX_ERROR_BYTES: usize = 512;

@@ -9,7 +9,7 @@ use super::known_targets::WatchProblem;
 use super::partial_objects::{ParseGuard, PartialTarget};
 use super::scale_target::ScaleTarget;
 use crate::cluster::requests::error_text;
-use crate::cluster::text::plain;
+use wva_core::text::plain;
 
 /// Longest message about a request that failed: that of the API server names the right that is missing.
 const MAX_CAUSE_BYTES: usize = 512;

@@ -18,9 +18,9 @@ use wva_core::VariantId;
 
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, REQUEST_TIMEOUT, error_text};
-use crate::cluster::text::{first_names, shortened};
 use crate::cluster::watch::ClusterReader;
 use crate::cluster::watch::config_maps::WatchedConfigMap;
+use wva_core::text::{first_names, shortened};
 
 /// The same event of the same object is written once in this time. Shorter than the hour for which the API server keeps an
 /// event, so that a lasting problem always has one.

@@ -3,7 +3,7 @@
 use wva_core::decision::{GapCause, SignalGap};
 use wva_core::snapshot::Signal;
 
-use crate::cluster::text::first_names;
+use wva_core::text::first_names;
 
 /// The series under which model servers export a signal, the newest of each engine first. Only `collect` knows these names;
 /// `app` passes them in.

@@ -12,7 +12,7 @@ use crate::cluster::crd::{
     Actuation, CAPACITY_CONSTRAINED, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
     OptimizedAlloc, PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
-use crate::cluster::text::shortened;
+use wva_core::text::shortened;
 
 /// The reason of conditions while it is not known which model the pods serve.
 const MODEL_UNKNOWN: &str = "ModelUnknown";

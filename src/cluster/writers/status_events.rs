@@ -11,7 +11,7 @@ use crate::cluster::crd::{
     CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, PAUSED, SIGNALS_COMPLETE,
     TARGET_RESOLVED, VariantAutoscalingStatus,
 };
-use crate::cluster::text::shortened;
+use wva_core::text::shortened;
 
 /// Most events of one variant and type in [`EVENT_WINDOW`]: one every 10 s, so that a number which changes with each evaluation
 /// (5 s) makes half as many events as changes, and no warning less. Those of all variants come with their statuses, of which 20 a second are written.

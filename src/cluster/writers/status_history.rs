@@ -10,7 +10,7 @@ use super::status_events::EventBudget;
 use crate::cluster::crd::VariantAutoscalingStatus;
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::RequestError;
-use crate::cluster::text::plain;
+use wva_core::text::plain;
 
 /// How long a written status counts as stored until the watch shows it.
 const SETTLE_WINDOW: Duration = Duration::from_secs(10);

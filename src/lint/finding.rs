@@ -1,0 +1,75 @@
+//! A finding: an object, and what is wrong with it as data.
+
+use serde::Serialize;
+
+use super::behavior::BehaviorIssue;
+use super::bounds::BoundsIssue;
+use super::keda::KedaIssue;
+use super::metric::MetricIssue;
+use super::object::ObjectRef;
+use super::pod::PodIssue;
+use super::selector::SelectorIssue;
+use super::target::TargetIssue;
+use super::words::{Severity, Words};
+
+/// Something about an autoscaler.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// The object that mends it, or is affected.
+    pub object: ObjectRef,
+    /// What is wrong.
+    pub issue: Issue,
+}
+
+/// What is wrong, with its numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Issue {
+    /// Which number is read, and by which arithmetic.
+    Metric(MetricIssue),
+    /// Whose number is read.
+    Selector(SelectorIssue),
+    /// Minimum and maximum.
+    Bounds(BoundsIssue),
+    /// How fast the number is followed.
+    Behavior(BehaviorIssue),
+    /// What KEDA does besides.
+    Keda(KedaIssue),
+    /// Who else scales the workload.
+    Target(TargetIssue),
+    /// How pods end.
+    Pod(PodIssue),
+}
+
+/// A finding as text. All text of objects in it is on one line and bounded, except in `fix`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Advice {
+    /// How much it matters.
+    pub severity: Severity,
+    /// Its kind, in CamelCase.
+    pub reason: &'static str,
+    /// The object.
+    pub object: String,
+    /// What is set.
+    pub set: String,
+    /// What happens because of it.
+    pub effect: String,
+    /// The YAML that mends it, or what to do where no YAML does.
+    pub fix: String,
+}
+
+impl Finding {
+    /// The finding as text.
+    #[must_use]
+    pub fn advice(&self) -> Advice {
+        let Words { severity, reason, set, effect, fix } = match &self.issue {
+            Issue::Metric(issue) => issue.words(),
+            Issue::Selector(issue) => issue.words(),
+            Issue::Bounds(issue) => issue.words(),
+            Issue::Behavior(issue) => issue.words(),
+            Issue::Keda(issue) => issue.words(),
+            Issue::Target(issue) => issue.words(),
+            Issue::Pod(issue) => issue.words(),
+        };
+        Advice { severity, reason, object: self.object.to_string(), set, effect, fix }
+    }
+}

@@ -1,0 +1,247 @@
+//! What is judged: the autoscalers of one scale target, and what is known about the variant that decides about it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior};
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+use smol_str::SmolStr;
+use wva_core::VariantId;
+use wva_core::model::{Analyzer, Bounds, TargetRef};
+use wva_core::units::Replicas;
+
+/// The kind of KEDA's objects.
+const SCALED_OBJECT: &str = "ScaledObject";
+/// KEDA's API group, with the separator of a version.
+const KEDA_GROUP: &str = "keda.sh/";
+
+/// A scale target with all that scales it.
+#[derive(Debug, Clone)]
+pub struct Workload<'a> {
+    /// The namespace of everything here.
+    pub namespace: &'a str,
+    /// The scale target.
+    pub target: &'a TargetRef,
+    /// The variant that decides about it, if there is one.
+    pub variant: Option<&'a VariantFacts>,
+    /// The HPAs of the target. Those that KEDA made of a ScaledObject count as part of that.
+    pub hpas: Vec<&'a HorizontalPodAutoscaler>,
+    /// The ScaledObjects of the target.
+    pub scaled_objects: Vec<&'a ScaledObject>,
+    /// The VerticalPodAutoscalers of the target.
+    pub vertical: Vec<&'a VerticalPodAutoscaler>,
+    /// Whether there may be autoscalers that could not be read.
+    pub is_incomplete: bool,
+    /// The pod template, if it is known.
+    pub template: Option<&'a PodSpec>,
+    /// All variants that a read may find.
+    pub candidates: &'a Candidates,
+}
+
+impl<'a> Workload<'a> {
+    /// The HPAs that KEDA did not make.
+    pub(super) fn own_hpas(&self) -> impl Iterator<Item = &'a HorizontalPodAutoscaler> + use<'a, '_> {
+        self.hpas.iter().copied().filter(|hpa| !is_of_keda(&hpa.metadata))
+    }
+
+    /// The most replicas that the number and an autoscaler with this maximum allow.
+    pub(super) fn most_replicas(&self, own: i32) -> u32 {
+        let own = u32::try_from(own).unwrap_or_default();
+        let most = self.variant.and_then(|variant| variant.bounds.max).map_or(own, Replicas::get);
+        most.min(own)
+    }
+}
+
+/// What decides about a workload.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VariantFacts {
+    /// Its namespace and name.
+    pub id: VariantId,
+    /// The kind of the object that makes it.
+    pub kind: &'static str,
+    /// The bounds of its number.
+    pub bounds: Bounds,
+    /// The analyzer that decides.
+    pub analyzer: Analyzer,
+    /// Whether the policy allows its model to go to zero.
+    pub may_be_zero: bool,
+    /// The share of the running replicas within which the policy takes an HPA to do nothing, 0 to 1.
+    pub tolerance: f64,
+}
+
+/// A name by which a read finds a variant.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// The variant.
+    pub variant: VariantId,
+    /// The name; an annotated object is found by that of its target too.
+    pub name: SmolStr,
+    /// What the variant scales.
+    pub target: TargetRef,
+    /// The labels of its number under this name.
+    pub labels: Vec<(&'static str, SmolStr)>,
+}
+
+impl Candidate {
+    /// The value of a label.
+    pub(super) fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(own, _)| *own == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// All variants that a read may find, by namespace.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Candidates(BTreeMap<SmolStr, Vec<Candidate>>);
+
+impl Candidates {
+    /// Those of a namespace: a read of external metrics is about one.
+    pub(super) fn of(&self, namespace: &str) -> &[Candidate] {
+        self.0.get(namespace).map_or(&[], Vec::as_slice)
+    }
+
+    /// Those of all namespaces: a query to Prometheus is about all.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Candidate> {
+        self.0.values().flatten()
+    }
+}
+
+impl FromIterator<Candidate> for Candidates {
+    fn from_iter<I: IntoIterator<Item = Candidate>>(candidates: I) -> Self {
+        let mut by_namespace: BTreeMap<SmolStr, Vec<Candidate>> = BTreeMap::new();
+        for candidate in candidates {
+            by_namespace.entry(candidate.variant.namespace.clone()).or_default().push(candidate);
+        }
+        Self(by_namespace)
+    }
+}
+
+/// A ScaledObject of KEDA, as far as it is read.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ScaledObject {
+    /// Its metadata.
+    pub metadata: ObjectMeta,
+    /// Its spec.
+    pub spec: ScaledObjectSpec,
+}
+
+/// The spec of a ScaledObject.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScaledObjectSpec {
+    /// The scale target.
+    pub scale_target_ref: ScaledTarget,
+    /// 0 if unset.
+    pub min_replica_count: Option<i32>,
+    /// 100 if unset.
+    pub max_replica_count: Option<i32>,
+    /// The replicas while no trigger is active, in place of the minimum.
+    pub idle_replica_count: Option<i32>,
+    /// Seconds from the last activity to zero; 300 if unset.
+    pub cooldown_period: Option<i64>,
+    /// What happens when triggers fail.
+    pub fallback: Option<Fallback>,
+    /// Settings of the HPA that KEDA makes.
+    #[serde(default)]
+    pub advanced: Advanced,
+    /// What is read.
+    #[serde(default)]
+    pub triggers: Vec<Trigger>,
+}
+
+/// The scale target of a ScaledObject; a Deployment if it names no kind.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScaledTarget {
+    /// Of its kind.
+    pub api_version: Option<String>,
+    /// Its kind.
+    pub kind: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// What KEDA does when triggers fail.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Fallback {
+    /// The replicas.
+    #[serde(default)]
+    pub replicas: i32,
+    /// `static` if unset.
+    pub behavior: Option<String>,
+}
+
+/// Further settings of a ScaledObject.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Advanced {
+    /// Of the HPA that KEDA makes.
+    pub horizontal_pod_autoscaler_config: HpaConfig,
+    /// A formula over the triggers.
+    pub scaling_modifiers: ScalingModifiers,
+}
+
+/// Settings of the HPA that KEDA makes.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct HpaConfig {
+    /// As in an HPA.
+    pub behavior: Option<HorizontalPodAutoscalerBehavior>,
+}
+
+/// A formula over the triggers.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct ScalingModifiers {
+    /// The formula.
+    pub formula: Option<String>,
+}
+
+/// A trigger of a ScaledObject.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Trigger {
+    /// Its type, such as `prometheus`.
+    #[serde(rename = "type")]
+    pub type_: String,
+    /// `AverageValue` if unset.
+    pub metric_type: Option<String>,
+    /// Its settings.
+    #[serde(default)]
+    pub metadata: BTreeMap<String, Value>,
+}
+
+/// A VerticalPodAutoscaler, as far as it is read.
+#[derive(Debug, Clone, Deserialize)]
+pub struct VerticalPodAutoscaler {
+    /// Its metadata.
+    pub metadata: ObjectMeta,
+    /// Its spec.
+    pub spec: VerticalSpec,
+}
+
+/// The spec of a VerticalPodAutoscaler.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VerticalSpec {
+    /// What it sizes.
+    pub target_ref: Option<ScaledTarget>,
+    /// How it applies its recommendation.
+    pub update_policy: Option<UpdatePolicy>,
+}
+
+/// How a VerticalPodAutoscaler applies its recommendation.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdatePolicy {
+    /// `Auto` if unset.
+    pub update_mode: Option<String>,
+}
+
+/// Whether KEDA made an HPA of a ScaledObject.
+#[must_use]
+pub fn is_of_keda(metadata: &ObjectMeta) -> bool {
+    let mut owners = metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == SCALED_OBJECT && owner.api_version.starts_with(KEDA_GROUP))
+}

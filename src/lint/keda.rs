@@ -1,0 +1,352 @@
+//! What KEDA does with a ScaledObject besides following the number.
+
+use serde_json::Value;
+use smol_str::SmolStr;
+use wva_core::VariantId;
+use wva_core::text::{first_names, quoted};
+
+use super::input::{ScaledObject, Trigger, Workload};
+use super::metric::{self, MetricIssue, Number, find};
+use super::pause::paused;
+use super::query::{matchers, metric_in, query};
+use super::words::{Host, Severity, Words};
+
+/// What KEDA means by leaving out `cooldownPeriod`, seconds.
+const COOLDOWN: i64 = 300;
+/// What KEDA means by leaving out `maxReplicaCount`.
+const MAX_REPLICAS: i32 = 100;
+/// Most variants that a sentence names.
+const MAX_NAMED: usize = 5;
+
+/// What KEDA does besides.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KedaIssue {
+    /// An error becomes a number.
+    FallbackSetsNumber {
+        /// That number.
+        replicas: i32,
+        /// Whether it counts only while more run.
+        only_lowers: bool,
+    },
+    /// An error may add replicas.
+    FallbackRaises {
+        /// To this number.
+        replicas: i32,
+    },
+    /// Annotations pause it.
+    Paused {
+        /// What that means, for people.
+        note: String,
+    },
+    /// Going to zero waits.
+    Cooldown {
+        /// Seconds.
+        seconds: i64,
+    },
+    /// No series counts as 0.
+    MissingIsZero,
+    /// Small numbers count as inactivity.
+    ActivationHides {
+        /// The threshold.
+        threshold: String,
+    },
+    /// Without an active trigger, the replicas are these.
+    Idle {
+        /// The replicas.
+        replicas: i32,
+    },
+    /// A formula replaces the number.
+    Formula,
+    /// `metricType` is among the settings of the trigger, where it has no effect.
+    MetricTypeIgnored {
+        /// Its value.
+        value: String,
+    },
+    /// The query finds no variant.
+    QueryFindsNone {
+        /// The query.
+        query: String,
+        /// The variant that it should find, if it is known.
+        meant: Option<VariantId>,
+    },
+    /// The query finds several, also in other namespaces.
+    QueryFindsSeveral {
+        /// The query.
+        query: String,
+        /// Their names.
+        names: Vec<String>,
+        /// The variant that it should find, if it is known.
+        meant: Option<VariantId>,
+    },
+    /// The query finds another variant.
+    QueryFindsOther {
+        /// That variant.
+        reads: VariantId,
+        /// The variant that it should find.
+        meant: VariantId,
+    },
+}
+
+/// What is wrong with a ScaledObject.
+pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<KedaIssue>, Vec<MetricIssue>) {
+    let mut issues: Vec<_> =
+        paused(&scaled.metadata).map(|note| KedaIssue::Paused { note }).into_iter().collect();
+    let mut metrics = Vec::new();
+    if !scaled.reads_a_number() {
+        return (issues, metrics);
+    }
+    let most = workload.most_replicas(scaled.spec.max_replica_count.unwrap_or(MAX_REPLICAS));
+    let (ours, others): (Vec<_>, Vec<_>) =
+        scaled.spec.triggers.iter().partition(|trigger| query(trigger).is_some());
+    for trigger in ours {
+        metrics.extend(arithmetic(trigger, most));
+        issues.extend(zero(trigger));
+        issues.extend(query(trigger).and_then(|query| selection(query, workload)));
+    }
+    if !others.is_empty() {
+        let names = others.iter().map(|trigger| trigger.type_.clone()).collect();
+        metrics.push(MetricIssue::OtherMetrics { host: Host::ScaledObject, names });
+    }
+    issues.extend(settings(workload, scaled));
+    (issues, metrics)
+}
+
+/// Settings of the whole object.
+fn settings(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<KedaIssue> {
+    let spec = &scaled.spec;
+    let mut issues = Vec::new();
+    if let Some(fallback) = &spec.fallback {
+        let replicas = fallback.replicas;
+        match fallback.behavior.as_deref() {
+            Some("currentReplicas") => {}
+            Some("currentReplicasIfHigher") => issues.push(KedaIssue::FallbackRaises { replicas }),
+            behavior => {
+                let only_lowers = behavior == Some("currentReplicasIfLower");
+                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers });
+            }
+        }
+    }
+    let may_be_zero =
+        workload.variant.is_some_and(|variant| variant.may_be_zero && variant.bounds.min.get() == 0);
+    let seconds = spec.cooldown_period.unwrap_or(COOLDOWN);
+    if may_be_zero && spec.min_replica_count.unwrap_or_default() == 0 && seconds > 0 {
+        issues.push(KedaIssue::Cooldown { seconds });
+    }
+    if let Some(replicas) = spec.idle_replica_count.filter(|_| !may_be_zero) {
+        issues.push(KedaIssue::Idle { replicas });
+    }
+    let formula = spec.advanced.scaling_modifiers.formula.as_deref();
+    issues.extend(formula.filter(|formula| !formula.is_empty()).map(|_| KedaIssue::Formula));
+    issues
+}
+
+fn setting<'t>(trigger: &'t Trigger, name: &str) -> Option<&'t str> {
+    trigger.metadata.get(name).and_then(Value::as_str).map(str::trim)
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse::<f64>().ok().filter(|number| number.is_finite())
+}
+
+/// How the HPA of a trigger follows the number.
+fn arithmetic(trigger: &Trigger, most: u32) -> Vec<MetricIssue> {
+    let Some(metric) = query(trigger).and_then(metric_in) else { return Vec::new() };
+    let mut issues = Vec::new();
+    match find(metric) {
+        Some(number @ Number::Current) => {
+            issues.push(MetricIssue::NotDesired { metric: metric.into(), number });
+        }
+        Some(Number::Desired) if trigger.metric_type.as_deref() == Some("Value") => {
+            let steps = metric::multiplied(1000, most);
+            issues.push(MetricIssue::Multiplies { host: Host::ScaledObject, metric: metric.into(), steps });
+        }
+        _ => {}
+    }
+    let target = ["threshold", "targetValue"].into_iter().find_map(|name| setting(trigger, name));
+    if let Some(by) =
+        target.filter(|text| number(text).is_some_and(|target| (target - 1.0).abs() > f64::EPSILON))
+    {
+        issues.push(MetricIssue::Divided { host: Host::ScaledObject, metric: metric.into(), by: by.into() });
+    }
+    issues
+}
+
+/// Where something else than a number of 0 counts as 0, and what has no effect.
+fn zero(trigger: &Trigger) -> Vec<KedaIssue> {
+    let ignored =
+        setting(trigger, "metricType").filter(|value| trigger.metric_type.as_deref() != Some(*value));
+    let mut issues: Vec<_> =
+        ignored.map(|value| KedaIssue::MetricTypeIgnored { value: value.into() }).into_iter().collect();
+    if trigger.type_ == "prometheus" {
+        let nulls = trigger.metadata.get("ignoreNullValues");
+        let is_error =
+            nulls.is_some_and(|value| *value == Value::Bool(false) || value.as_str() == Some("false"));
+        let text = query(trigger).unwrap_or_default().replace([' ', '(', ')'], "");
+        if !is_error || text.contains("orvector") || text.contains("oron") {
+            issues.push(KedaIssue::MissingIsZero);
+        }
+    }
+    let activation = ["activationThreshold", "activationTargetValue"];
+    let activation = activation.into_iter().find_map(|name| setting(trigger, name));
+    if let Some(threshold) = activation.filter(|text| number(text).is_some_and(|threshold| threshold >= 1.0))
+    {
+        issues.push(KedaIssue::ActivationHides { threshold: threshold.into() });
+    }
+    issues
+}
+
+/// Which variants a query finds. Only equalities are compared; everything else may hold.
+fn selection(query: &str, workload: &Workload<'_>) -> Option<KedaIssue> {
+    let matchers = matchers(query, metric_in(query)?);
+    let of = |names: &[&str]| {
+        let own = matchers.iter().find(|matcher| names.contains(&matcher.label) && matcher.is_equality);
+        own.map(|matcher| matcher.value)
+    };
+    let is_named_otherwise = matchers.iter().any(|matcher| !matcher.is_equality);
+    let (name, namespace) = (of(&["variant_name", "variant"]), of(&["exported_namespace"]));
+    // `/metrics/decisions` has the namespace of the variant itself; in Prometheus that label is the scrape target's.
+    let namespace =
+        namespace.or_else(|| query.starts_with(metric_in(query)?).then(|| of(&["namespace"])).flatten());
+    let mut found: Vec<&VariantId> = workload
+        .candidates
+        .all()
+        .filter(|candidate| name.is_none_or(|name| candidate.variant.name == name))
+        .filter(|candidate| namespace.is_none_or(|namespace| candidate.variant.namespace == namespace))
+        .map(|candidate| &candidate.variant)
+        .collect();
+    found.sort();
+    found.dedup();
+    let meant = workload.variant.map(|variant| variant.id.clone());
+    match found[..] {
+        _ if is_named_otherwise && found.len() != 1 => None,
+        [] => Some(KedaIssue::QueryFindsNone { query: query.into(), meant }),
+        [reads] => meant
+            .filter(|meant| meant != reads)
+            .map(|meant| KedaIssue::QueryFindsOther { reads: reads.clone(), meant }),
+        _ => {
+            let names = found.iter().map(ToString::to_string).collect();
+            Some(KedaIssue::QueryFindsSeveral { query: query.into(), names, meant })
+        }
+    }
+}
+
+fn right_query(meant: Option<&VariantId>) -> String {
+    let unknown = VariantId::new("NAMESPACE", SmolStr::new_static("VARIANT"));
+    let VariantId { namespace, name } = meant.unwrap_or(&unknown);
+    format!(
+        "spec:\n  triggers:\n  - metadata:\n      query: wva_desired_replicas{{variant_name=\"{name}\",exported_namespace=\"{namespace}\"}}"
+    )
+}
+
+impl KedaIssue {
+    pub(super) fn words(&self) -> Words {
+        match self {
+            Self::QueryFindsNone { .. } | Self::QueryFindsSeveral { .. } | Self::QueryFindsOther { .. } => {
+                self.words_of_query()
+            }
+            Self::MissingIsZero | Self::ActivationHides { .. } | Self::MetricTypeIgnored { .. } => {
+                self.words_of_trigger()
+            }
+            Self::FallbackSetsNumber { replicas, only_lowers } => Words::new(
+                (Severity::Error, "FallbackHidesErrors"),
+                format!("fallback.replicas is {replicas}"),
+                format!(
+                    "while there is no number, as when metrics are missing, KEDA sets {replicas} replicas{}: a saturated fleet shrinks \
+                     exactly when nobody can see it",
+                    if *only_lowers { " where more run" } else { " instead of keeping those that run" }
+                ),
+                "spec:\n  fallback: {behavior: currentReplicas} # needs KEDA 2.17; or no fallback, which keeps the replicas too",
+            ),
+            Self::FallbackRaises { replicas } => Words::new(
+                (Severity::Note, "FallbackRaises"),
+                format!("fallback raises the replicas to {replicas}"),
+                format!("while there is no number, at least {replicas} replicas run"),
+                "# nothing to mend, if that is meant",
+            ),
+            Self::Paused { note } => Words::new(
+                (Severity::Warning, "Paused"),
+                "an annotation pauses it",
+                note.clone(),
+                "metadata:\n  annotations: {} # without those of autoscaling.keda.sh/paused…",
+            ),
+            Self::Cooldown { seconds } => Words::new(
+                (if *seconds > COOLDOWN { Severity::Warning } else { Severity::Note }, "CooldownDelaysZero"),
+                format!(
+                    "cooldownPeriod is {seconds} s{}",
+                    if *seconds == COOLDOWN { ", its default" } else { "" }
+                ),
+                format!(
+                    "the last replica of an idle model is paid for {seconds} s longer than its idle time"
+                ),
+                "spec:\n  cooldownPeriod: 0",
+            ),
+            Self::Idle { replicas } => Words::new(
+                (Severity::Warning, "IdleReplicas"),
+                format!("idleReplicaCount is {replicas}, and the model does not go to zero"),
+                format!(
+                    "whenever KEDA takes its triggers for inactive, as without a series, {replicas} replicas run, whatever is needed"
+                ),
+                "spec:\n  idleReplicaCount: null",
+            ),
+            Self::Formula => Words::new(
+                (Severity::Warning, "FormulaReplacesNumber"),
+                "advanced.scalingModifiers.formula is set",
+                "KEDA follows the result of the formula, which need not be the number",
+                "spec:\n  advanced:\n    scalingModifiers: null",
+            ),
+        }
+    }
+
+    fn words_of_trigger(&self) -> Words {
+        match self {
+            Self::ActivationHides { threshold } => Words::new(
+                (Severity::Error, "ActivationHidesNumber"),
+                format!("its activation threshold is {}", quoted(threshold)),
+                format!(
+                    "KEDA takes a number up to {threshold} for inactivity, and removes all replicas, although they are needed"
+                ),
+                "spec:\n  triggers:\n  - metadata:\n      activationThreshold: \"0\" # activationTargetValue for metrics-api",
+            ),
+            Self::MetricTypeIgnored { value } => Words::new(
+                (Severity::Note, "MetricTypeIgnored"),
+                format!("metricType: {} is among the trigger's metadata", quoted(value)),
+                "it has no effect there, and AverageValue counts; moved to the right place, Value would multiply the replicas",
+                "spec:\n  triggers:\n  - metricType: AverageValue # beside the type, and not in metadata",
+            ),
+            _ => Words::new(
+                (Severity::Error, "MissingSeriesIsZero"),
+                "a missing series counts as 0 (ignoreNullValues is true by default; so does `or vector(0)`)",
+                "when Prometheus loses the series, KEDA reads 0, removes replicas down to minReplicaCount, and fallback does not apply",
+                "spec:\n  triggers:\n  - metadata:\n      ignoreNullValues: \"false\" # and a query without `or vector(…)`",
+            ),
+        }
+    }
+
+    fn words_of_query(&self) -> Words {
+        match self {
+            Self::QueryFindsSeveral { query, names, meant } => Words::new(
+                (Severity::Error, "QueryFindsSeveralVariants"),
+                format!("its query is {}", quoted(query)),
+                format!(
+                    "it finds {} variants ({}); KEDA refuses a query with several results, and Prometheus has the series of all namespaces",
+                    names.len(),
+                    first_names(names.iter().cloned(), MAX_NAMED, ", ")
+                ),
+                right_query(meant.as_ref()),
+            ),
+            Self::QueryFindsOther { reads, meant } => Words::new(
+                (Severity::Error, "FollowsAnotherVariant"),
+                format!("it reads the number of {reads}, and scales the workload of {meant}"),
+                "the workload gets the replicas that another one needs",
+                right_query(Some(meant)),
+            ),
+            Self::QueryFindsNone { query, meant } => Words::new(
+                (Severity::Error, "QueryFindsNoVariant"),
+                format!("its query is {}", quoted(query)),
+                "it finds no variant: KEDA reads 0 (with ignoreNullValues), or an error and keeps the replicas",
+                right_query(meant.as_ref()),
+            ),
+            _ => self.words_of_trigger(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Queries of KEDA's triggers that read a number of this program from Prometheus or from `/metrics/decisions`.
+
+use serde_json::Value;
+
+use super::input::{ScaledObject, Trigger};
+use super::metric::NUMBERS;
+
+/// A label matcher of a PromQL selector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Matcher<'q> {
+    pub(crate) label: &'q str,
+    /// True for `=`, the only operator with a value that can be compared here.
+    pub(crate) is_equality: bool,
+    /// As written, with its escapes.
+    pub(crate) value: &'q str,
+}
+
+/// The query of a trigger that reads a number of this program.
+pub(crate) fn query(trigger: &Trigger) -> Option<&str> {
+    let field = match trigger.type_.as_str() {
+        "prometheus" => "query",
+        "metrics-api" => "valueLocation",
+        _ => return None,
+    };
+    let text = trigger.metadata.get(field).and_then(Value::as_str)?;
+    metric_in(text).map(|_| text)
+}
+
+/// The metric of this program that a query reads.
+pub(crate) fn metric_in(query: &str) -> Option<&'static str> {
+    NUMBERS.into_iter().map(|(name, _)| name).find(|name| query.contains(name))
+}
+
+/// The names of the labels that a query selects the series of `metric` by.
+pub(crate) fn labels_after<'q>(query: &'q str, metric: &str) -> Vec<&'q str> {
+    matchers(query, metric).into_iter().map(|matcher| matcher.label).collect()
+}
+
+/// The matchers by which a query selects the series of `metric`.
+pub(crate) fn matchers<'q>(query: &'q str, metric: &str) -> Vec<Matcher<'q>> {
+    let Some((_, after)) = query.split_once(metric) else { return Vec::new() };
+    let Some(body) = after.trim_start().strip_prefix('{') else { return Vec::new() };
+    let mut matchers = Vec::new();
+    let mut rest = body.trim_start();
+    // NAME OPERATOR "VALUE", where a value may contain escaped quotes.
+    while let Some((label, after)) = rest.split_once(['=', '!', '}']) {
+        let quote = after.chars().find(|character| matches!(character, '"' | '\''));
+        let Some(quote) = quote.filter(|_| !label.trim().is_empty()) else { break };
+        let (operator, value) = after.split_once(quote).unwrap_or_default();
+        let ends = |index: &usize| !value[..*index].ends_with('\\');
+        let Some(end) = value.match_indices(quote).map(|(index, _)| index).find(ends) else { break };
+        let is_negated = rest[label.len()..].starts_with('!');
+        let is_equality = !is_negated && operator.trim().is_empty();
+        matchers.push(Matcher { label: label.trim(), is_equality, value: &value[..end] });
+        rest = value[end + 1..].trim_start_matches([' ', ',', '\n', '\t']);
+    }
+    matchers
+}
+
+impl ScaledObject {
+    /// Whether a trigger reads a number of this program.
+    #[must_use]
+    pub fn reads_a_number(&self) -> bool {
+        self.spec.triggers.iter().any(|trigger| query(trigger).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matchers_are_read_with_their_operators_and_escapes() {
+        let read = |query| -> Vec<(&str, bool, &str)> {
+            let read = matchers(query, "wva_desired_replicas");
+            read.into_iter().map(|matcher| (matcher.label, matcher.is_equality, matcher.value)).collect()
+        };
+        assert_eq!(
+            read(r#"max(wva_desired_replicas{variant_name="a", job=~"b|c",x!='d\'e'} or vector(0))"#),
+            [("variant_name", true, "a"), ("job", false, "b|c"), ("x", false, r"d\'e")]
+        );
+        assert_eq!(read("wva_desired_replicas"), []);
+        assert_eq!(read("wva_desired_replicas{}"), []);
+        assert_eq!(read("wva_desired_replicas{a=\"unterminated"), []);
+    }
+}

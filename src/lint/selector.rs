@@ -1,0 +1,276 @@
+//! Whose number an HPA reads.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use smol_str::SmolStr;
+use wva_core::VariantId;
+use wva_core::text::{first_names, quoted};
+
+use super::input::{Candidate, Workload};
+use super::metric::Read;
+use super::words::{Severity, Words};
+
+/// Most variants that a sentence names.
+const MAX_NAMED: usize = 5;
+/// The labels that name a variant.
+const NAME_LABELS: [&str; 2] = ["variant_name", "variant"];
+
+/// What is wrong with what is selected.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SelectorIssue {
+    /// It finds no variant.
+    None {
+        /// The selector as text.
+        selector: String,
+        /// Why, as far as that can be told.
+        cause: Mismatch,
+        /// The variant to select, if it is known.
+        meant: Option<SmolStr>,
+    },
+    /// It finds several, whose numbers are added up.
+    Several {
+        /// The selector as text.
+        selector: String,
+        /// Their names.
+        names: Vec<SmolStr>,
+        /// The variant to select, if it is known.
+        meant: Option<SmolStr>,
+    },
+    /// It finds a variant with another scale target.
+    Other {
+        /// That variant.
+        reads: VariantId,
+        /// Its target.
+        its_target: String,
+        /// What the autoscaler scales.
+        scales: String,
+        /// The variant to select, if it is known.
+        meant: Option<SmolStr>,
+    },
+    /// It names no variant, and finds one only because there is no second one.
+    NamesNone {
+        /// That variant.
+        reads: VariantId,
+    },
+    /// The described object has no number.
+    ObjectWithoutNumber {
+        /// Its kind and name.
+        object: String,
+        /// The variant to describe, if it is known.
+        meant: Option<SmolStr>,
+    },
+}
+
+/// Why a selector finds no variant.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mismatch {
+    /// Of a variant that it names, these labels have other values, or do not exist.
+    Labels {
+        /// The variant.
+        name: SmolStr,
+        /// The labels, with the values that the number has.
+        labels: Vec<(String, Option<String>)>,
+    },
+    /// It names no variant of the namespace, which has these.
+    Names(Vec<SmolStr>),
+}
+
+/// What is wrong with a read, if anything.
+pub(super) fn judge(read: &Read, workload: &Workload<'_>) -> Option<SelectorIssue> {
+    let candidates = workload.candidates.of(workload.namespace);
+    let meant = workload.variant.map(|variant| variant.id.name.clone());
+    match read {
+        Read::External(selector) => {
+            let selector = selector.clone().unwrap_or_default();
+            let found = candidates.iter().filter(|candidate| selects(&selector, candidate)).collect();
+            judge_found(&selector, found, candidates, workload, meant)
+        }
+        Read::Object(kind, name) => {
+            let is_described = |candidate: &&Candidate| match kind.as_str() {
+                "VariantAutoscaling" => candidate.variant.name == *name,
+                kind => candidate.target.kind == *kind && candidate.target.name == *name,
+            };
+            match candidates.iter().find(is_described) {
+                None => Some(SelectorIssue::ObjectWithoutNumber {
+                    object: format!("{kind} {}", quoted(name)),
+                    meant,
+                }),
+                Some(found) => other_target(found, workload, meant),
+            }
+        }
+    }
+}
+
+fn judge_found(
+    selector: &LabelSelector,
+    found: Vec<&Candidate>,
+    candidates: &[Candidate],
+    workload: &Workload<'_>,
+    meant: Option<SmolStr>,
+) -> Option<SelectorIssue> {
+    let mut variants: Vec<&VariantId> = found.iter().map(|candidate| &candidate.variant).collect();
+    variants.sort();
+    variants.dedup();
+    match (&variants[..], found.first()) {
+        ([id], Some(candidate)) => other_target(candidate, workload, meant).or_else(|| {
+            let names_one = keys(selector).any(|key| NAME_LABELS.contains(&key));
+            (!names_one).then(|| SelectorIssue::NamesNone { reads: (*id).clone() })
+        }),
+        ([], _) | (_, None) => {
+            let cause = mismatch(selector, candidates);
+            Some(SelectorIssue::None { selector: text(selector), cause, meant })
+        }
+        (several, _) => {
+            let names = several.iter().map(|id| id.name.clone()).collect();
+            Some(SelectorIssue::Several { selector: text(selector), names, meant })
+        }
+    }
+}
+
+/// A read of the number of another workload.
+fn other_target(found: &Candidate, workload: &Workload<'_>, meant: Option<SmolStr>) -> Option<SelectorIssue> {
+    (found.target != *workload.target).then(|| SelectorIssue::Other {
+        reads: found.variant.clone(),
+        its_target: found.target.to_string(),
+        scales: workload.target.to_string(),
+        meant,
+    })
+}
+
+fn requirements(selector: &LabelSelector) -> Vec<LabelSelectorRequirement> {
+    let equal = selector.match_labels.iter().flatten().map(|(key, value)| LabelSelectorRequirement {
+        key: key.clone(),
+        operator: "In".into(),
+        values: Some(vec![value.clone()]),
+    });
+    equal.chain(selector.match_expressions.iter().flatten().cloned()).collect()
+}
+
+fn keys(selector: &LabelSelector) -> impl Iterator<Item = &str> {
+    let equal = selector.match_labels.iter().flatten().map(|(key, _)| key.as_str());
+    equal.chain(selector.match_expressions.iter().flatten().map(|requirement| requirement.key.as_str()))
+}
+
+fn selects(selector: &LabelSelector, candidate: &Candidate) -> bool {
+    requirements(selector).iter().all(|requirement| holds(requirement, candidate.label(&requirement.key)))
+}
+
+fn holds(requirement: &LabelSelectorRequirement, label: Option<&str>) -> bool {
+    let is_listed = |label: &str| requirement.values.iter().flatten().any(|value| value.as_str() == label);
+    match requirement.operator.as_str() {
+        "In" => label.is_some_and(is_listed),
+        "NotIn" => !label.is_some_and(is_listed),
+        "Exists" => label.is_some(),
+        "DoesNotExist" => label.is_none(),
+        _ => false,
+    }
+}
+
+fn mismatch(selector: &LabelSelector, candidates: &[Candidate]) -> Mismatch {
+    let requirements = requirements(selector);
+    let names = |candidate: &&Candidate| {
+        let mut naming = requirements.iter().filter(|own| NAME_LABELS.contains(&own.key.as_str()));
+        naming.any(|own| own.operator == "In" && holds(own, Some(&candidate.name)))
+    };
+    let Some(named) = candidates.iter().find(names) else {
+        return Mismatch::Names(candidates.iter().map(|candidate| candidate.name.clone()).collect());
+    };
+    let failed = requirements.iter().filter(|own| !holds(own, named.label(&own.key)));
+    let labels = failed.map(|own| (own.key.clone(), named.label(&own.key).map(str::to_owned)));
+    Mismatch::Labels { name: named.name.clone(), labels: labels.collect() }
+}
+
+/// A selector as text.
+fn text(selector: &LabelSelector) -> String {
+    let one = |requirement: LabelSelectorRequirement| {
+        let values = requirement.values.unwrap_or_default().join(",");
+        match requirement.operator.as_str() {
+            "In" if !values.contains(',') => format!("{}={values}", requirement.key),
+            "In" => format!("{} in ({values})", requirement.key),
+            "NotIn" => format!("{} notin ({values})", requirement.key),
+            "DoesNotExist" => format!("!{}", requirement.key),
+            _ => requirement.key,
+        }
+    };
+    requirements(selector).into_iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn named(meant: Option<&SmolStr>) -> &str {
+    meant.map_or("VARIANT", SmolStr::as_str)
+}
+
+fn select_by_name(meant: Option<&SmolStr>) -> String {
+    format!(
+        "spec:\n  metrics:\n  - external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: {}}}}}",
+        named(meant)
+    )
+}
+
+impl Mismatch {
+    fn words(&self) -> String {
+        match self {
+            Self::Labels { name, labels } => {
+                let causes = labels.iter().map(|(key, value)| match value {
+                    Some(value) => format!("{} is {} here", quoted(key), quoted(value)),
+                    None => {
+                        format!("{} is no label of the number (Prometheus may have added it)", quoted(key))
+                    }
+                });
+                format!("of the variant {name} that it names, {}", causes.collect::<Vec<_>>().join("; "))
+            }
+            Self::Names(names) if names.is_empty() => "the namespace has no variants".into(),
+            Self::Names(names) => {
+                let names = first_names(names.iter().map(ToString::to_string), MAX_NAMED, ", ");
+                format!("the namespace has {names}")
+            }
+        }
+    }
+}
+
+impl SelectorIssue {
+    pub(super) fn words(&self) -> Words {
+        match self {
+            Self::None { selector, cause, meant } => Words::new(
+                (Severity::Error, "SelectsNoVariant"),
+                format!("its selector is {}", quoted(selector)),
+                format!(
+                    "it finds no variant ({}): the HPA gets an error and keeps its replicas",
+                    cause.words()
+                ),
+                select_by_name(meant.as_ref()),
+            ),
+            Self::Several { selector, names, meant } => Words::new(
+                (Severity::Error, "SelectsSeveralVariants"),
+                format!("its selector is {}", quoted(selector)),
+                format!(
+                    "it finds {} variants ({}), and the HPA adds up what it reads: the workload gets the replicas of all of them",
+                    names.len(),
+                    first_names(names.iter().map(ToString::to_string), MAX_NAMED, ", ")
+                ),
+                select_by_name(meant.as_ref()),
+            ),
+            Self::Other { reads, its_target, scales, meant } => Words::new(
+                (Severity::Error, "FollowsAnotherVariant"),
+                format!("it reads variant {reads}, whose scale target is {its_target}, and scales {scales}"),
+                format!("{scales} gets the replicas that {its_target} needs"),
+                select_by_name(meant.as_ref()),
+            ),
+            Self::NamesNone { reads } => Words::new(
+                (Severity::Note, "SelectorNamesNoVariant"),
+                "its selector names no variant".to_owned(),
+                format!(
+                    "it finds {reads}, the only one there is; with a second one in the namespace, the HPA would add up both numbers"
+                ),
+                select_by_name(Some(&reads.name)),
+            ),
+            Self::ObjectWithoutNumber { object, meant } => Words::new(
+                (Severity::Error, "ObjectWithoutNumber"),
+                format!("it reads the number as a metric of {object}"),
+                "no variant is that object or scales it: the HPA gets an error and keeps its replicas",
+                format!(
+                    "spec:\n  metrics:\n  - object:\n      describedObject: {{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, name: {}}}",
+                    named(meant.as_ref())
+                ),
+            ),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Who scales a workload.
+
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+use wva_core::text::{first_names, quoted};
+
+use super::input::Workload;
+use super::object::ObjectRef;
+use super::words::{Severity, Words};
+
+/// Modes in which a VerticalPodAutoscaler restarts running pods. `Auto` is the default.
+const UPDATING_MODES: [&str; 3] = ["Auto", "Recreate", "InPlaceOrRecreate"];
+/// Most autoscalers that a sentence names.
+const MAX_NAMED: usize = 4;
+
+/// Who scales the workload besides, or does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TargetIssue {
+    /// Several autoscalers set the replicas of one workload.
+    SeveralAutoscalers {
+        /// The workload.
+        target: String,
+        /// The others.
+        others: Vec<String>,
+    },
+    /// A VerticalPodAutoscaler restarts the pods.
+    VerticalUpdates {
+        /// The workload.
+        target: String,
+        /// Its mode.
+        mode: String,
+    },
+    /// An HPA scales the workload of a variant by other metrics only.
+    NumberNotRead {
+        /// The variant.
+        variant: String,
+        /// How many metrics it reads.
+        metrics: usize,
+    },
+    /// Nothing scales the workload of a variant.
+    NoAutoscaler {
+        /// The variant's name.
+        variant: String,
+        /// The workload.
+        target: String,
+    },
+}
+
+/// Whether an HPA of a variant's workload reads the number at all.
+pub(super) fn judge_reads(
+    workload: &Workload<'_>,
+    reads: usize,
+    spec: &HorizontalPodAutoscalerSpec,
+) -> Option<TargetIssue> {
+    let variant = workload.variant.filter(|_| reads == 0)?;
+    let metrics = spec.metrics.as_ref().map_or(0, Vec::len);
+    Some(TargetIssue::NumberNotRead { variant: variant.id.to_string(), metrics })
+}
+
+/// What is wrong with all autoscalers of a workload together, and with which object.
+pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
+    let target = workload.target.to_string();
+    let hpas = workload.own_hpas().map(|hpa| ObjectRef::of("HorizontalPodAutoscaler", &hpa.metadata));
+    let scaled = workload.scaled_objects.iter().map(|scaled| ObjectRef::of("ScaledObject", &scaled.metadata));
+    let autoscalers: Vec<ObjectRef> = hpas.chain(scaled).collect();
+    let mut issues = Vec::new();
+    if autoscalers.len() > 1 {
+        for object in &autoscalers {
+            let others =
+                autoscalers.iter().filter(|other| *other != object).map(ToString::to_string).collect();
+            issues.push((object.clone(), TargetIssue::SeveralAutoscalers { target: target.clone(), others }));
+        }
+    }
+    for vertical in &workload.vertical {
+        let policy = vertical.spec.update_policy.as_ref().and_then(|policy| policy.update_mode.as_deref());
+        let mode = policy.unwrap_or("Auto");
+        if UPDATING_MODES.contains(&mode) {
+            let object = ObjectRef::of("VerticalPodAutoscaler", &vertical.metadata);
+            issues.push((object, TargetIssue::VerticalUpdates { target: target.clone(), mode: mode.into() }));
+        }
+    }
+    if let Some(variant) = workload.variant.filter(|_| autoscalers.is_empty() && !workload.is_incomplete) {
+        let object = ObjectRef::named(variant.kind, &variant.id);
+        issues.push((object, TargetIssue::NoAutoscaler { variant: variant.id.name.to_string(), target }));
+    }
+    issues
+}
+
+impl TargetIssue {
+    pub(super) fn words(&self) -> Words {
+        match self {
+            Self::SeveralAutoscalers { target, others } => Words::new(
+                (Severity::Error, "SeveralAutoscalers"),
+                format!(
+                    "{target} is also scaled by {}",
+                    first_names(others.iter().cloned(), MAX_NAMED, ", ")
+                ),
+                "each of them overwrites the replicas that the other one has set, every 15 s: pods are added and removed without end",
+                format!("# keep one autoscaler of {target}, and delete the others"),
+            ),
+            Self::VerticalUpdates { target, mode } => Words::new(
+                (Severity::Warning, "VerticalAutoscalerRestarts"),
+                format!("it sizes {target} with updateMode {}", quoted(mode)),
+                "it evicts running model servers to change their requests: capacity is missing for as long as a model loads, and no \
+                 number accounts for it",
+                "spec:\n  updatePolicy: {updateMode: \"Off\"} # or Initial",
+            ),
+            Self::NumberNotRead { variant, metrics } => Words::new(
+                (Severity::Error, "NumberNotRead"),
+                format!(
+                    "it scales the workload of variant {variant} by {metrics} metrics, none of them the number"
+                ),
+                "the number is computed, and nothing follows it",
+                number_metric(variant.rsplit('/').next().unwrap_or_default()),
+            ),
+            Self::NoAutoscaler { variant, target } => Words::new(
+                (Severity::Warning, "NoAutoscaler"),
+                format!("no HPA and no ScaledObject scales {target}"),
+                "the number is computed, and nothing follows it",
+                format!("# an HPA for {target} (README.md has a whole one)\n{}", number_metric(variant)),
+            ),
+        }
+    }
+}
+
+fn number_metric(variant: &str) -> String {
+    format!(
+        "spec:\n  metrics:\n  - type: External\n    external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: {variant}}}}}\n      target: {{type: AverageValue, averageValue: \"1\"}}"
+    )
+}
