@@ -12,3 +12,4 @@ mod tasks;
 pub use client::client;
 pub(crate) use client::kubeconfig_problem;
 pub use serve::serve;
+pub(crate) use sources::prometheus_settings;

@@ -32,7 +32,8 @@ pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::R
     }
 }
 
-fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
+/// The settings of the source for what is configured.
+pub(crate) fn prometheus_settings(from: config::Prometheus) -> PrometheusSettings {
     let (client_cert_path, client_key_path) = from.client.map(|pair| (pair.chain, pair.key)).unzip();
     PrometheusSettings {
         token: from

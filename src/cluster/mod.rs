@@ -7,6 +7,7 @@ pub(crate) mod objects;
 pub mod pki;
 pub(crate) mod requests;
 pub(crate) mod reviews;
+pub mod rights;
 mod timer;
 pub mod watch;
 pub mod writers;

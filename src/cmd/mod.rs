@@ -1,5 +1,7 @@
 //! The command line of `wva`: its subcommands, one module each.
 
+mod api;
+mod check;
 mod decisions;
 mod demo;
 pub mod fleet;
@@ -36,6 +38,7 @@ enum Command {
     Replay(decisions::replay::Args),
     Simulate(Box<simulate::Args>),
     Migrate(migrate::Args),
+    Check(Box<check::Args>),
     /// Print the CustomResourceDefinition of VariantAutoscaling as YAML
     ///
     /// Helm installs it once and never upgrades it. After an upgrade of wva, apply it with `wva crd | kubectl apply -f -`.
@@ -56,6 +59,7 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => decisions::replay::main(&args),
         Command::Simulate(args) => simulate::main(*args),
         Command::Migrate(args) => migrate::main(&args),
+        Command::Check(args) => check::main(*args),
         Command::Crd => {
             crd_yaml().map_or_else(|error| report_error(EXIT_FAILURE, &error), |yaml| print_page(&yaml))
         }

@@ -33,6 +33,12 @@ impl StatusLine {
         }
     }
 
+    /// Shows `text` at once.
+    pub(super) fn show_now(&mut self, text: &str) {
+        self.next_refresh = Instant::now();
+        self.show(|| text.to_owned());
+    }
+
     pub(super) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             let _ = write!(io::stderr(), "{CLEAR_LINE}");

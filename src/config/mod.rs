@@ -17,14 +17,14 @@ mod secret;
 mod settings;
 mod source;
 
-pub use args::{LEASE_NAME, LogArgs, RecordArgs, ServeArgs, SourceKind};
+pub use args::{ConfigMapArgs, LEASE_NAME, LogArgs, RecordArgs, ServeArgs, SourceArgs, SourceKind};
 pub use command_line::{CommandLine, NOT_A_SETTING};
 pub use error::ConfigError;
 pub use installations::{ForwarderCertificate, Installation, InstallationArgs};
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};
 pub use policy_file::{PolicyError, PolicyFile};
-pub use resolve::{Config, RecordFiles, RecordSettings};
+pub use resolve::{Config, RecordFiles, RecordSettings, config_map_names, default_policy};
 pub use secret::Secret;
 pub use settings::{Settings, SettingsError};
-pub use source::{Certificate, HeaderText, Prometheus, PrometheusHeader, Scrape, Source};
+pub use source::{Certificate, HeaderText, Prometheus, PrometheusHeader, Scrape, Source, source};

@@ -126,7 +126,6 @@ impl TryFrom<ServeArgs> for Config {
         let lease_times = LeaseTimes::of(&cluster)?;
         let min_max_stale = MIN_STALE_LEASES * lease_times.duration;
         let max_stale = at_least("--max-stale", args.decision.max_stale, min_max_stale, note)?;
-        let retention = ScaleToZero::default().retention;
         let watch_namespace = non_empty(cluster.watch_namespace);
 
         Ok(Self {
@@ -158,17 +157,10 @@ impl TryFrom<ServeArgs> for Config {
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
             read_wait: at_least("--read-wait", args.decision.read_wait, MIN_INTERVAL, "")?,
             record: record(args.record)?,
-            policy: Policy {
-                max_stale: Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
-                global: Scope {
-                    default: ModelPolicy {
-                        scale_to_zero: Some(ScaleToZero { enabled: args.decision.scale_to_zero, retention }),
-                        ..ModelPolicy::default()
-                    },
-                    ..Scope::default()
-                },
-                ..Policy::default()
-            },
+            policy: default_policy(
+                Seconds::new(max_stale.as_secs_f64()).unwrap_or(Policy::default().max_stale),
+                args.decision.scale_to_zero,
+            ),
             config_maps: config_map_names(&args.config_maps)?,
             main_config_map: non_empty(args.config_maps.main_config_map)
                 .filter(|_| non_empty_path(args.config_file).is_none()),
@@ -207,8 +199,20 @@ fn connection_age(given: SignedDuration) -> Result<Option<Duration>, ConfigError
     at_least("--max-connection-age", given, MIN_CONNECTION_AGE, note).map(Some)
 }
 
+/// The policy where no ConfigMap sets anything.
+#[must_use]
+pub fn default_policy(max_stale: Seconds, scale_to_zero: bool) -> Policy {
+    let retention = ScaleToZero::default().retention;
+    let scale_to_zero = Some(ScaleToZero { enabled: scale_to_zero, retention });
+    let default = ModelPolicy { scale_to_zero, ..ModelPolicy::default() };
+    Policy { max_stale, global: Scope { default, ..Scope::default() }, ..Policy::default() }
+}
+
 /// The names of the ConfigMaps, which must be unique.
-fn config_map_names(args: &ConfigMapArgs) -> Result<ConfigMapNames, ConfigError> {
+///
+/// # Errors
+/// When two have one name.
+pub fn config_map_names(args: &ConfigMapArgs) -> Result<ConfigMapNames, ConfigError> {
     let mut flags: BTreeMap<String, &'static str> = BTreeMap::new();
     let mut names = ConfigMapNames::new();
     for kind in ConfigMapKind::ALL {

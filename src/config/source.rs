@@ -103,7 +103,10 @@ pub struct Certificate {
 }
 
 /// The source that these flags choose. Queries default to the watched namespace.
-pub(super) fn source(args: SourceArgs, watch_namespace: Option<&str>) -> Result<Source, ConfigError> {
+///
+/// # Errors
+/// Names the flag that is missing or invalid.
+pub fn source(args: SourceArgs, watch_namespace: Option<&str>) -> Result<Source, ConfigError> {
     let url = Secret::non_empty(args.prometheus_url);
     let scrape = args.source == SourceKind::Scrape || (args.source == SourceKind::Auto && url.is_none());
     if scrape {

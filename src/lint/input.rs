@@ -34,6 +34,8 @@ pub struct Workload<'a> {
     pub vertical: Vec<&'a VerticalPodAutoscaler>,
     /// Whether there may be autoscalers that could not be read.
     pub is_incomplete: bool,
+    /// Whether all variants that a read may find are known.
+    pub knows_variants: bool,
     /// The pod template, if it is known.
     pub template: Option<&'a PodSpec>,
     /// All variants that a read may find.

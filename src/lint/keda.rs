@@ -219,6 +219,7 @@ fn selection(query: &str, workload: &Workload<'_>) -> Option<KedaIssue> {
     let meant = workload.variant.map(|variant| variant.id.clone());
     match found[..] {
         _ if is_named_otherwise && found.len() != 1 => None,
+        [] if !workload.knows_variants => None,
         [] => Some(KedaIssue::QueryFindsNone { query: query.into(), meant }),
         [reads] => meant
             .filter(|meant| meant != reads)

@@ -90,6 +90,7 @@ pub(super) fn judge(read: &Read, workload: &Workload<'_>) -> Option<SelectorIssu
                 kind => candidate.target.kind == *kind && candidate.target.name == *name,
             };
             match candidates.iter().find(is_described) {
+                None if !workload.knows_variants => None,
                 None => Some(SelectorIssue::ObjectWithoutNumber {
                     object: format!("{kind} {}", quoted(name)),
                     meant,
@@ -115,6 +116,7 @@ fn judge_found(
             let names_one = keys(selector).any(|key| NAME_LABELS.contains(&key));
             (!names_one).then(|| SelectorIssue::NamesNone { reads: (*id).clone() })
         }),
+        ([], _) | (_, None) if !workload.knows_variants => None,
         ([], _) | (_, None) => {
             let cause = mismatch(selector, candidates);
             Some(SelectorIssue::None { selector: text(selector), cause, meant })

@@ -115,6 +115,7 @@ impl Setup {
             scaled_objects: scaled_objects.iter().collect(),
             vertical: vertical.iter().collect(),
             is_incomplete: false,
+            knows_variants: true,
             template: template.as_ref(),
             candidates: &candidates,
         };
@@ -465,6 +466,7 @@ fn above_note(objects: &[Value]) -> Vec<String> {
         scaled_objects: Vec::new(),
         vertical: Vec::new(),
         is_incomplete: false,
+        knows_variants: true,
         template: None,
         candidates: &candidates,
     };

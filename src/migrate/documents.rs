@@ -12,7 +12,7 @@ const MAX_NODES: usize = 1_000_000;
 const MAX_ERROR_BYTES: usize = 200;
 
 /// The objects of a text, each with the number of its document, from 1. The items of a List are objects.
-pub(super) fn objects(text: &str) -> Vec<(usize, Result<Value, String>)> {
+pub(crate) fn objects(text: &str) -> Vec<(usize, Result<Value, String>)> {
     let documents = match serde_json::from_str(text) {
         Ok(document) => vec![Ok(document)],
         Err(_) => split(text).into_iter().map(|document| parse(&document)).collect(),

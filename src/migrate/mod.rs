@@ -27,6 +27,9 @@ use self::steps::Plan;
 pub use objects::{FORGOTTEN, Kind, Needed, Objects, metrics_apis};
 pub use report::{Finding, Readiness, Report, Step};
 
+pub(crate) use documents::objects as manifest_objects;
+pub(crate) use objects::quantities_as_text;
+
 /// The kinds whose objects decide what is safe to switch, stop and remove.
 const DECISIVE: [Kind; 4] =
     [Kind::Deployment, Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::ApiService];

@@ -419,7 +419,7 @@ pub(super) fn is_image_of_wva(image: &str) -> bool {
 }
 
 /// Writes quantities as the API server does: in manifests they may be numbers. Elsewhere fields of these names are numbers.
-fn quantities_as_text(value: &mut Value) {
+pub(crate) fn quantities_as_text(value: &mut Value) {
     let as_text = |quantity: &mut Value| {
         if let Value::Number(number) = quantity {
             *quantity = Value::String(number.to_string());
@@ -440,6 +440,7 @@ fn quantities_as_text(value: &mut Value) {
                             }
                         }
                     }
+                    ("tolerance", field) => as_text(field),
                     (_, field) => quantities_as_text(field),
                 }
             }

@@ -22,8 +22,10 @@ use crate::config::policy_config::{
 };
 use crate::engine::{Engine, Leadership, LearnedModels};
 use crate::telemetry::ConfigMetrics;
-use selection::{Selection, select};
-use variants::{FindingReports, with_settings};
+use variants::FindingReports;
+
+pub(crate) use selection::{Selection, select};
+pub(crate) use variants::with_settings;
 
 /// How long the start waits for the ConfigMaps: a third of the time that readiness waits for everything.
 const FIRST_LIST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,17 +5,17 @@ use crate::config::policy_config::{ConfigMapKind, ConfigMapNames, ConfigMapTexts
 
 /// The ConfigMaps that count.
 #[derive(Debug, PartialEq)]
-pub(super) struct Selection {
+pub(crate) struct Selection {
     /// Their texts.
-    pub(super) texts: ConfigMapTexts,
+    pub(crate) texts: ConfigMapTexts,
     /// The names of those in the release namespace.
-    pub(super) release_names: ConfigMapNames,
+    pub(crate) release_names: ConfigMapNames,
 }
 
 /// The ConfigMaps among `maps` that count: in the namespaces of variants those with a configured name, in the release namespace
 /// also those with a name that WVA gave them. `before` are the names that counted there last: of several that may be the right
 /// one, that stays.
-pub(super) fn select(
+pub(crate) fn select(
     maps: &ConfigMaps,
     configured: &ConfigMapNames,
     release: &str,

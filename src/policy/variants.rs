@@ -22,7 +22,7 @@ const MAX_TEXT_BYTES: usize = 1000;
 
 /// The variants of each model of which at least one has settings. `models` are those of variants that name none. Variants of which the
 /// model cannot be read may be of any model of their namespace; the first of them stands for all.
-pub(super) fn with_settings(state: &ClusterState, models: &LearnedModels) -> VariantsByModel {
+pub(crate) fn with_settings(state: &ClusterState, models: &LearnedModels) -> VariantsByModel {
     let mut variants = VariantsByModel::new();
     if state.objects.values().all(|object| object.settings.is_none()) {
         return variants;

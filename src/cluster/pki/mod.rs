@@ -14,3 +14,4 @@ pub use ca_bundle::CaBundleWriter;
 pub use certificate_bundle::{CertificateBundle, PkiError};
 pub use certificates::{CertificateManager, CertificateSettings};
 pub use self_check::SelfCheck;
+pub(crate) use verification::verify;

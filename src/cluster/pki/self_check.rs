@@ -323,7 +323,8 @@ impl SelfCheck {
     }
 }
 
-fn condition<'a>(object: &'a APIService, type_: &str) -> Option<&'a APIServiceCondition> {
+/// A condition of an APIService.
+pub(crate) fn condition<'a>(object: &'a APIService, type_: &str) -> Option<&'a APIServiceCondition> {
     let conditions = object.status.as_ref()?.conditions.as_ref()?;
     conditions.iter().find(|condition| condition.type_ == type_)
 }

@@ -360,7 +360,7 @@ fn apply_exclusion(excluded: &mut ObjectStore<()>, event: StoreEvent<()>) -> boo
     changed
 }
 
-fn is_excluded(metadata: &ObjectMeta) -> bool {
+pub(super) fn is_excluded(metadata: &ObjectMeta) -> bool {
     let annotation =
         metadata.annotations.as_ref().and_then(|annotations| annotations.get(EXCLUDE_ANNOTATION));
     annotation.is_some_and(|value| value == "true")

@@ -179,7 +179,8 @@ fn merge(stores: &[ObjectStore<WatchedConfigMap>]) -> ConfigMaps {
     ConfigMaps { listed: stores.iter().all(ObjectStore::has_listed), maps: maps.collect() }
 }
 
-fn watched(map: ConfigMap, release_namespace: &str) -> WatchedConfigMap {
+/// What is kept of a ConfigMap.
+pub(crate) fn watched(map: ConfigMap, release_namespace: &str) -> WatchedConfigMap {
     let is_tenant = map.metadata.namespace.as_deref() != Some(release_namespace);
     let object = map.object_ref(&());
     let entries = map.data.unwrap_or_default();

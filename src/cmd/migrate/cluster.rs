@@ -5,38 +5,20 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::api::ListParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
-use serde::Deserialize;
-use serde_json::Value;
 
-use crate::app::kubeconfig_problem;
-use crate::cluster::requests::{RequestError, bounded_by};
+use crate::cluster::requests::RequestError;
+use crate::cmd::api;
 use crate::cmd::output::CommandError;
 use crate::migrate::{FORGOTTEN, Kind, Needed, Objects, metrics_apis, needed};
 
-/// Objects of one page of a list.
-const PAGE_SIZE: u32 = 500;
 /// Longest wait for one page, which is read whole.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What to do without a cluster.
+const NO_CLUSTER_HINT: &str = "give --kubeconfig or --context, or manifests with -f";
 /// What selects WVA's controllers: by the labels of its chart, and of its older manifests.
 const CONTROLLER_LABELS: [&str; 2] =
     ["app.kubernetes.io/name=workload-variant-autoscaler", "control-plane=controller-manager"];
-
-/// A page of a list.
-#[derive(Deserialize)]
-struct Page {
-    #[serde(default)]
-    metadata: PageMetadata,
-    #[serde(default)]
-    items: Vec<Value>,
-}
-
-#[derive(Deserialize, Default)]
-struct PageMetadata {
-    #[serde(rename = "continue", default)]
-    next: Option<String>,
-}
 
 /// A list to read.
 #[derive(Clone, Copy)]
@@ -62,14 +44,11 @@ pub(super) fn read(
     context: Option<&str>,
     namespace: Option<&str>,
 ) -> Result<Objects, CommandError> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread installed one meanwhile.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    }
+    api::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let client = client(kubeconfig, context).await?;
+        let client = api::client(kubeconfig, context, NO_CLUSTER_HINT).await?;
         let mut reader = Reader { client, objects: Objects::of_cluster(namespace) };
         // Without an API server there is one error, not one for each kind.
         if let Err(error) = reader.read(namespace).await {
@@ -78,32 +57,6 @@ pub(super) fn read(
         }
         Ok(reader.objects)
     })
-}
-
-async fn client(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Client, String> {
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let config = match (kubeconfig, context) {
-        (Some(path), _) => {
-            let origin = format!("--kubeconfig {}", path.display());
-            let file = Kubeconfig::read_from(path).map_err(|error| unusable(&origin, &error))?;
-            let config = kube::Config::from_custom_kubeconfig(file, &options).await;
-            config.map_err(|error| unusable(&origin, &error))
-        }
-        (None, Some(_)) => {
-            kube::Config::from_kubeconfig(&options).await.map_err(|error| unusable("kubeconfig", &error))
-        }
-        (None, None) => kube::Config::infer().await.map_err(|error| unusable("no cluster", &error)),
-    };
-    let mut config = config?;
-    // The client's own attempts after a 429 or 503 wait for minutes and say nothing.
-    config.default_retry = false;
-    Client::try_from(config).map_err(|error| unusable("cannot set up the Kubernetes client", &error))
-}
-
-/// Why a cluster cannot be reached.
-fn unusable(origin: &str, cause: &dyn std::error::Error) -> String {
-    let cause = kubeconfig_problem(cause);
-    format!("{origin}: {cause}; give --kubeconfig or --context, or manifests with -f")
 }
 
 impl Reader {
@@ -170,35 +123,20 @@ impl Reader {
         );
         let scope = namespace
             .map_or_else(|| "all namespaces".to_owned(), |namespace| format!("namespace {namespace}"));
-        let mut options = options.limit(PAGE_SIZE);
-        loop {
-            let page: Result<Page, RequestError> =
-                self.request(Request::new(path.as_str()).list(&options)).await;
-            match page {
-                Ok(page) => {
-                    for item in page.items {
-                        self.objects.add(kind, plural, item);
-                    }
-                    match page.metadata.next.filter(|next| !next.is_empty()) {
-                        Some(next) => options = options.continue_token(&next),
-                        None => return Ok(()),
-                    }
-                }
-                Err(error) => {
-                    return self.unread(
-                        error,
-                        kind,
-                        &format!("{plural} of {scope}"),
-                        &format!("list {plural}"),
-                    );
-                }
+        let objects = &mut self.objects;
+        let add = |item| objects.add(kind, plural, item);
+        match api::list(&self.client, &path, options, PAGE_TIMEOUT, add).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.unread(error, kind, &format!("{plural} of {scope}"), &format!("list {plural}"))
             }
         }
     }
 
     /// Reads an object of the cluster, if it exists.
     async fn get(&mut self, kind: Kind, path: &str, name: &str) -> Result<(), RequestError> {
-        match self.request(Request::new(path).get(name, &kube::api::GetParams::default())).await {
+        let request = Request::new(path).get(name, &kube::api::GetParams::default());
+        match api::request(&self.client, request, PAGE_TIMEOUT).await {
             Ok(object) => {
                 self.objects.add(kind, name, object);
                 Ok(())
@@ -208,14 +146,6 @@ impl Reader {
                 self.unread(error, kind, name, &right)
             }
         }
-    }
-
-    async fn request<T: serde::de::DeserializeOwned>(
-        &self,
-        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
-    ) -> Result<T, RequestError> {
-        let request = request.map_err(kube::Error::BuildRequest);
-        bounded_by(PAGE_TIMEOUT, async { self.client.request(request?).await }).await
     }
 
     /// Notes what the API server refused. Its silence is an error.

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{Instrument as _, info_span};
+use wva_core::units::truncated_i64;
 
 use super::bad_samples::BadSampleCounter;
 use super::client::{QueryClient, QueryError, RequestLimits, Warnings};
@@ -140,6 +142,27 @@ impl PrometheusSource {
             dropped_log: DroppedSeriesLog::default(),
             honor_labels: HonorLabelsCheck::default(),
         })
+    }
+
+    /// Its name in messages, without credentials.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.client.name()
+    }
+
+    /// The time by the server's clock; `None` for an answer without a time.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn server_time(&self) -> Result<Option<Timestamp>, SourceError> {
+        let limits = self.client.limits(self.timeout).await?;
+        let add = |time: &mut Option<f64>, element: QueriedSeries<'_>| {
+            *time = element.samples.first().map(|sample| sample.value);
+        };
+        let answer = self.client.query("vector(time())", &limits, None, add).await;
+        let (seconds, _) = answer.map_err(QueryError::into_source)?;
+        let millis = seconds.map(|seconds| truncated_i64(seconds * 1000.0));
+        Ok(millis.and_then(|millis| Timestamp::from_millisecond(millis).ok()))
     }
 
     /// Reads what may be queried of `scope`. All else is a gap.

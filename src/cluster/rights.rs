@@ -1,0 +1,154 @@
+//! The rights that the program uses. A test holds this table against the roles of the chart.
+
+use super::leadership::{installation_name, object_names};
+use super::pki::apiservice::{NAME, NAMES};
+use super::pki::certificates::DEFAULT_SECRET_NAME;
+
+/// Where a right is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RightScope {
+    /// In the whole cluster, or for objects without a namespace.
+    Cluster,
+    /// In each namespace that is watched.
+    Watched,
+    /// In the namespace of the program.
+    Release,
+    /// In `kube-system`, by a role that every cluster has.
+    KubeSystem,
+}
+
+/// The right to use some verbs on a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Right {
+    /// Where.
+    pub scope: RightScope,
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The resource, with its subresource after a slash.
+    pub resource: &'static str,
+    /// The names that it is limited to; empty for all.
+    pub names: Vec<String>,
+    /// The verbs.
+    pub verbs: &'static [&'static str],
+    /// What does not work without it.
+    pub without: &'static str,
+}
+
+/// The names that rights are limited to.
+#[derive(Debug, Clone, Copy)]
+pub struct RightNames<'a> {
+    /// The name of the Lease.
+    pub lease: &'a str,
+    /// The controller instance, which names the state objects.
+    pub controller_instance: Option<&'a str>,
+    /// The ConfigMaps that namespaces may have.
+    pub config_maps: &'a [String],
+}
+
+const READ: &[&str] = &["list", "watch"];
+const PATCH: &[&str] = &["patch"];
+const CREATE: &[&str] = &["create"];
+
+/// The rights in use.
+#[must_use]
+pub fn rights(names: RightNames<'_>) -> Vec<Right> {
+    let mut rights = of_cluster();
+    rights.extend(of_watched(names.config_maps));
+    rights.extend(of_release(names));
+    rights
+}
+
+const fn right(
+    scope: RightScope,
+    (group, resource): (&'static str, &'static str),
+    verbs: &'static [&'static str],
+    without: &'static str,
+) -> Right {
+    Right { scope, group, resource, names: Vec::new(), verbs, without }
+}
+
+fn of_cluster() -> Vec<Right> {
+    const API_SERVICES: (&str, &str) = ("apiregistration.k8s.io", "apiservices");
+    const API_STATUS: (&str, &str) = ("apiregistration.k8s.io", "apiservices/status");
+    const TOKENS: (&str, &str) = ("authentication.k8s.io", "tokenreviews");
+    const REVIEWS: (&str, &str) = ("authorization.k8s.io", "subjectaccessreviews");
+    use RightScope::{Cluster, KubeSystem};
+    let unverified = "the API server cannot verify the program's certificate, and no HPA reads a number";
+    let own = vec![NAME.to_owned()];
+    vec![
+        Right {
+            names: NAMES.map(str::to_owned).to_vec(),
+            ..right(Cluster, API_SERVICES, READ, "it is not known which program HPAs read")
+        },
+        Right { names: own.clone(), ..right(Cluster, API_SERVICES, PATCH, unverified) },
+        Right {
+            names: own,
+            ..right(
+                Cluster,
+                API_STATUS,
+                PATCH,
+                "nobody is told on the APIService whether the certificate is valid",
+            )
+        },
+        right(Cluster, ("", "namespaces"), READ, "excluded namespaces are not ignored"),
+        right(Cluster, TOKENS, CREATE, "callers with a token are refused"),
+        right(Cluster, REVIEWS, CREATE, "all reads of numbers are refused"),
+        Right {
+            names: vec!["extension-apiserver-authentication".into()],
+            ..right(
+                KubeSystem,
+                ("", "configmaps"),
+                &["get", "list", "watch"],
+                "requests of the API server are refused",
+            )
+        },
+    ]
+}
+
+fn of_watched(config_maps: &[String]) -> Vec<Right> {
+    const VARIANTS: (&str, &str) = ("llmd.ai", "variantautoscalings");
+    const STATUS: (&str, &str) = ("llmd.ai", "variantautoscalings/status");
+    const SETS: (&str, &str) = ("leaderworkerset.x-k8s.io", "leaderworkersets");
+    use RightScope::Watched;
+    let watched = |resource, verbs, without| right(Watched, resource, verbs, without);
+    vec![
+        watched(VARIANTS, READ, "there are no variants, and no number"),
+        watched(STATUS, PATCH, "the status of variants is not written"),
+        watched(("autoscaling", "horizontalpodautoscalers"), READ, "annotated HPAs are no variants"),
+        watched(
+            ("keda.sh", "scaledobjects"),
+            READ,
+            "annotated ScaledObjects are no variants, and pauses are not shown",
+        ),
+        watched(("apps", "deployments"), READ, "nothing is decided"),
+        watched(("apps", "replicasets"), READ, "pods belong to no Deployment, and nothing is decided"),
+        watched(("apps", "statefulsets"), READ, "StatefulSets get no number"),
+        watched(SETS, READ, "LeaderWorkerSets get no number"),
+        watched(("", "pods"), READ, "nothing is decided"),
+        Right {
+            names: config_maps.to_vec(),
+            ..watched(("", "configmaps"), READ, "ConfigMaps of namespaces do not count")
+        },
+        watched(("events.k8s.io", "events"), &["create", "patch"], "there are no events"),
+    ]
+}
+
+fn of_release(names: RightNames<'_>) -> Vec<Right> {
+    const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
+    use RightScope::Release;
+    const OWN: &[&str] = &["get", "list", "watch", "update"];
+    let (no_leader, no_certificate) = ("no instance decides", "the program cannot serve");
+    let no_state = "numbers do not survive a restart";
+    let state = object_names(&installation_name(names.controller_instance));
+    vec![
+        right(Release, LEASES, CREATE, no_leader),
+        Right { names: vec![names.lease.to_owned()], ..right(Release, LEASES, OWN, no_leader) },
+        right(Release, ("", "secrets"), CREATE, no_certificate),
+        Right {
+            names: vec![DEFAULT_SECRET_NAME.into()],
+            ..right(Release, ("", "secrets"), OWN, no_certificate)
+        },
+        right(Release, ("", "configmaps"), &["create", "list", "watch"], no_state),
+        Right { names: state, ..right(Release, ("", "configmaps"), &["get", "update", "delete"], no_state) },
+    ]
+}

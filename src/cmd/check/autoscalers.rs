@@ -1,0 +1,189 @@
+//! The variants, and the autoscalers of their workloads and of all that read a number.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+use wva_core::model::{TargetRef, Variant, VariantId};
+use wva_core::snapshot::VariantState;
+use wva_core::{GroupId, Policy};
+
+use super::inputs::{Inputs, TargetKey};
+use super::policy::Loaded;
+use super::report::Report;
+use super::settings::Settings;
+use crate::cluster::ClusterState;
+use crate::cluster::watch::ListedKind;
+use crate::lint::{
+    Candidate, Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint,
+    reads_a_number,
+};
+use crate::serve::Labels;
+
+/// The autoscalers of a scale target: indices into the inputs.
+#[derive(Default)]
+struct Autoscalers {
+    hpas: Vec<usize>,
+    scaled_objects: Vec<usize>,
+    vertical: Vec<usize>,
+    /// Whether one of them reads a number.
+    reads: bool,
+}
+
+/// Checks the variants and all autoscalers that are about them.
+pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, report: &mut Report) {
+    let Loaded { state, policy, .. } = loaded;
+    check_variants(inputs, state, report);
+    let candidates: Candidates = candidates(state, settings).collect();
+    let facts: BTreeMap<TargetKey, VariantFacts> = facts(state, policy).collect();
+    let mut targets = by_target(inputs);
+    for key in facts.keys() {
+        targets.entry(key.clone()).or_default();
+    }
+    let kinds = [ListedKind::HorizontalPodAutoscaler, ListedKind::ScaledObject];
+    let is_incomplete = !kinds.iter().all(|kind| inputs.has_all(*kind));
+    let knows_variants = inputs.has_all(ListedKind::VariantAutoscaling)
+        || !inputs.is_cluster && !state.view.variants.is_empty();
+    for (key, autoscalers) in &targets {
+        let variant = facts.get(key);
+        if variant.is_none() && !autoscalers.reads {
+            continue;
+        }
+        let pick = |indices: &[usize]| indices.to_vec();
+        let workload = Workload {
+            namespace: &key.0,
+            target: &key.1,
+            variant,
+            hpas: pick(&autoscalers.hpas).into_iter().filter_map(|index| inputs.hpas.get(index)).collect(),
+            scaled_objects: pick(&autoscalers.scaled_objects)
+                .into_iter()
+                .filter_map(|index| inputs.scaled_objects.get(index))
+                .collect(),
+            vertical: pick(&autoscalers.vertical)
+                .into_iter()
+                .filter_map(|index| inputs.vertical.get(index))
+                .collect(),
+            is_incomplete,
+            knows_variants,
+            template: inputs.templates.get(key),
+            candidates: &candidates,
+        };
+        report.findings.extend(lint(&workload).iter().map(Finding::advice));
+    }
+}
+
+fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
+    let kind = |id: &VariantId| state.objects.get(id).map(|object| object.kind).unwrap_or_default();
+    for invalid in &state.view.invalid {
+        report.add(
+            (Severity::Error, "InvalidConfiguration"),
+            format!("{} {}", kind(&invalid.id), invalid.id),
+            &invalid.problem,
+            "it has no number",
+            "# correct what is named",
+        );
+    }
+    for bystander in &state.bystanders {
+        report.add(
+            (Severity::Warning, bystander.notice.reason),
+            format!("{} {}", bystander.object.kind, bystander.id),
+            "its annotations make no variant",
+            &bystander.notice.note,
+            "metadata:\n  annotations: {llm-d.ai/managed: \"false\"}",
+        );
+    }
+    for VariantState { variant, scale, target_problem, .. } in &state.view.variants {
+        let object = format!("{} {}", kind(&variant.id), variant.id);
+        let is_known = inputs.is_cluster && target_problem.is_none();
+        // Targets of other kinds are read one by one, which a check does not do.
+        let is_listed = [ListedKind::Deployment, ListedKind::StatefulSet, ListedKind::LeaderWorkerSet]
+            .into_iter()
+            .any(|listed| listed.name() == variant.target.kind && inputs.has_all(listed));
+        if scale.is_none() && is_known && is_listed {
+            report.add(
+                (Severity::Error, "TargetNotFound"),
+                object,
+                format!("its scale target is {}, which does not exist", variant.target),
+                "it has no number, and nothing is scaled",
+                "spec:\n  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME} # that of the model servers",
+            );
+        }
+    }
+}
+
+/// Every name of every variant, with the labels of its number.
+fn candidates(state: &ClusterState, settings: &Settings) -> impl Iterator<Item = Candidate> {
+    let instance = settings.controller_instance.as_deref();
+    let candidate = move |variant: &Variant, name: &SmolStr| {
+        let labels = Labels::new(&variant.id, variant.accelerator.as_deref(), instance).with_name(name);
+        Candidate {
+            variant: variant.id.clone(),
+            name: name.clone(),
+            target: variant.target.clone(),
+            labels: labels.iter().map(|(key, value)| (key, value.into())).collect(),
+        }
+    };
+    let own = state.view.variants.iter().map(move |state| candidate(&state.variant, &state.variant.id.name));
+    let aliases = state.view.aliases.iter().filter_map(move |(alias, name)| {
+        let id = VariantId::new(alias.namespace.clone(), name.clone());
+        Some(candidate(&state.view.variant(&id)?.variant, &alias.name))
+    });
+    own.chain(aliases)
+}
+
+/// What decides about each scale target.
+fn facts(state: &ClusterState, policy: &Policy) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
+    state.view.variants.iter().map(|VariantState { variant, .. }| {
+        let group: GroupId = variant.group();
+        let model = policy.of(&group);
+        let facts = VariantFacts {
+            id: variant.id.clone(),
+            kind: state.objects.get(&variant.id).map(|object| object.kind).unwrap_or_default().as_str(),
+            bounds: variant.bounds,
+            analyzer: model.analyzer,
+            may_be_zero: policy.scale_to_zero(&group).enabled,
+            tolerance: model.stability.tolerance,
+        };
+        ((variant.id.namespace.clone(), variant.target.clone()), facts)
+    })
+}
+
+/// The autoscalers by what they scale.
+fn by_target(inputs: &Inputs) -> BTreeMap<TargetKey, Autoscalers> {
+    let mut targets: BTreeMap<TargetKey, Autoscalers> = BTreeMap::new();
+    let namespace = |namespace: &Option<String>| SmolStr::from(namespace.as_deref().unwrap_or_default());
+    for (index, hpa) in inputs.hpas.iter().enumerate() {
+        let Some(target) = hpa.spec.as_ref().map(|spec| &spec.scale_target_ref) else { continue };
+        let target = target_ref(target.api_version.as_deref(), Some(&target.kind), &target.name);
+        let autoscalers = targets.entry((namespace(&hpa.metadata.namespace), target)).or_default();
+        autoscalers.hpas.push(index);
+        autoscalers.reads |= reads_a_number(hpa) && !is_of_keda(&hpa.metadata);
+    }
+    let of_target = |target: &ScaledTarget| {
+        target_ref(target.api_version.as_deref(), target.kind.as_deref(), &target.name)
+    };
+    for (index, scaled) in inputs.scaled_objects.iter().enumerate() {
+        let key = (namespace(&scaled.metadata.namespace), of_target(&scaled.spec.scale_target_ref));
+        let autoscalers = targets.entry(key).or_default();
+        autoscalers.scaled_objects.push(index);
+        autoscalers.reads |= scaled.reads_a_number();
+    }
+    for (index, vertical) in inputs.vertical.iter().enumerate() {
+        let Some(target) = &vertical.spec.target_ref else { continue };
+        let key = (namespace(&vertical.metadata.namespace), of_target(target));
+        targets.entry(key).or_default().vertical.push(index);
+    }
+    targets
+}
+
+/// A scale target as autoscalers name it: a Deployment if no kind is named.
+fn target_ref(api_version: Option<&str>, kind: Option<&str>, name: &str) -> TargetRef {
+    let kind = kind.filter(|kind| !kind.is_empty()).unwrap_or("Deployment");
+    let group = api_version.filter(|version| !version.is_empty()).map(|version| version.split_once('/'));
+    let group = match group {
+        // As for variants: any group without a dot means the Deployment of apps.
+        Some(Some((group, _))) if kind != "Deployment" || group.contains('.') => group,
+        Some(None) if kind != "Deployment" => "",
+        _ => TargetRef::APPS,
+    };
+    TargetRef { group: group.into(), kind: kind.into(), name: name.into() }
+}

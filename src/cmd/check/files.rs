@@ -1,0 +1,151 @@
+//! Files that are checked before they are applied: manifests, and policies.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use serde_json::Value;
+
+use super::inputs::{Inputs, Kind};
+use super::report::Report;
+use super::settings::Settings;
+use crate::cluster::watch::ListedKind;
+use crate::config::PolicyFile;
+use crate::lint::Severity;
+use crate::migrate::{manifest_objects, quantities_as_text};
+
+/// The file that stands for standard input.
+const STDIN: &str = "-";
+/// The endings of files that are read in a directory.
+const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+/// The namespace of objects that name none, as for kubectl.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// The objects of the files, and what is wrong with the files themselves.
+pub(super) fn read(paths: &[PathBuf], settings: &Settings) -> (Inputs, Report) {
+    let (mut inputs, mut report) = (Inputs::default(), Report::default());
+    for path in paths {
+        let files = match files_in(path) {
+            Ok(files) => files,
+            Err(error) => {
+                add_unreadable(path, &error, &mut report);
+                continue;
+            }
+        };
+        for file in files {
+            match text_of(&file) {
+                Ok(text) => add_text(&file, &text, settings, &mut inputs, &mut report),
+                Err(error) => add_unreadable(&file, &error, &mut report),
+            }
+        }
+    }
+    (inputs, report)
+}
+
+fn add_unreadable(path: &Path, error: &io::Error, report: &mut Report) {
+    let fix = "# give a file or directory that exists and that you may read, or - for standard input";
+    report.add_unchecked(
+        true,
+        format!("file {}", path.display()),
+        format!("could not read it: {error}"),
+        fix,
+    );
+}
+
+fn text_of(path: &Path) -> io::Result<String> {
+    if path != Path::new(STDIN) {
+        return fs::read_to_string(path);
+    }
+    let mut text = String::new();
+    io::stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// The file itself, or the manifests in a directory, in the order of their names.
+fn files_in(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let ending = |path: &Path| path.extension().and_then(|ending| ending.to_str()).map(str::to_owned);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        if ending(&file).is_some_and(|ending| ENDINGS.contains(&ending.as_str())) {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, report: &mut Report) {
+    let origin = format!("file {}", file.display());
+    let before = inputs.count();
+    let mut has_policy = false;
+    for (number, document) in manifest_objects(text) {
+        match document {
+            Err(cause) => report.add(
+                (Severity::Error, "Unreadable"),
+                format!("{origin}, document {number}"),
+                format!("it is neither YAML nor JSON: {cause}"),
+                "kubectl refuses it, and nothing in it was checked",
+                "# correct the place that the cause names",
+            ),
+            Ok(object) if object.get("kind").is_none() && object.get("apiVersion").is_none() => {
+                has_policy = true;
+                if let Err(error) = PolicyFile::parse(file, &object.to_string()) {
+                    report.add(
+                        (Severity::Error, "InvalidPolicy"),
+                        &origin,
+                        error.to_string().replace("--policy ", ""),
+                        "`wva decide --policy` and `wva replay --policy` refuse it",
+                        "# correct the setting that is named",
+                    );
+                }
+            }
+            Ok(object) => add_object(object, settings, inputs),
+        }
+    }
+    if inputs.count() == before && !has_policy {
+        report.add_unchecked(
+            true,
+            &origin,
+            "it has nothing that is checked",
+            "# give ConfigMaps of wva, VariantAutoscalings, HPAs, ScaledObjects, workloads, or a policy",
+        );
+    }
+}
+
+fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
+    let Some(kind) = kind_of(&object) else { return };
+    quantities_as_text(&mut object);
+    let default = match (&settings.namespace, kind) {
+        (Some(namespace), _) => namespace.as_str(),
+        (None, Kind::ConfigMap) => settings.service.namespace.as_str(),
+        (None, _) => DEFAULT_NAMESPACE,
+    };
+    let is_namespaced = !matches!(kind, Kind::State(ListedKind::Namespace | ListedKind::Node));
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    if let Some(metadata) = metadata.filter(|_| is_namespaced) {
+        metadata.entry("namespace").or_insert_with(|| default.into());
+    }
+    inputs.add(kind, object, settings.controller_instance.as_deref());
+}
+
+/// The kind of an object, if it is checked.
+fn kind_of(object: &Value) -> Option<Kind> {
+    let text = |field: &str| object.get(field).and_then(Value::as_str);
+    let group = text("apiVersion")?.rsplit_once('/').map_or("", |(group, _)| group);
+    Some(match (group, text("kind")?) {
+        ("", "ConfigMap") => Kind::ConfigMap,
+        ("", "Namespace") => Kind::State(ListedKind::Namespace),
+        ("llmd.ai", "VariantAutoscaling") => Kind::State(ListedKind::VariantAutoscaling),
+        ("autoscaling", "HorizontalPodAutoscaler") => Kind::State(ListedKind::HorizontalPodAutoscaler),
+        ("keda.sh", "ScaledObject") => Kind::State(ListedKind::ScaledObject),
+        ("autoscaling.k8s.io", "VerticalPodAutoscaler") => Kind::Vertical,
+        ("apps", "Deployment") => Kind::State(ListedKind::Deployment),
+        ("apps", "StatefulSet") => Kind::State(ListedKind::StatefulSet),
+        ("leaderworkerset.x-k8s.io", "LeaderWorkerSet") => Kind::State(ListedKind::LeaderWorkerSet),
+        _ => return None,
+    })
+}

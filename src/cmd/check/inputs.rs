@@ -1,0 +1,215 @@
+//! The objects that are judged, from a cluster or from files.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::{ConfigMap, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use smol_str::SmolStr;
+use wva_core::model::TargetRef;
+
+use super::report::Report;
+use crate::cluster::crd::CONTROLLER_INSTANCE_LABEL;
+use crate::cluster::watch::{ListedCluster, ListedKind};
+use crate::lint::{ScaledObject, Severity, VerticalPodAutoscaler};
+
+/// A kind of objects that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// One that makes the state of the cluster.
+    State(ListedKind),
+    /// VerticalPodAutoscalers.
+    Vertical,
+    /// ConfigMaps.
+    ConfigMap,
+}
+
+/// A scale target with its namespace.
+pub(super) type TargetKey = (SmolStr, TargetRef);
+
+/// The objects.
+#[derive(Default)]
+pub(super) struct Inputs {
+    listed: BTreeMap<ListedKind, Vec<Value>>,
+    pub(super) hpas: Vec<HorizontalPodAutoscaler>,
+    pub(super) scaled_objects: Vec<ScaledObject>,
+    pub(super) vertical: Vec<VerticalPodAutoscaler>,
+    pub(super) templates: BTreeMap<TargetKey, PodSpec>,
+    pub(super) config_maps: Vec<ConfigMap>,
+    /// Whether a cluster was asked for all objects.
+    pub(super) is_cluster: bool,
+    /// What could not be read: kind, name and cause.
+    unread: Vec<(Kind, String, String)>,
+    /// Objects that cannot be parsed: object and cause.
+    unparsed: Vec<(String, String)>,
+}
+
+impl Inputs {
+    /// No objects yet, and later those of a cluster.
+    pub(super) fn of_cluster() -> Self {
+        Self { is_cluster: true, ..Self::default() }
+    }
+
+    /// Adds an object.
+    pub(super) fn add(&mut self, kind: Kind, object: Value, instance: Option<&str>) {
+        match kind {
+            Kind::ConfigMap => {
+                let parsed = self.parsed("ConfigMap", object);
+                self.config_maps.extend(parsed);
+            }
+            Kind::Vertical => {
+                let parsed = self.parsed("VerticalPodAutoscaler", object);
+                self.vertical.extend(parsed);
+            }
+            Kind::State(kind) => {
+                match kind {
+                    ListedKind::HorizontalPodAutoscaler => {
+                        let parsed = self.parsed(kind.name(), object.clone());
+                        self.hpas.extend(parsed);
+                    }
+                    ListedKind::ScaledObject => {
+                        let parsed = self.parsed(kind.name(), object.clone());
+                        self.scaled_objects.extend(parsed);
+                    }
+                    _ => self.add_template(kind, &object),
+                }
+                let is_of_instance = instance.is_none_or(|instance| {
+                    let label = object
+                        .pointer("/metadata/labels")
+                        .and_then(|labels| labels.get(CONTROLLER_INSTANCE_LABEL));
+                    !kind.makes_variants() || label.and_then(Value::as_str) == Some(instance)
+                });
+                if is_of_instance {
+                    self.listed.entry(kind).or_default().push(object);
+                }
+            }
+        }
+    }
+
+    /// Notes that a kind was listed completely, perhaps without objects.
+    pub(super) fn note_listed(&mut self, kind: Kind) {
+        if let Kind::State(kind) = kind {
+            self.listed.entry(kind).or_default();
+        }
+    }
+
+    /// Notes that a list could not be read.
+    pub(super) fn add_unread(&mut self, kind: Kind, name: &str, cause: String) {
+        if let Kind::State(kind) = kind {
+            self.listed.remove(&kind);
+        }
+        self.unread.push((kind, name.to_owned(), cause));
+    }
+
+    /// What the objects make together.
+    pub(super) fn state(&self) -> crate::cluster::ClusterState {
+        let mut cluster = ListedCluster::default();
+        for (kind, objects) in &self.listed {
+            cluster.add(*kind, objects);
+        }
+        cluster.state()
+    }
+
+    /// Whether all objects of a kind were read.
+    pub(super) fn has_all(&self, kind: ListedKind) -> bool {
+        self.is_cluster && self.listed.contains_key(&kind)
+    }
+
+    /// How many objects of all kinds were read.
+    pub(super) fn count(&self) -> usize {
+        let listed: usize = self.listed.values().map(Vec::len).sum();
+        listed + self.vertical.len() + self.config_maps.len() + self.unparsed.len()
+    }
+
+    /// Reports what could not be read.
+    pub(super) fn report_unread(&self, report: &mut Report) {
+        for (kind, name, cause) in &self.unread {
+            let is_essential = matches!(
+                kind,
+                Kind::State(
+                    ListedKind::VariantAutoscaling
+                        | ListedKind::HorizontalPodAutoscaler
+                        | ListedKind::Deployment
+                )
+            );
+            report.add_unchecked(
+                is_essential,
+                name,
+                format!("could not list {name}: {cause}"),
+                format!("# grant the right to list {name} to who runs this, or run it as somebody else"),
+            );
+        }
+        for (object, cause) in &self.unparsed {
+            report.add(
+                (Severity::Error, "Unreadable"),
+                object,
+                format!("it cannot be read: {cause}"),
+                "it is not used, and was not checked",
+                "# correct the field that the cause names",
+            );
+        }
+    }
+
+    fn parsed<T: DeserializeOwned>(&mut self, kind: &str, object: Value) -> Option<T> {
+        let name = name(kind, &object);
+        match serde_json::from_value(object) {
+            Ok(parsed) => Some(parsed),
+            Err(error) => {
+                self.unparsed.push((name, error.to_string()));
+                None
+            }
+        }
+    }
+
+    /// Keeps the pod template of a workload: of a group of pods that of the leader, which serves.
+    fn add_template(&mut self, kind: ListedKind, object: &Value) {
+        let group = match kind {
+            ListedKind::Deployment | ListedKind::StatefulSet => TargetRef::APPS,
+            ListedKind::LeaderWorkerSet => TargetRef::LEADER_WORKER_SETS,
+            _ => return,
+        };
+        let places = [
+            "/spec/template/spec",
+            "/spec/leaderWorkerTemplate/leaderTemplate/spec",
+            "/spec/leaderWorkerTemplate/workerTemplate/spec",
+        ];
+        let template = places.iter().find_map(|place| object.pointer(place));
+        let template = template.and_then(|spec| serde_json::from_value::<PodSpec>(spec.clone()).ok());
+        let text = |field: &str| object.pointer(field).and_then(Value::as_str).map(SmolStr::from);
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        if let (Some(namespace), Some(name), Some(template)) = (namespace, name, template) {
+            let target = TargetRef { group: group.into(), kind: kind.name().into(), name };
+            self.templates.insert((namespace, target), template);
+        }
+    }
+}
+
+impl ListedKind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::VariantAutoscaling => "VariantAutoscaling",
+            Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
+            Self::ScaledObject => "ScaledObject",
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::LeaderWorkerSet => "LeaderWorkerSet",
+            Self::Namespace => "Namespace",
+            Self::Node => "Node",
+        }
+    }
+
+    const fn makes_variants(self) -> bool {
+        matches!(self, Self::VariantAutoscaling | Self::HorizontalPodAutoscaler | Self::ScaledObject)
+    }
+}
+
+/// The kind and name of an object.
+fn name(kind: &str, object: &Value) -> String {
+    let metadata: ObjectMeta = object
+        .get("metadata")
+        .and_then(|metadata| serde_json::from_value(metadata.clone()).ok())
+        .unwrap_or_default();
+    crate::lint::ObjectRef::of(kind, &metadata).to_string()
+}

@@ -1,0 +1,196 @@
+//! `wva check`: whether an installation, its autoscalers and its configuration do what their authors mean.
+
+mod api_services;
+mod autoscalers;
+mod definition;
+mod files;
+mod gather;
+mod inputs;
+mod policy;
+mod prometheus;
+mod report;
+mod rights;
+mod room;
+mod settings;
+mod text;
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use tokio::join;
+
+use self::inputs::Inputs;
+use self::policy::Loaded;
+use self::report::Report;
+use self::settings::Settings;
+use crate::cmd::api;
+use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
+use crate::cmd::terminal::StatusLine;
+use crate::config::{ConfigMapArgs, SourceArgs};
+use crate::engine::{Clock as _, SystemClock};
+
+/// Check an installation, its autoscalers and its configuration, and say what to mend
+///
+/// Reads the cluster of your kubeconfig, or of the pod it runs in, and changes nothing:
+///
+///   wva check                                           # everything that you may read
+///   wva check -n llm --output json                      # the variants and autoscalers of one namespace
+///   wva check --prometheus-url https://prometheus:9090  # and whether each model has the series that it needs
+///
+/// Or reads files, without a cluster, before they are applied: ConfigMaps of wva, VariantAutoscalings, HPAs, ScaledObjects and
+/// workloads, and policies as `wva decide --policy` takes them:
+///
+///   wva check --config wva-saturation-scaling-config.yaml --config manifests/
+///
+/// Each finding says what is set, what happens because of it, and the YAML that mends it. Severities:
+///
+///   error    the number is not followed, or is wrong
+///   warning  it costs money, or somebody waits
+///   note     worth knowing
+///
+/// Checked are: the API server and its version; each right that the program uses; the definition of VariantAutoscaling; the
+/// APIServices of the metrics APIs, their owner and certificate; Prometheus, its clock, and the series of each model; every HPA and
+/// ScaledObject that reads a number or scales a variant; how pods end; room on the nodes; and the ConfigMaps. A check that cannot
+/// be made is a finding of its own. docs/check.md explains each finding.
+///
+/// The rights are those of --service-account, else of the pod this runs in, else of ServiceAccount wva in --release-namespace.
+///
+/// Exit code: 0 if nothing is wrong, 1 if there is an error (with --strict: or a warning), 2 if something essential could not be
+/// checked and no error was found.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Args {
+    /// Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config, else the service account of the pod.
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current one.
+    #[arg(long, value_name = "NAME", conflicts_with = "files")]
+    context: Option<String>,
+    /// Check only the variants and autoscalers of this namespace. With --config: the namespace of objects that name none.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Namespace of the program. Default: that of the Service which serves external metrics, else wva-system.
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
+    release_namespace: Option<String>,
+    /// ServiceAccount whose rights are checked.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = settings::service_account)]
+    service_account: Option<settings::ServiceAccount>,
+    /// Check only objects whose label wva.llmd.ai/controller-instance has this value, as `wva serve` does.
+    #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
+    controller_instance: Option<String>,
+    /// Whether `wva serve` has this flag: idle models go to zero.
+    #[arg(long, env = "WVA_SCALE_TO_ZERO", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true")]
+    scale_to_zero: bool,
+    /// Check these files instead of a cluster: a file, a directory with .yaml, .yml and .json files, or - for standard input.
+    #[arg(long = "config", value_name = "FILE|DIR|-")]
+    files: Vec<PathBuf>,
+    /// Exit with 1 for warnings too.
+    #[arg(long)]
+    strict: bool,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Text)]
+    output: OutputFormat,
+    /// Prometheus, by the flags of `wva serve`.
+    #[command(flatten)]
+    source: SourceArgs,
+    /// ConfigMaps, by the flags of `wva serve`.
+    #[command(flatten)]
+    config_maps: ConfigMapArgs,
+}
+
+/// The format of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum OutputFormat {
+    /// Text for people, by object.
+    Text,
+    /// JSON, for programs.
+    Json,
+}
+
+pub(super) fn main(args: Args) -> ExitCode {
+    exit_code(run(args))
+}
+
+fn run(args: Args) -> Result<ExitCode, CommandError> {
+    let (output, strict) = (args.output, args.strict);
+    let (files, kubeconfig, context) = (args.files.clone(), args.kubeconfig.clone(), args.context.clone());
+    let settings = Settings::try_from(args)?;
+    let mut report = if files.is_empty() {
+        api::install_tls_provider();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+        runtime.block_on(async {
+            let hint = "give --kubeconfig or --context, or files with --config";
+            let client = api::client(kubeconfig.as_deref(), context.as_deref(), hint).await?;
+            check_cluster(&client, settings).await
+        })?
+    } else {
+        check_files(&files, &settings)
+    };
+    report.sort();
+    let mut out = io::stdout().lock();
+    match output {
+        OutputFormat::Text => out.write_all(text::render(&report).as_bytes())?,
+        OutputFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &report.document()).map_err(io::Error::from)?;
+            writeln!(out)?;
+        }
+    }
+    Ok(match (report.fails(strict), report.is_incomplete()) {
+        (true, _) => ExitCode::from(EXIT_FAILURE),
+        (false, true) => ExitCode::from(EXIT_UNUSABLE_INPUT),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// Checks a cluster.
+///
+/// # Errors
+/// When the API server cannot be reached at all.
+async fn check_cluster(client: &kube::Client, mut settings: Settings) -> Result<Report, CommandError> {
+    let mut report = Report::default();
+    let mut status = StatusLine::new();
+    status.show_now("asking the API server");
+    let now = SystemClock.now();
+    gather::check_version(client, &mut report).await?;
+    let services = api_services::read(client).await;
+    settings.adopt_release(services.release());
+    status.show_now("listing objects, and reviewing rights");
+    let (inputs, other) = join!(gather::read(client, &settings), async {
+        let mut report = Report::default();
+        let (rights, definition) =
+            join!(rights::check(client, &settings), definition::check(client, settings.namespace.as_deref()));
+        report.merge(rights);
+        report.merge(definition);
+        report.merge(services.check(client, &settings, now).await);
+        report
+    });
+    report.merge(other);
+    status.show_now("judging autoscalers, and asking Prometheus");
+    let loaded = policy::load(&inputs, &settings);
+    report.merge(check_inputs(&inputs, &loaded, &settings));
+    services.check_readers(&inputs, &settings, &mut report);
+    report.merge(prometheus::check(&loaded, &settings).await);
+    report.merge(loaded.report);
+    status.clear();
+    Ok(report)
+}
+
+fn check_files(files: &[PathBuf], settings: &Settings) -> Report {
+    let (inputs, mut report) = files::read(files, settings);
+    let loaded = policy::load(&inputs, settings);
+    report.merge(check_inputs(&inputs, &loaded, settings));
+    report.merge(loaded.report);
+    report
+}
+
+/// What can be judged by the objects alone.
+fn check_inputs(inputs: &Inputs, loaded: &Loaded, settings: &Settings) -> Report {
+    let mut report = Report::default();
+    inputs.report_unread(&mut report);
+    autoscalers::check(inputs, loaded, settings, &mut report);
+    room::check(&loaded.state, &mut report);
+    report
+}

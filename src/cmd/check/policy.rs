@@ -1,0 +1,96 @@
+//! The policy that the ConfigMaps make, and what is wrong with them, as the program reads them.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use wva_core::Policy;
+
+use super::inputs::Inputs;
+use super::report::Report;
+use super::settings::Settings;
+use crate::cluster::ClusterState;
+use crate::cluster::watch::config_maps::{ConfigMaps, watched};
+use crate::config::policy_config::{Finding, PolicyLoader, Problem, Problems};
+use crate::engine::LearnedModels;
+use crate::lint::Severity;
+use crate::policy::{Selection, select, with_settings};
+
+/// Where every field is described.
+const FIX: &str = "# correct the field that is named; docs/configuration.md has every field and its range";
+
+/// The state of the cluster, the policy in force there, and what is wrong with the latter.
+pub(super) struct Loaded {
+    pub(super) state: ClusterState,
+    pub(super) policy: Policy,
+    pub(super) report: Report,
+}
+
+/// What the objects make together.
+pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
+    let state = inputs.state();
+    let release = &settings.service.namespace;
+    let key = |map: &ConfigMap| {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        (text(&map.metadata.namespace), text(&map.metadata.name))
+    };
+    let maps = inputs.config_maps.iter().map(|map| (key(map), watched(map.clone(), release))).collect();
+    let maps = ConfigMaps { listed: true, maps };
+    let Selection { texts, release_names } =
+        select(&maps, &settings.config_maps, release, &settings.config_maps);
+    let mut namespaces: BTreeSet<String> = state.objects.keys().map(|id| id.namespace.to_string()).collect();
+    if !inputs.is_cluster {
+        // The variants may be in other files, and an entry is to be checked in any case.
+        namespaces.extend(texts.keys().map(|(namespace, _)| namespace.clone()));
+    }
+    let mut loader =
+        PolicyLoader::new(settings.policy.clone(), settings.config_maps.clone(), release.clone());
+    loader.set_release_names(release_names);
+    loader.set_variants(with_settings(&state, &LearnedModels::default()));
+    let (policy, problems) = loader.load(&texts, &namespaces);
+    let mut report = Report::default();
+    report_problems(problems, &state, &mut report);
+    Loaded { state, policy, report }
+}
+
+fn report_problems(mut problems: Problems, state: &ClusterState, report: &mut Report) {
+    for Problem { namespace, config_map, key, is_rejected, text } in problems.iter() {
+        let entry = if key.is_empty() { String::new() } else { format!("entry {key}: ") };
+        let (kind, effect) = if *is_rejected {
+            (
+                (Severity::Error, "InvalidConfiguration"),
+                "the entry does not count: models get other settings than those written here",
+            )
+        } else {
+            ((Severity::Note, "ConfigurationNote"), "the entry counts, except for this")
+        };
+        report.add(
+            kind,
+            format!("ConfigMap {namespace}/{config_map}"),
+            format!("{entry}{text}"),
+            effect,
+            FIX,
+        );
+    }
+    if problems.left_out() > 0 {
+        let set = format!("{} more problems are not shown", problems.left_out());
+        report.add(
+            (Severity::Error, "InvalidConfiguration"),
+            "ConfigMaps",
+            set,
+            "their entries do not count",
+            "# correct those that are shown",
+        );
+    }
+    for (id, Finding { errors, notes, in_effect: _ }) in problems.take_variants() {
+        let kind = state.objects.get(&id).map(|object| object.kind).unwrap_or_default();
+        let object = format!("{kind} {id}");
+        for error in errors {
+            let effect = "the field does not count";
+            report.add((Severity::Error, "InvalidConfiguration"), &object, error, effect, FIX);
+        }
+        for note in notes {
+            let effect = "the field counts for nothing";
+            report.add((Severity::Note, "FieldsWithoutEffect"), &object, note, effect, FIX);
+        }
+    }
+}

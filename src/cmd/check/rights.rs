@@ -1,0 +1,224 @@
+//! Whether the program has each right that it uses, by access reviews.
+
+use futures::stream::{self, StreamExt as _};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use k8s_openapi::api::core::v1::ServiceAccount as ServiceAccountObject;
+use kube::api::{Api, PostParams};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::gather::REQUEST_TIMEOUT;
+use super::report::Report;
+use super::settings::{ServiceAccount, Settings};
+use crate::cluster::requests::{RequestError, bounded_by};
+use crate::cluster::rights::{Right, RightNames, RightScope, rights};
+use crate::lint::Severity;
+
+/// Reviews that are requested at a time: 50 take a few round trips.
+const CONCURRENCY: usize = 12;
+
+/// Whose rights are reviewed.
+enum Subject {
+    /// Those of who runs this.
+    Caller,
+    /// Those of the pod that this runs in, which is the program's.
+    Pod,
+    /// Those of a service account.
+    ServiceAccount(ServiceAccount),
+}
+
+/// The verdict on a right: the verbs that are missing, or why that is not known.
+type Verdict = Result<Vec<&'static str>, RequestError>;
+
+/// Reviews every right.
+pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
+    let mut report = Report::default();
+    let subject = subject(client, settings, &mut report).await;
+    let names: Vec<String> = settings
+        .config_maps
+        .iter()
+        .filter(|(kind, _)| kind.may_be_local())
+        .map(|(_, name)| name.clone())
+        .collect();
+    let rights = rights(RightNames {
+        lease: settings.lease,
+        controller_instance: settings.controller_instance.as_deref(),
+        config_maps: &names,
+    });
+    let reviews = rights.iter().map(|right| review(client, settings, &subject, right));
+    let verdicts: Vec<Verdict> = stream::iter(reviews).buffered(CONCURRENCY).collect().await;
+    let mut failures = verdicts.iter().filter_map(|verdict| verdict.as_ref().err());
+    if let Some(error) = failures.next() {
+        report.add_unchecked(
+            false,
+            subject.name(),
+            format!("could not review {} of {} rights: {error}", failures.count() + 1, rights.len()),
+            "# run this as somebody who may create subjectaccessreviews, or in a pod of wva",
+        );
+    }
+    for (right, missing) in
+        rights.iter().zip(&verdicts).filter_map(|(right, verdict)| Some((right, verdict.as_ref().ok()?)))
+    {
+        if !missing.is_empty() {
+            report_missing(&subject, settings, right, missing, &mut report);
+        }
+    }
+    report
+}
+
+/// The given service account, or that of this pod, or the chart's if it exists.
+async fn subject(client: &Client, settings: &Settings, report: &mut Report) -> Subject {
+    if let Some(account) = &settings.service_account {
+        return Subject::ServiceAccount(account.clone());
+    }
+    if settings.is_in_pod {
+        return Subject::Pod;
+    }
+    let account =
+        ServiceAccount { namespace: settings.service.namespace.clone(), name: settings.service.name.clone() };
+    let api: Api<ServiceAccountObject> = Api::namespaced(client.clone(), &account.namespace);
+    match bounded_by(REQUEST_TIMEOUT, api.get_opt(&account.name)).await {
+        Ok(Some(_)) => Subject::ServiceAccount(account),
+        result => {
+            let cause = match result {
+                Err(error) => format!("could not get ServiceAccount {account}: {error}"),
+                Ok(_) => format!("ServiceAccount {account} does not exist"),
+            };
+            report.add_unchecked(
+                false,
+                "the program's ServiceAccount",
+                format!("{cause}; the rights of who runs this were reviewed instead"),
+                "# wva check --service-account NAMESPACE/NAME",
+            );
+            Subject::Caller
+        }
+    }
+}
+
+/// The verbs of a right that the subject does not have.
+async fn review(client: &Client, settings: &Settings, subject: &Subject, right: &Right) -> Verdict {
+    let namespace = match right.scope {
+        RightScope::Cluster => None,
+        RightScope::Watched => settings.namespace.clone(),
+        RightScope::Release => Some(settings.service.namespace.clone()),
+        RightScope::KubeSystem => Some("kube-system".into()),
+    };
+    let (resource, subresource) = match right.resource.split_once('/') {
+        Some((resource, subresource)) => (resource, Some(subresource.to_owned())),
+        None => (right.resource, None),
+    };
+    let mut missing = Vec::new();
+    for verb in right.verbs {
+        let attributes = ResourceAttributes {
+            group: Some(right.group.into()),
+            resource: Some(resource.into()),
+            subresource: subresource.clone(),
+            // All names are in one rule.
+            name: right.names.first().cloned(),
+            namespace: namespace.clone(),
+            verb: Some((*verb).into()),
+            ..ResourceAttributes::default()
+        };
+        let status = match subject {
+            Subject::Caller | Subject::Pod => {
+                let spec = SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(attributes),
+                    ..SelfSubjectAccessReviewSpec::default()
+                };
+                let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+                create(client, &review).await?.status
+            }
+            Subject::ServiceAccount(account) => {
+                let review = SubjectAccessReview {
+                    spec: of_account(account, attributes),
+                    ..SubjectAccessReview::default()
+                };
+                create(client, &review).await?.status
+            }
+        };
+        if !is_allowed(status) {
+            missing.push(*verb);
+        }
+    }
+    Ok(missing)
+}
+
+fn of_account(account: &ServiceAccount, attributes: ResourceAttributes) -> SubjectAccessReviewSpec {
+    let ServiceAccount { namespace, name } = account;
+    let groups = [
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+        "system:authenticated".to_owned(),
+    ];
+    SubjectAccessReviewSpec {
+        user: Some(format!("system:serviceaccount:{namespace}:{name}")),
+        groups: Some(groups.to_vec()),
+        resource_attributes: Some(attributes),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+async fn create<K>(client: &Client, review: &K) -> Result<K, RequestError>
+where
+    K: Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    bounded_by(REQUEST_TIMEOUT, api.create(&PostParams::default(), review)).await
+}
+
+fn is_allowed(status: Option<SubjectAccessReviewStatus>) -> bool {
+    status.is_some_and(|status| status.allowed && status.denied != Some(true))
+}
+
+fn report_missing(
+    subject: &Subject,
+    settings: &Settings,
+    right: &Right,
+    missing: &[&str],
+    report: &mut Report,
+) {
+    let Right { scope, group, resource, names, without, .. } = right;
+    let (place, kind) = match scope {
+        RightScope::Cluster => ("the cluster".to_owned(), "ClusterRole"),
+        RightScope::Watched => settings.namespace.as_ref().map_or_else(
+            || ("all namespaces".to_owned(), "ClusterRole"),
+            |namespace| (format!("namespace {namespace}"), "Role"),
+        ),
+        RightScope::Release => (format!("namespace {}", settings.service.namespace), "Role"),
+        RightScope::KubeSystem => ("namespace kube-system".to_owned(), "Role"),
+    };
+    let dotted = if group.is_empty() { (*resource).to_owned() } else { format!("{resource}.{group}") };
+    let named = names.first().map(|name| format!(" {name}")).unwrap_or_default();
+    let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+    // What a person lacks says nothing about the program.
+    let severity = match subject {
+        Subject::Caller => Severity::Note,
+        _ => Severity::Error,
+    };
+    let names = if names.is_empty() { String::new() } else { format!("\n    resourceNames: {names:?}") };
+    report.add(
+        (severity, "RightMissing"),
+        subject.name(),
+        format!("it may not {} {dotted}{named}{more} in {place}", missing.join(", ")),
+        without,
+        format!(
+            "# in a {kind} of {}; the chart and manifests/wva.yaml have them all\nrules:\n  - apiGroups: [{group:?}]\n    resources: [{resource}]{names}\n    verbs: [{}]",
+            subject.name(),
+            right.verbs.join(", ")
+        ),
+    );
+}
+
+impl Subject {
+    fn name(&self) -> String {
+        match self {
+            Self::Pod => "this pod's ServiceAccount".into(),
+            Self::Caller => "who runs this".into(),
+            Self::ServiceAccount(account) => format!("ServiceAccount {account}"),
+        }
+    }
+}
