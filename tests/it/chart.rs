@@ -1,11 +1,15 @@
 //! The chart and the program agree: every flag and variable that a template sets exists, and RBAC grants what the program uses.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use serde_json::Value;
 use wva::cluster::leadership::{installation_name, object_names};
 use wva::cluster::pki::apiservice::NAMES;
+use wva::cluster::rights::{Right, RightNames, RightScope, rights};
+use wva::config::LEASE_NAME;
 
 fn read(path: &str) -> String {
     fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
@@ -234,4 +238,80 @@ fn with_a_user_certificate_the_chart_mounts_it_and_does_not_write_the_ca_bundle(
     // Two writers of the same field would keep overwriting each other.
     let granted = "[{{ if not $.Values.tls.secretName }}apiservices, {{ end }}apiservices/status]";
     assert!(template("rbac.yaml").contains(granted));
+}
+
+/// Every rule of the roles in `text` with one of these names, as `SCOPE GROUP RESOURCE NAME VERB`.
+fn granted(text: &str, roles: &[(&str, &str, RightScope)]) -> BTreeSet<String> {
+    let mut granted = BTreeSet::new();
+    for (kind, name, scope) in roles {
+        let role = document(text, &[&format!("kind: {kind}\n"), &format!("\n  name: {name}\n")]);
+        let role: Value = serde_saphyr::from_str(role).unwrap();
+        let words = |value: &Value| -> Vec<String> {
+            value.as_array().into_iter().flatten().map(|word| word.as_str().unwrap().to_owned()).collect()
+        };
+        for rule in role["rules"].as_array().unwrap() {
+            let mut names = words(&rule["resourceNames"]);
+            names.extend(names.is_empty().then(String::new));
+            for resource in words(&rule["resources"]) {
+                for (name, verb) in names
+                    .iter()
+                    .flat_map(|name| words(&rule["verbs"]).into_iter().map(move |verb| (name, verb)))
+                {
+                    let group = &words(&rule["apiGroups"])[0];
+                    // `events` are written in any namespace that is watched.
+                    let scope = if *scope == RightScope::Cluster && is_watched(group, &resource) {
+                        RightScope::Watched
+                    } else {
+                        *scope
+                    };
+                    granted.insert(format!("{scope:?} {group} {resource} {name:?} {verb}"));
+                }
+            }
+        }
+    }
+    granted
+}
+
+/// Whether a rule of the ClusterRole is one for watched namespaces, which is a Role where only one is watched.
+fn is_watched(group: &str, resource: &str) -> bool {
+    let template = read("charts/wva/templates/rbac.yaml");
+    let rules = template
+        .split("define \"wva.watchRules\"")
+        .nth(1)
+        .unwrap()
+        .split("{{- end }}\n{{- if .Values.clusterRights")
+        .next()
+        .unwrap();
+    let group = if group.is_empty() { "\"\"" } else { group };
+    rules.split("- apiGroups: [").any(|rule| {
+        rule.starts_with(group)
+            && rule.lines().nth(1).is_some_and(|line| {
+                let listed = line.trim().trim_start_matches("resources: [").trim_end_matches(']');
+                listed.split(", ").any(|name| name == resource)
+            })
+    })
+}
+
+#[test]
+fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
+    let maps =
+        ["wva-saturation-scaling-config", "wva-model-scale-to-zero-config", "wva-queueing-model-config"];
+    let maps = maps.map(String::from);
+    let table = rights(RightNames { lease: LEASE_NAME, controller_instance: None, config_maps: &maps });
+    let mut used = BTreeSet::new();
+    for Right { scope, group, resource, names, verbs, .. } in table {
+        // By roles of Kubernetes itself: system:auth-delegator, and extension-apiserver-authentication-reader.
+        let is_built_in =
+            group.starts_with("auth") && group.ends_with("k8s.io") || scope == RightScope::KubeSystem;
+        let names = if names.is_empty() { vec![String::new()] } else { names };
+        for (name, verb) in
+            names.iter().flat_map(|name| verbs.iter().map(move |verb| (name, verb))).filter(|_| !is_built_in)
+        {
+            used.insert(format!("{scope:?} {group} {resource} {name:?} {verb}"));
+        }
+    }
+    let manifest = read("manifests/wva.yaml");
+    let roles =
+        [("ClusterRole", "wva-system:wva", RightScope::Cluster), ("Role", "wva", RightScope::Release)];
+    assert_eq!(used, granted(&manifest, &roles));
 }

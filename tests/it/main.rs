@@ -9,6 +9,7 @@
 
 mod api_server;
 mod chart;
+mod check;
 mod cluster;
 mod collect;
 mod demo;

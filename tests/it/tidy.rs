@@ -267,6 +267,31 @@ impl<'a> Visit<'a> for Definitions {
 }
 
 #[test]
+fn every_finding_of_a_check_is_explained() {
+    let page = fs::read_to_string(root().join("docs/check.md")).unwrap();
+    let mut reasons = BTreeSet::new();
+    for file in ["src/lint", "src/cmd/check"].iter().flat_map(|room| rust_files(&root().join(room))) {
+        let text = fs::read_to_string(&file).unwrap();
+        let names = text.split('"').filter(|part| {
+            let is_name = part.chars().all(char::is_alphanumeric) && part.starts_with(char::is_uppercase);
+            is_name && part.len() > 5 && text.contains(&format!("\"{part}\""))
+        });
+        let after_severity = |name: &&str| {
+            text.split(&format!("\"{name}\"")).next().is_some_and(|before| {
+                let before = before.trim_end().trim_end_matches(',').trim_end();
+                ["Severity::Error", "Severity::Warning", "Severity::Note"]
+                    .iter()
+                    .any(|end| before.ends_with(end))
+            })
+        };
+        reasons.extend(names.filter(after_severity).map(str::to_owned));
+    }
+    assert!(reasons.len() > 60, "{reasons:?}");
+    let missing: Vec<_> = reasons.iter().filter(|reason| !page.contains(&format!("`{reason}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn nothing_is_left_for_later() {
     let marks = [
         ["TO", "DO"],

@@ -15,19 +15,24 @@ mod settings;
 mod text;
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tokio::join;
+use wva_core::Policy;
 
 use self::inputs::Inputs;
 use self::policy::Loaded;
 use self::report::Report;
-use self::settings::Settings;
+use self::settings::{POD_TOKEN, RELEASE_NAME, RELEASE_NAMESPACE, Settings};
+use crate::app::prometheus_settings;
+use crate::cluster::ServiceRef;
 use crate::cmd::api;
 use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::cmd::terminal::StatusLine;
-use crate::config::{ConfigMapArgs, SourceArgs};
+use crate::config::{
+    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, config_map_names, default_policy, source,
+};
 use crate::engine::{Clock as _, SystemClock};
 
 /// Check an installation, its autoscalers and its configuration, and say what to mend
@@ -116,7 +121,7 @@ pub(super) fn main(args: Args) -> ExitCode {
 fn run(args: Args) -> Result<ExitCode, CommandError> {
     let (output, strict) = (args.output, args.strict);
     let (files, kubeconfig, context) = (args.files.clone(), args.kubeconfig.clone(), args.context.clone());
-    let settings = Settings::try_from(args)?;
+    let settings = settings(args)?;
     let mut report = if files.is_empty() {
         api::install_tls_provider();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -142,6 +147,33 @@ fn run(args: Args) -> Result<ExitCode, CommandError> {
         (true, _) => ExitCode::from(EXIT_FAILURE),
         (false, true) => ExitCode::from(EXIT_UNUSABLE_INPUT),
         (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+/// The settings of these arguments.
+fn settings(args: Args) -> Result<Settings, String> {
+    let namespace = args.namespace.filter(|name| !name.is_empty());
+    let release = args.release_namespace.filter(|name| !name.is_empty());
+    let source = source(args.source, None).map_err(|error| error.to_string())?;
+    let prometheus = match source {
+        Source::Prometheus(prometheus) => Some(prometheus_settings(*prometheus)),
+        Source::Scrape(_) => None,
+    };
+    let is_in_pod = args.kubeconfig.is_none() && args.context.is_none() && Path::new(POD_TOKEN).exists();
+    Ok(Settings {
+        namespace,
+        is_in_pod,
+        has_release: release.is_some(),
+        service: ServiceRef {
+            namespace: release.unwrap_or_else(|| RELEASE_NAMESPACE.into()),
+            name: RELEASE_NAME.into(),
+        },
+        service_account: args.service_account,
+        controller_instance: args.controller_instance.filter(|name| !name.is_empty()),
+        lease: LEASE_NAME,
+        config_maps: config_map_names(&args.config_maps).map_err(|error| error.to_string())?,
+        policy: default_policy(Policy::default().max_stale, args.scale_to_zero),
+        prometheus,
     })
 }
 

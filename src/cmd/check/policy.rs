@@ -12,7 +12,7 @@ use crate::cluster::ClusterState;
 use crate::cluster::watch::config_maps::{ConfigMaps, watched};
 use crate::config::policy_config::{Finding, PolicyLoader, Problem, Problems};
 use crate::engine::LearnedModels;
-use crate::lint::Severity;
+use crate::lint::{ObjectRef, Severity};
 use crate::policy::{Selection, select, with_settings};
 
 /// Where every field is described.
@@ -44,12 +44,38 @@ pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
     }
     let mut loader =
         PolicyLoader::new(settings.policy.clone(), settings.config_maps.clone(), release.clone());
+    let used: BTreeSet<String> =
+        release_names.values().chain(settings.config_maps.values()).cloned().collect();
     loader.set_release_names(release_names);
     loader.set_variants(with_settings(&state, &LearnedModels::default()));
     let (policy, problems) = loader.load(&texts, &namespaces);
     let mut report = Report::default();
+    if !inputs.is_cluster {
+        report_unused(inputs, settings, &used, &mut report);
+    }
     report_problems(problems, &state, &mut report);
     Loaded { state, policy, report }
+}
+
+/// Reports ConfigMaps of files that no name makes ones of this program.
+fn report_unused(inputs: &Inputs, settings: &Settings, used: &BTreeSet<String>, report: &mut Report) {
+    let unused = inputs
+        .config_maps
+        .iter()
+        .filter(|map| !map.metadata.name.as_ref().is_some_and(|name| used.contains(name)));
+    for map in unused {
+        let names: Vec<&str> = settings.config_maps.values().map(String::as_str).collect();
+        report.add(
+            (Severity::Note, "NotConfiguration"),
+            ObjectRef::of("ConfigMap", &map.metadata),
+            "its name is none under which the program reads a ConfigMap",
+            "it was not checked, and has no effect",
+            format!(
+                "# names: {}; or give its own with a flag such as --saturation-config-map",
+                names.join(", ")
+            ),
+        );
+    }
 }
 
 fn report_problems(mut problems: Problems, state: &ClusterState, report: &mut Report) {

@@ -23,8 +23,6 @@ const CONCURRENCY: usize = 12;
 
 /// Whose rights are reviewed.
 enum Subject {
-    /// Those of who runs this.
-    Caller,
     /// Those of the pod that this runs in, which is the program's.
     Pod,
     /// Those of a service account.
@@ -37,7 +35,7 @@ type Verdict = Result<Vec<&'static str>, RequestError>;
 /// Reviews every right.
 pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
     let mut report = Report::default();
-    let subject = subject(client, settings, &mut report).await;
+    let Some(subject) = subject(client, settings, &mut report).await else { return report };
     let names: Vec<String> = settings
         .config_maps
         .iter()
@@ -70,19 +68,19 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
     report
 }
 
-/// The given service account, or that of this pod, or the chart's if it exists.
-async fn subject(client: &Client, settings: &Settings, report: &mut Report) -> Subject {
+/// The given service account, or that of this pod, or the chart's if it exists: the rights of a person say nothing about the program.
+async fn subject(client: &Client, settings: &Settings, report: &mut Report) -> Option<Subject> {
     if let Some(account) = &settings.service_account {
-        return Subject::ServiceAccount(account.clone());
+        return Some(Subject::ServiceAccount(account.clone()));
     }
     if settings.is_in_pod {
-        return Subject::Pod;
+        return Some(Subject::Pod);
     }
     let account =
         ServiceAccount { namespace: settings.service.namespace.clone(), name: settings.service.name.clone() };
     let api: Api<ServiceAccountObject> = Api::namespaced(client.clone(), &account.namespace);
     match bounded_by(REQUEST_TIMEOUT, api.get_opt(&account.name)).await {
-        Ok(Some(_)) => Subject::ServiceAccount(account),
+        Ok(Some(_)) => Some(Subject::ServiceAccount(account)),
         result => {
             let cause = match result {
                 Err(error) => format!("could not get ServiceAccount {account}: {error}"),
@@ -91,10 +89,10 @@ async fn subject(client: &Client, settings: &Settings, report: &mut Report) -> S
             report.add_unchecked(
                 false,
                 "the program's ServiceAccount",
-                format!("{cause}; the rights of who runs this were reviewed instead"),
+                format!("{cause}: whose rights to review is not known"),
                 "# wva check --service-account NAMESPACE/NAME",
             );
-            Subject::Caller
+            None
         }
     }
 }
@@ -124,7 +122,7 @@ async fn review(client: &Client, settings: &Settings, subject: &Subject, right: 
             ..ResourceAttributes::default()
         };
         let status = match subject {
-            Subject::Caller | Subject::Pod => {
+            Subject::Pod => {
                 let spec = SelfSubjectAccessReviewSpec {
                     resource_attributes: Some(attributes),
                     ..SelfSubjectAccessReviewSpec::default()
@@ -194,14 +192,9 @@ fn report_missing(
     let dotted = if group.is_empty() { (*resource).to_owned() } else { format!("{resource}.{group}") };
     let named = names.first().map(|name| format!(" {name}")).unwrap_or_default();
     let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
-    // What a person lacks says nothing about the program.
-    let severity = match subject {
-        Subject::Caller => Severity::Note,
-        _ => Severity::Error,
-    };
     let names = if names.is_empty() { String::new() } else { format!("\n    resourceNames: {names:?}") };
     report.add(
-        (severity, "RightMissing"),
+        (Severity::Error, "RightMissing"),
         subject.name(),
         format!("it may not {} {dotted}{named}{more} in {place}", missing.join(", ")),
         without,
@@ -217,7 +210,6 @@ impl Subject {
     fn name(&self) -> String {
         match self {
             Self::Pod => "this pod's ServiceAccount".into(),
-            Self::Caller => "who runs this".into(),
             Self::ServiceAccount(account) => format!("ServiceAccount {account}"),
         }
     }

@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# (37) `wva check` against a real API server: what is right has no error; wrong HPAs, missing rights, an older definition and files are
+# found, with exit codes for CI; and what a finding promises really happens: an HPA with the target type Value multiplies.
+
+# check [ARGUMENT...]: writes the JSON to $CLUSTER_DIR/check.json and prints the exit code. Prometheus is that of the test cluster.
+check() {
+  local status=0
+  "$WVA" check --kubeconfig "$KUBECONFIG" --prometheus-url "$PROMETHEUS_URL" --output json "$@" >"$CLUSTER_DIR/check.json" 2>"$CLUSTER_DIR/check.err" || status=$?
+  echo $status
+}
+# found OBJECT REASON [TEXT]: the last check has this finding, and its effect or what is set contains TEXT
+found() {
+  jq -e --arg object "$1" --arg reason "$2" --arg text "${3:-}" -r \
+    '.findings[] | select(.object == $object and .reason == $reason and ((.set + " " + .effect) | contains($text))) | .severity + ": " + .set' \
+    "$CLUSTER_DIR/check.json" || { jq -c '.findings[] | [.severity, .object, .reason, .set]' "$CLUSTER_DIR/check.json"; return 1; }
+}
+errors() { jq -r '[.findings[] | select(.severity == "error") | .object + " " + .reason] | join("; ")' "$CLUSTER_DIR/check.json"; }
+requested() { kubectl -n llm get deployment "$1" -o jsonpath='{.spec.replicas}'; }
+requested_is() { is "$(requested "$1") $2 $3"; }
+
+allow 10
+set_load "$(calculate "0.4 * $pod_rps")"
+eventually 240 "load for one pod: the number is 1" value_is "==" 1
+
+# What the chart and the samples make.
+assert_eq "exit code for the test cluster" "$(check)" 0
+assert_eq "errors" "$(errors)" ""
+eventually 0 "pods that end at once are a warning" found "Deployment llm/llama" GracePeriodTooShort "terminationGracePeriodSeconds is 2"
+assert_eq "exit code with --strict" "$(check --strict)" 1
+assert_eq "seconds that a check takes are at most" "$(began=$SECONDS && check >/dev/null && [ $((SECONDS - began)) -le 10 ] && echo 10)" 10
+
+# A target type that multiplies: the HPA of a second Deployment reads the number of llama, which stays 2.
+hold_at 2
+kubectl apply -f "$e2e/objects/follower.yaml" >/dev/null
+kubectl -n llm delete hpa follower >/dev/null
+kubectl -n llm scale deployment follower --replicas=2 >/dev/null
+kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: multiplied, namespace: llm}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: follower}
+  minReplicas: 1
+  maxReplicas: 8
+  metrics:
+  - type: External
+    external:
+      metric: {name: wva_desired_replicas, selector: {matchLabels: {variant_name: llama}}}
+      target: {type: Value, value: "1"}
+YAML
+eventually 240 "while the number is 2, an HPA with the type Value multiplies 2 replicas up to its maximum, 8" requested_is follower "==" 8
+eventually 0 "the number is still 2" value_is "==" 2
+assert_eq "exit code for a multiplied number" "$(check -n llm)" 1
+eventually 0 "the finding says what happened" found "HorizontalPodAutoscaler llm/multiplied" TargetTypeMultiplies "2 replicas become 2, 4, 8"
+eventually 0 "and that it reads the number of another workload" found "HorizontalPodAutoscaler llm/multiplied" FollowsAnotherVariant
+kubectl -n llm delete hpa multiplied >/dev/null
+
+# Two autoscalers, a selector that finds nothing, and a maximum below the variant's.
+kubectl -n llm get hpa llama -o json | jq '.metadata = {name: "second", namespace: "llm"} | del(.status) | .spec.maxReplicas = 3
+  | .spec.metrics[0].external.metric.selector.matchLabels = {variant_name: "lama"}' | kubectl create -f - >/dev/null
+allow 10
+assert_eq "exit code for a second HPA" "$(check)" 1
+eventually 0 "both are named" found "HorizontalPodAutoscaler llm/llama" SeveralAutoscalers "llm/second"
+eventually 0 "the selector" found "HorizontalPodAutoscaler llm/second" SelectsNoVariant "variant_name=lama"
+eventually 0 "the maximum" found "HorizontalPodAutoscaler llm/second" MaximumBelowVariants "maxReplicas is 3"
+eventually 0 "the fix of a finding can be applied" kubectl -n llm patch hpa second --type merge --dry-run=server \
+  -p "$(jq -r '.findings[] | select(.reason == "MaximumBelowVariants") | .fix' "$CLUSTER_DIR/check.json")"
+kubectl -n llm delete hpa second >/dev/null
+
+# The rights of the program, and of who runs the check.
+role=$(kubectl get clusterrole -l app.kubernetes.io/instance=wva -o name | grep ':wva$')
+kubectl get "$role" -o json | jq 'del(.metadata.resourceVersion)' >"$CLUSTER_DIR/role.json"
+jq '.rules |= map(select((.resources | index("pods")) | not))' "$CLUSTER_DIR/role.json" | kubectl replace -f - >/dev/null
+assert_eq "exit code without the right to list pods" "$(check)" 1
+eventually 0 "the right is named" found "ServiceAccount $release_namespace/wva" RightMissing "list, watch pods in all namespaces"
+kubectl replace -f "$CLUSTER_DIR/role.json" >/dev/null
+kubectl -n llm create serviceaccount reader --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+kubectl -n llm create rolebinding reader --clusterrole=view --serviceaccount=llm:reader --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+kubeconfig reader "{token: $(kubectl create token reader -n llm)}"
+status=0
+"$WVA" check --kubeconfig "$CLUSTER_DIR/reader.kubeconfig" -n llm --output json >"$CLUSTER_DIR/check.json" || status=$?
+assert_eq "exit code for somebody who may view one namespace" "$status" 0
+eventually 0 "what was not read is named" found nodes NotChecked "could not list nodes"
+
+# An API server that does not answer, and files.
+status=0
+output=$("$WVA" check --kubeconfig <(sed 's|server: .*|server: "https://127.0.0.1:1"|' "$KUBECONFIG") 2>&1) || status=$?
+assert_eq "exit code without an API server" "$status" 2
+[[ $output == *"the API server: "* ]] || failed "without an API server: $output"
+status=0
+output=$("$WVA" check --config "$e2e/objects/llama.yaml" --config "$root/manifests/samples") || status=$?
+assert_eq "exit code for the files of the tests and the samples" "$status" 0
+passed "its last line: $(tail -n 1 <<<"$output")"
+status=0
+output=$(sed 's/averageValue: "1"/averageValue: "3"/' "$e2e/objects/llama.yaml" | "$WVA" check --config -) || status=$?
+assert_eq "exit code for a file with a wrong target" "$status" 1
+[[ $output == *NumberDivided* ]] || failed "the file with a wrong target: $output"
+passed "it is found before it is applied"
+
+kubectl -n llm delete rolebinding,serviceaccount reader >/dev/null
+kubectl -n llm delete deployment follower >/dev/null
+kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null
