@@ -41,7 +41,9 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
     }
     let kinds = [ListedKind::HorizontalPodAutoscaler, ListedKind::ScaledObject];
     let is_incomplete = !kinds.iter().all(|kind| inputs.has_all(*kind));
-    let knows_variants = inputs.has_all(ListedKind::VariantAutoscaling)
+    // With a controller instance, HPAs may read variants of another one.
+    let knows_variants = settings.controller_instance.is_none()
+        && inputs.has_all(ListedKind::VariantAutoscaling)
         || !inputs.is_cluster && !state.view.variants.is_empty();
     for (key, autoscalers) in &targets {
         let variant = facts.get(key);
@@ -186,4 +188,39 @@ fn target_ref(api_version: Option<&str>, kind: Option<&str>, name: &str) -> Targ
         _ => TargetRef::APPS,
     };
     TargetRef { group: group.into(), kind: kind.into(), name: name.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lint::{NUMBERS, Number};
+    use crate::serve::Metric;
+
+    #[test]
+    fn the_metrics_that_are_judged_are_those_that_are_served() {
+        let number = |metric| match metric {
+            Metric::Desired => Number::Desired,
+            Metric::Current => Number::Current,
+            Metric::Ratio => Number::Ratio,
+        };
+        assert_eq!(Metric::NAMES.map(|(name, metric)| (name, number(metric))), NUMBERS);
+    }
+
+    #[test]
+    fn a_target_is_a_deployment_of_apps_unless_its_author_says_otherwise() {
+        let of = |version, kind| target_ref(version, kind, "x");
+        let deployment = TargetRef::deployment("x");
+        for (version, kind) in [
+            (None, None),
+            (Some("apps/v1"), Some("Deployment")),
+            (Some("extensions/v1beta1"), Some("Deployment")),
+            (Some("v1"), Some("Deployment")),
+            (Some(""), Some("")),
+        ] {
+            assert_eq!(of(version, kind), deployment, "{version:?} {kind:?}");
+        }
+        assert_eq!(of(Some("example.com/v1"), Some("Deployment")).group, "example.com");
+        assert_eq!(of(Some("argoproj.io/v1alpha1"), Some("Rollout")).group, "argoproj.io");
+        assert_eq!(of(Some("v1"), Some("ReplicationController")).group, "");
+    }
 }

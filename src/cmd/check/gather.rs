@@ -32,6 +32,8 @@ struct List {
     namespace: Option<String>,
     /// The name of the only object, if it is one.
     name: Option<String>,
+    /// A selector of labels.
+    labels: Option<String>,
 }
 
 /// The version of an API server.
@@ -97,8 +99,14 @@ fn lists(settings: &Settings) -> Vec<List> {
         Deployment, HorizontalPodAutoscaler, LeaderWorkerSet, Namespace, Node, ScaledObject, StatefulSet,
         VariantAutoscaling,
     };
-    let list =
-        |kind, api, plural| List { kind, api, plural, namespace: settings.namespace.clone(), name: None };
+    let list = |kind, api, plural| List {
+        kind,
+        api,
+        plural,
+        namespace: settings.namespace.clone(),
+        name: None,
+        labels: None,
+    };
     let of_cluster = |kind, plural| List { namespace: None, ..list(kind, "/api/v1", plural) };
     let mut lists = vec![
         list(Kind::State(VariantAutoscaling), "/apis/llmd.ai/v1alpha1", "variantautoscalings"),
@@ -109,10 +117,16 @@ fn lists(settings: &Settings) -> Vec<List> {
         list(Kind::State(StatefulSet), "/apis/apps/v1", "statefulsets"),
         list(Kind::State(LeaderWorkerSet), "/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
         of_cluster(Kind::State(Namespace), "namespaces"),
-        of_cluster(Kind::State(Node), "nodes"),
+        List { labels: settings.node_selector.clone(), ..of_cluster(Kind::State(Node), "nodes") },
     ];
     let release = &settings.service.namespace;
-    lists.push(List { namespace: Some(release.clone()), ..of_cluster(Kind::ConfigMap, "configmaps") });
+    // The state of the program is large, and no configuration.
+    let labels = Some(format!("!{STATE_LABEL}"));
+    lists.push(List {
+        namespace: Some(release.clone()),
+        labels,
+        ..of_cluster(Kind::ConfigMap, "configmaps")
+    });
     let elsewhere = settings.namespace.as_ref().is_none_or(|namespace| namespace != release);
     let local = settings.config_maps.iter().filter(|(kind, _)| kind.may_be_local() && elsewhere);
     lists.extend(local.map(|(_, name)| List {
@@ -124,17 +138,17 @@ fn lists(settings: &Settings) -> Vec<List> {
 
 /// The objects of a list, and why some may be missing. A kind that is not installed has no objects.
 async fn read_list(client: &Client, list: &List) -> (Vec<Value>, Option<String>) {
-    let List { api, plural, namespace, name, .. } = list;
+    let List { api, plural, namespace, name, labels, .. } = list;
     let path = match namespace {
         Some(namespace) => format!("{api}/namespaces/{namespace}/{plural}"),
         None => format!("{api}/{plural}"),
     };
     let mut options = ListParams::default();
-    match (list.kind, name) {
-        (_, Some(name)) => options = options.fields(&format!("metadata.name={name}")),
-        // The state of the program is large, and no configuration.
-        (Kind::ConfigMap, None) => options = options.labels(&format!("!{STATE_LABEL}")),
-        _ => {}
+    if let Some(name) = name {
+        options = options.fields(&format!("metadata.name={name}"));
+    }
+    if let Some(labels) = labels {
+        options = options.labels(labels);
     }
     let mut objects = Vec::new();
     let read = api::list(client, &path, options, REQUEST_TIMEOUT, |object| objects.push(object)).await;

@@ -52,8 +52,11 @@ impl Inputs {
         Self { is_cluster: true, ..Self::default() }
     }
 
-    /// Adds an object.
+    /// Adds an object. Of several of one name in files, the last counts, as for `kubectl apply`.
     pub(super) fn add(&mut self, kind: Kind, object: Value, instance: Option<&str>) {
+        if !self.is_cluster {
+            self.remove(kind, &object);
+        }
         match kind {
             Kind::ConfigMap => {
                 let parsed = self.parsed("ConfigMap", object);
@@ -84,6 +87,34 @@ impl Inputs {
                 if is_of_instance {
                     self.listed.entry(kind).or_default().push(object);
                 }
+            }
+        }
+    }
+
+    /// Removes the object with the name of `object`.
+    fn remove(&mut self, kind: Kind, object: &Value) {
+        let text = |field: &str| object.pointer(field).and_then(Value::as_str);
+        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        let is_other = |metadata: &ObjectMeta| {
+            (metadata.namespace.as_deref(), metadata.name.as_deref()) != (namespace, name)
+        };
+        match kind {
+            Kind::ConfigMap => self.config_maps.retain(|map| is_other(&map.metadata)),
+            Kind::Vertical => self.vertical.retain(|vertical| is_other(&vertical.metadata)),
+            Kind::State(kind) => {
+                match kind {
+                    ListedKind::HorizontalPodAutoscaler => self.hpas.retain(|hpa| is_other(&hpa.metadata)),
+                    ListedKind::ScaledObject => {
+                        self.scaled_objects.retain(|scaled| is_other(&scaled.metadata))
+                    }
+                    _ => {}
+                }
+                let name = |object: &Value| {
+                    let text = |field: &str| object.pointer(field).and_then(Value::as_str).map(str::to_owned);
+                    (text("/metadata/namespace"), text("/metadata/name"))
+                };
+                let own = name(object);
+                self.listed.entry(kind).or_default().retain(|listed| name(listed) != own);
             }
         }
     }

@@ -171,6 +171,7 @@ fn settings(args: Args) -> Result<Settings, String> {
         service_account: args.service_account,
         controller_instance: args.controller_instance.filter(|name| !name.is_empty()),
         lease: LEASE_NAME,
+        node_selector: args.config_maps.node_selector.clone().filter(|selector| !selector.is_empty()),
         config_maps: config_map_names(&args.config_maps).map_err(|error| error.to_string())?,
         policy: default_policy(Policy::default().max_stale, args.scale_to_zero),
         prometheus,

@@ -50,6 +50,8 @@ pub(super) struct Settings {
     /// The name of the Lease.
     pub(super) lease: &'static str,
     pub(super) config_maps: ConfigMapNames,
+    /// Which nodes count.
+    pub(super) node_selector: Option<String>,
     /// The policy where no ConfigMap sets anything.
     pub(super) policy: Policy,
     /// Whether this runs in a pod, by its service account.
