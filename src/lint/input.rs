@@ -8,9 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use smol_str::SmolStr;
-use wva_core::VariantId;
 use wva_core::model::{Analyzer, Bounds, TargetRef};
 use wva_core::units::Replicas;
+use wva_core::{Variant, VariantId};
 
 /// The kind of KEDA's objects.
 const SCALED_OBJECT: &str = "ScaledObject";
@@ -77,50 +77,75 @@ pub struct VariantFacts {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The variant.
-    pub variant: VariantId,
+    pub(super) variant: VariantId,
     /// The name; an annotated object is found by that of its target too.
-    pub name: SmolStr,
+    pub(super) name: SmolStr,
     /// What the variant scales.
-    pub target: TargetRef,
-    /// The labels of its number under this name.
-    pub labels: Vec<(&'static str, SmolStr)>,
+    pub(super) target: TargetRef,
+    accelerator: Option<SmolStr>,
+    controller_instance: Option<SmolStr>,
 }
 
 impl Candidate {
-    /// The value of a label.
-    pub(super) fn label(&self, key: &str) -> Option<&str> {
-        self.labels.iter().find(|(own, _)| *own == key).map(|(_, value)| value.as_str())
+    /// A variant under one of its names. `controller_instance` is that of the installation.
+    #[must_use]
+    pub fn new(variant: &Variant, name: &SmolStr, controller_instance: Option<&str>) -> Self {
+        Self {
+            variant: variant.id.clone(),
+            name: name.clone(),
+            target: variant.target.clone(),
+            accelerator: variant.accelerator.clone(),
+            controller_instance: controller_instance.map(SmolStr::from),
+        }
+    }
+
+    /// The value of a label of its number under this name; a test holds this against what is served.
+    #[must_use]
+    pub fn label(&self, key: &str) -> Option<&str> {
+        match key {
+            "accelerator_type" => self.accelerator.as_deref(),
+            "controller_instance" => self.controller_instance.as_deref(),
+            "exported_namespace" | "namespace" => Some(&self.variant.namespace),
+            "variant" | "variant_name" => Some(&self.name),
+            _ => None,
+        }
     }
 }
 
-/// All variants that a read may find, by namespace.
+/// All variants that a read may find, by namespace and name.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Candidates(BTreeMap<SmolStr, Vec<Candidate>>);
+pub struct Candidates(BTreeMap<SmolStr, BTreeMap<SmolStr, Candidate>>);
 
 impl Candidates {
     /// Those of a namespace: a read of external metrics is about one.
-    pub(super) fn of(&self, namespace: &str) -> &[Candidate] {
-        self.0.get(namespace).map_or(&[], Vec::as_slice)
+    pub(super) fn of(&self, namespace: &str) -> impl Iterator<Item = &Candidate> + Clone {
+        self.0.get(namespace).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// The one of this name.
+    pub(super) fn named(&self, namespace: &str, name: &str) -> Option<&Candidate> {
+        self.0.get(namespace)?.get(name)
     }
 
     /// Those of all namespaces: a query to Prometheus is about all.
     pub(super) fn all(&self) -> impl Iterator<Item = &Candidate> {
-        self.0.values().flatten()
+        self.0.values().flat_map(BTreeMap::values)
     }
 }
 
 impl FromIterator<Candidate> for Candidates {
     fn from_iter<I: IntoIterator<Item = Candidate>>(candidates: I) -> Self {
-        let mut by_namespace: BTreeMap<SmolStr, Vec<Candidate>> = BTreeMap::new();
+        let mut by_namespace: BTreeMap<SmolStr, BTreeMap<SmolStr, Candidate>> = BTreeMap::new();
         for candidate in candidates {
-            by_namespace.entry(candidate.variant.namespace.clone()).or_default().push(candidate);
+            let names = by_namespace.entry(candidate.variant.namespace.clone()).or_default();
+            names.insert(candidate.name.clone(), candidate);
         }
         Self(by_namespace)
     }
 }
 
 /// A ScaledObject of KEDA, as far as it is read.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct ScaledObject {
     /// Its metadata.
     pub metadata: ObjectMeta,
@@ -129,7 +154,7 @@ pub struct ScaledObject {
 }
 
 /// The spec of a ScaledObject.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaledObjectSpec {
     /// The scale target.
@@ -153,7 +178,7 @@ pub struct ScaledObjectSpec {
 }
 
 /// The scale target of a ScaledObject; a Deployment if it names no kind.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ScaledTarget {
     /// Of its kind.
@@ -165,7 +190,7 @@ pub struct ScaledTarget {
 }
 
 /// What KEDA does when triggers fail.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Fallback {
     /// The replicas.
     #[serde(default)]
@@ -175,7 +200,7 @@ pub struct Fallback {
 }
 
 /// Further settings of a ScaledObject.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Advanced {
     /// Of the HPA that KEDA makes.
@@ -185,7 +210,7 @@ pub struct Advanced {
 }
 
 /// Settings of the HPA that KEDA makes.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct HpaConfig {
     /// As in an HPA.
@@ -193,7 +218,7 @@ pub struct HpaConfig {
 }
 
 /// A formula over the triggers.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ScalingModifiers {
     /// The formula.
@@ -201,7 +226,7 @@ pub struct ScalingModifiers {
 }
 
 /// A trigger of a ScaledObject.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Trigger {
     /// Its type, such as `prometheus`.
@@ -215,7 +240,7 @@ pub struct Trigger {
 }
 
 /// A VerticalPodAutoscaler, as far as it is read.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct VerticalPodAutoscaler {
     /// Its metadata.
     pub metadata: ObjectMeta,
@@ -224,7 +249,7 @@ pub struct VerticalPodAutoscaler {
 }
 
 /// The spec of a VerticalPodAutoscaler.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VerticalSpec {
     /// What it sizes.
@@ -234,7 +259,7 @@ pub struct VerticalSpec {
 }
 
 /// How a VerticalPodAutoscaler applies its recommendation.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdatePolicy {
     /// `Auto` if unset.

@@ -121,7 +121,7 @@ pub(super) fn name_of(metric: &MetricSpec) -> Option<&str> {
 #[must_use]
 pub fn reads_a_number(hpa: &HorizontalPodAutoscaler) -> bool {
     let metrics = hpa.spec.iter().flat_map(|spec| spec.metrics.iter().flatten());
-    metrics.into_iter().filter_map(name_of).any(|name| is_meant_for_us(name))
+    metrics.into_iter().filter_map(name_of).any(is_meant_for_us)
 }
 
 /// What is wrong with the metrics of an HPA, and its reads of our numbers. `most` is the most replicas that it can set.

@@ -48,7 +48,11 @@ pub(crate) fn matchers<'q>(query: &'q str, metric: &str) -> Vec<Matcher<'q>> {
         let Some(quote) = quote.filter(|_| !label.trim().is_empty()) else { break };
         let (operator, value) = after.split_once(quote).unwrap_or_default();
         let ends = |index: &usize| !value[..*index].ends_with('\\');
-        let Some(end) = value.match_indices(quote).map(|(index, _)| index).find(ends) else { break };
+        let Some(end) = value.match_indices(quote).map(|(index, _)| index).find(ends) else {
+            // Of a query that ends within a value, the label is known.
+            matchers.push(Matcher { label: label.trim(), is_equality: false, value: "" });
+            break;
+        };
         let is_negated = rest[label.len()..].starts_with('!');
         let is_equality = !is_negated && operator.trim().is_empty();
         matchers.push(Matcher { label: label.trim(), is_equality, value: &value[..end] });
@@ -81,6 +85,6 @@ mod tests {
         );
         assert_eq!(read("wva_desired_replicas"), []);
         assert_eq!(read("wva_desired_replicas{}"), []);
-        assert_eq!(read("wva_desired_replicas{a=\"unterminated"), []);
+        assert_eq!(read("wva_desired_replicas{a=\"unterminated"), [("a", false, "")]);
     }
 }

@@ -70,26 +70,26 @@ pub enum Mismatch {
         /// The labels, with the values that the number has.
         labels: Vec<(String, Option<String>)>,
     },
-    /// It names no variant of the namespace, which has these.
-    Names(Vec<SmolStr>),
+    /// It names no variant of the namespace.
+    Names {
+        /// The first variants that the namespace has.
+        first: Vec<SmolStr>,
+        /// How many it has.
+        count: usize,
+    },
 }
 
 /// What is wrong with a read, if anything.
 pub(super) fn judge(read: &Read, workload: &Workload<'_>) -> Option<SelectorIssue> {
-    let candidates = workload.candidates.of(workload.namespace);
     let meant = workload.variant.map(|variant| variant.id.name.clone());
     match read {
-        Read::External(selector) => {
-            let selector = selector.clone().unwrap_or_default();
-            let found = candidates.iter().filter(|candidate| selects(&selector, candidate)).collect();
-            judge_found(&selector, found, candidates, workload, meant)
-        }
+        Read::External(selector) => judge_selector(&selector.clone().unwrap_or_default(), workload, meant),
         Read::Object(kind, name) => {
             let is_described = |candidate: &&Candidate| match kind.as_str() {
                 "VariantAutoscaling" => candidate.variant.name == *name,
                 kind => candidate.target.kind == *kind && candidate.target.name == *name,
             };
-            match candidates.iter().find(is_described) {
+            match workload.candidates.of(workload.namespace).find(is_described) {
                 None if !workload.knows_variants => None,
                 None => Some(SelectorIssue::ObjectWithoutNumber {
                     object: format!("{kind} {}", quoted(name)),
@@ -101,31 +101,58 @@ pub(super) fn judge(read: &Read, workload: &Workload<'_>) -> Option<SelectorIssu
     }
 }
 
-fn judge_found(
+fn judge_selector(
     selector: &LabelSelector,
-    found: Vec<&Candidate>,
-    candidates: &[Candidate],
     workload: &Workload<'_>,
     meant: Option<SmolStr>,
 ) -> Option<SelectorIssue> {
+    let requirements = requirements(selector);
+    let selects = |candidate: &&Candidate| {
+        requirements.iter().all(|requirement| holds(requirement, candidate.label(&requirement.key)))
+    };
+    let candidates = || workload.candidates.of(workload.namespace);
+    // Of thousands in a namespace, nearly every selector names one.
+    let names = names(&requirements);
+    let named = || {
+        names
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|name| workload.candidates.named(workload.namespace, name))
+    };
+    let found: Vec<&Candidate> = if names.is_some() {
+        named().filter(selects).collect()
+    } else {
+        candidates().filter(selects).collect()
+    };
     let mut variants: Vec<&VariantId> = found.iter().map(|candidate| &candidate.variant).collect();
     variants.sort();
     variants.dedup();
     match (&variants[..], found.first()) {
-        ([id], Some(candidate)) => other_target(candidate, workload, meant).or_else(|| {
-            let names_one = keys(selector).any(|key| NAME_LABELS.contains(&key));
-            (!names_one).then(|| SelectorIssue::NamesNone { reads: (*id).clone() })
-        }),
+        ([id], Some(candidate)) => other_target(candidate, workload, meant)
+            .or_else(|| names.is_none().then(|| SelectorIssue::NamesNone { reads: (*id).clone() })),
         ([], _) | (_, None) if !workload.knows_variants => None,
         ([], _) | (_, None) => {
-            let cause = mismatch(selector, candidates);
-            Some(SelectorIssue::None { selector: text(selector), cause, meant })
+            let cause = named().next().map_or_else(
+                || Mismatch::Names {
+                    first: candidates().take(MAX_NAMED).map(|candidate| candidate.name.clone()).collect(),
+                    count: candidates().count(),
+                },
+                |named| Mismatch::of(named, &requirements),
+            );
+            Some(SelectorIssue::None { selector: text(requirements), cause, meant })
         }
         (several, _) => {
             let names = several.iter().map(|id| id.name.clone()).collect();
-            Some(SelectorIssue::Several { selector: text(selector), names, meant })
+            Some(SelectorIssue::Several { selector: text(requirements), names, meant })
         }
     }
+}
+
+/// The names that a selector gives; `None` if it gives none.
+fn names(requirements: &[LabelSelectorRequirement]) -> Option<&[String]> {
+    let is_name =
+        |own: &&LabelSelectorRequirement| NAME_LABELS.contains(&own.key.as_str()) && own.operator == "In";
+    requirements.iter().find(is_name).map(|own| own.values.as_deref().unwrap_or_default())
 }
 
 /// A read of the number of another workload.
@@ -147,15 +174,6 @@ fn requirements(selector: &LabelSelector) -> Vec<LabelSelectorRequirement> {
     equal.chain(selector.match_expressions.iter().flatten().cloned()).collect()
 }
 
-fn keys(selector: &LabelSelector) -> impl Iterator<Item = &str> {
-    let equal = selector.match_labels.iter().flatten().map(|(key, _)| key.as_str());
-    equal.chain(selector.match_expressions.iter().flatten().map(|requirement| requirement.key.as_str()))
-}
-
-fn selects(selector: &LabelSelector, candidate: &Candidate) -> bool {
-    requirements(selector).iter().all(|requirement| holds(requirement, candidate.label(&requirement.key)))
-}
-
 fn holds(requirement: &LabelSelectorRequirement, label: Option<&str>) -> bool {
     let is_listed = |label: &str| requirement.values.iter().flatten().any(|value| value.as_str() == label);
     match requirement.operator.as_str() {
@@ -167,22 +185,8 @@ fn holds(requirement: &LabelSelectorRequirement, label: Option<&str>) -> bool {
     }
 }
 
-fn mismatch(selector: &LabelSelector, candidates: &[Candidate]) -> Mismatch {
-    let requirements = requirements(selector);
-    let names = |candidate: &&Candidate| {
-        let mut naming = requirements.iter().filter(|own| NAME_LABELS.contains(&own.key.as_str()));
-        naming.any(|own| own.operator == "In" && holds(own, Some(&candidate.name)))
-    };
-    let Some(named) = candidates.iter().find(names) else {
-        return Mismatch::Names(candidates.iter().map(|candidate| candidate.name.clone()).collect());
-    };
-    let failed = requirements.iter().filter(|own| !holds(own, named.label(&own.key)));
-    let labels = failed.map(|own| (own.key.clone(), named.label(&own.key).map(str::to_owned)));
-    Mismatch::Labels { name: named.name.clone(), labels: labels.collect() }
-}
-
 /// A selector as text.
-fn text(selector: &LabelSelector) -> String {
+fn text(requirements: Vec<LabelSelectorRequirement>) -> String {
     let one = |requirement: LabelSelectorRequirement| {
         let values = requirement.values.unwrap_or_default().join(",");
         match requirement.operator.as_str() {
@@ -193,7 +197,7 @@ fn text(selector: &LabelSelector) -> String {
             _ => requirement.key,
         }
     };
-    requirements(selector).into_iter().map(one).collect::<Vec<_>>().join(",")
+    requirements.into_iter().map(one).collect::<Vec<_>>().join(",")
 }
 
 fn named(meant: Option<&SmolStr>) -> &str {
@@ -208,6 +212,13 @@ fn select_by_name(meant: Option<&SmolStr>) -> String {
 }
 
 impl Mismatch {
+    /// Why a selector does not find the variant that it names.
+    fn of(named: &Candidate, requirements: &[LabelSelectorRequirement]) -> Self {
+        let failed = requirements.iter().filter(|own| !holds(own, named.label(&own.key)));
+        let labels = failed.map(|own| (own.key.clone(), named.label(&own.key).map(str::to_owned)));
+        Self::Labels { name: named.name.clone(), labels: labels.collect() }
+    }
+
     fn words(&self) -> String {
         match self {
             Self::Labels { name, labels } => {
@@ -219,10 +230,11 @@ impl Mismatch {
                 });
                 format!("of the variant {name} that it names, {}", causes.collect::<Vec<_>>().join("; "))
             }
-            Self::Names(names) if names.is_empty() => "the namespace has no variants".into(),
-            Self::Names(names) => {
-                let names = first_names(names.iter().map(ToString::to_string), MAX_NAMED, ", ");
-                format!("the namespace has {names}")
+            Self::Names { count: 0, .. } => "the namespace has no variants".into(),
+            Self::Names { first, count } => {
+                let more = count.saturating_sub(first.len());
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                format!("the namespace has {}{more}", first.join(", "))
             }
         }
     }

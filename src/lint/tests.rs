@@ -6,10 +6,9 @@ use std::path::PathBuf;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
-use smol_str::SmolStr;
-use wva_core::VariantId;
-use wva_core::model::{Analyzer, Bounds, TargetRef};
-use wva_core::units::Replicas;
+use wva_core::model::{Analyzer, Bounds, Role, TargetRef};
+use wva_core::units::{Cost, Replicas};
+use wva_core::{Variant, VariantId};
 
 use super::*;
 
@@ -25,19 +24,16 @@ struct Setup {
 }
 
 fn candidate(namespace: &str, name: &str, target: &str) -> Candidate {
-    let labels = [
-        ("namespace", namespace),
-        ("exported_namespace", namespace),
-        ("variant", name),
-        ("variant_name", name),
-        ("accelerator_type", "H100"),
-    ];
-    Candidate {
-        variant: VariantId::new(namespace, name),
-        name: name.into(),
+    let variant = Variant {
+        id: VariantId::new(namespace, name),
+        model: "org/m".into(),
         target: TargetRef::deployment(target),
-        labels: labels.map(|(key, value)| (key, SmolStr::from(value))).to_vec(),
-    }
+        cost: Cost::new(10.0).unwrap(),
+        bounds: Bounds::default(),
+        accelerator: Some("H100".into()),
+        role: Role::default(),
+    };
+    Candidate::new(&variant, &name.into(), None)
 }
 
 fn hpa() -> Value {

@@ -2,12 +2,13 @@
 
 mod cluster;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cluster::{
     Cluster, DEFINITION, DEPLOYMENTS, HPAS, VARIANTS, api_service, deployment, hpa, reasons, variant,
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use wva::cluster::pki::apiservice;
 
 use crate::api_server::SERVICES;
@@ -254,6 +255,9 @@ fn files_are_checked_before_they_are_applied() {
     );
     let twice = manifest(&[variant("llama"), hpa("llama"), hpa("llama")]);
     assert_eq!(found_in(&twice), (vec![], 0), "an object that is applied twice is one");
+    // Two of them are for one HPA, to be applied in each other's place.
+    let samples = wva(&["check", "--config", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/samples")]);
+    assert!(samples.code == 0 && samples.out.ends_with("0 errors, 0 warnings, 1 note\n"), "{}", samples.out);
     let missing = wva(&["check", "--config", "/nonexistent.yaml"]);
     assert!(missing.code == 2 && missing.out.contains("file /nonexistent.yaml"), "{}", missing.out);
 }

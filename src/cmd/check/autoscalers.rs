@@ -17,7 +17,6 @@ use crate::lint::{
     Candidate, Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint,
     reads_a_number,
 };
-use crate::serve::Labels;
 
 /// The autoscalers of a scale target: indices into the inputs.
 #[derive(Default)]
@@ -115,15 +114,7 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
 /// Every name of every variant, with the labels of its number.
 fn candidates(state: &ClusterState, settings: &Settings) -> impl Iterator<Item = Candidate> {
     let instance = settings.controller_instance.as_deref();
-    let candidate = move |variant: &Variant, name: &SmolStr| {
-        let labels = Labels::new(&variant.id, variant.accelerator.as_deref(), instance).with_name(name);
-        Candidate {
-            variant: variant.id.clone(),
-            name: name.clone(),
-            target: variant.target.clone(),
-            labels: labels.iter().map(|(key, value)| (key, value.into())).collect(),
-        }
-    };
+    let candidate = move |variant: &Variant, name: &SmolStr| Candidate::new(variant, name, instance);
     let own = state.view.variants.iter().map(move |state| candidate(&state.variant, &state.variant.id.name));
     let aliases = state.view.aliases.iter().filter_map(move |(alias, name)| {
         let id = VariantId::new(alias.namespace.clone(), name.clone());
@@ -194,7 +185,10 @@ fn target_ref(api_version: Option<&str>, kind: Option<&str>, name: &str) -> Targ
 mod tests {
     use super::*;
     use crate::lint::{NUMBERS, Number};
-    use crate::serve::Metric;
+    use wva_core::model::{Bounds, Role};
+    use wva_core::units::Cost;
+
+    use crate::serve::{Labels, Metric};
 
     #[test]
     fn the_metrics_that_are_judged_are_those_that_are_served() {
@@ -204,6 +198,27 @@ mod tests {
             Metric::Ratio => Number::Ratio,
         };
         assert_eq!(Metric::NAMES.map(|(name, metric)| (name, number(metric))), NUMBERS);
+    }
+
+    #[test]
+    fn the_labels_that_are_judged_are_those_that_are_served() {
+        let variant = Variant {
+            id: VariantId::new("llm", "llama"),
+            model: "m".into(),
+            target: TargetRef::deployment("llama"),
+            cost: Cost::new(1.0).unwrap(),
+            bounds: Bounds::default(),
+            accelerator: Some("H100".into()),
+            role: Role::default(),
+        };
+        let candidate = Candidate::new(&variant, &"alias".into(), Some("blue"));
+        let labels =
+            Labels::new(&variant.id, variant.accelerator.as_deref(), Some("blue")).with_name("alias");
+        assert_eq!(labels.iter().count(), 6);
+        for (key, value) in labels.iter() {
+            assert_eq!(candidate.label(key), Some(value), "{key}");
+        }
+        assert_eq!(candidate.label("job"), None);
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn files_in(path: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, report: &mut Report) {
     let origin = format!("file {}", file.display());
-    let before = inputs.count();
+    let before = inputs.added();
     let mut has_policy = false;
     for (number, document) in manifest_objects(text) {
         match document {
@@ -106,7 +106,7 @@ fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, r
             Ok(object) => add_object(object, settings, inputs),
         }
     }
-    if inputs.count() == before && !has_policy {
+    if inputs.added() == before && !has_policy {
         report.add_unchecked(
             true,
             &origin,

@@ -40,6 +40,7 @@ pub(super) struct Inputs {
     pub(super) config_maps: Vec<ConfigMap>,
     /// Whether a cluster was asked for all objects.
     pub(super) is_cluster: bool,
+    added: usize,
     /// What could not be read: kind, name and cause.
     unread: Vec<(Kind, String, String)>,
     /// Objects that cannot be parsed: object and cause.
@@ -54,6 +55,7 @@ impl Inputs {
 
     /// Adds an object. Of several of one name in files, the last counts, as for `kubectl apply`.
     pub(super) fn add(&mut self, kind: Kind, object: Value, instance: Option<&str>) {
+        self.added += 1;
         if !self.is_cluster {
             self.remove(kind, &object);
         }
@@ -148,10 +150,9 @@ impl Inputs {
         self.is_cluster && self.listed.contains_key(&kind)
     }
 
-    /// How many objects of all kinds were read.
-    pub(super) fn count(&self) -> usize {
-        let listed: usize = self.listed.values().map(Vec::len).sum();
-        listed + self.vertical.len() + self.config_maps.len() + self.unparsed.len()
+    /// How many objects of all kinds were added.
+    pub(super) fn added(&self) -> usize {
+        self.added
     }
 
     /// Reports what could not be read.
