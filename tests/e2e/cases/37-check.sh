@@ -84,7 +84,7 @@ eventually 0 "what was not read is named" found nodes NotChecked "could not list
 
 # An API server that does not answer, and files.
 status=0
-output=$("$WVA" check --kubeconfig <(sed 's|server: .*|server: "https://127.0.0.1:1"|' "$KUBECONFIG") 2>&1) || status=$?
+output=$("$WVA" check --kubeconfig <(sed "s|$API_URL|https://127.0.0.1:1|" "$KUBECONFIG") 2>&1) || status=$?
 assert_eq "exit code without an API server" "$status" 2
 [[ $output == *"the API server: "* ]] || failed "without an API server: $output"
 status=0
