@@ -32,11 +32,17 @@ pub struct Right {
     pub verbs: &'static [&'static str],
     /// What does not work without it.
     pub without: &'static str,
+    /// Who does not need it.
+    pub unless: Option<&'static str>,
 }
 
-/// The names that rights are limited to.
+/// What decides which rights are in use, and the names that they are limited to.
 #[derive(Debug, Clone, Copy)]
 pub struct RightNames<'a> {
+    /// Whether annotations make variants.
+    pub annotated_autoscalers: bool,
+    /// Whether one namespace is watched.
+    pub is_of_namespace: bool,
     /// The name of the Lease.
     pub lease: &'a str,
     /// The controller instance, which names the state objects.
@@ -54,6 +60,11 @@ const CREATE: &[&str] = &["create"];
 pub fn rights(names: RightNames<'_>) -> Vec<Right> {
     let mut rights = of_cluster();
     rights.extend(of_watched(names.config_maps));
+    rights.retain(|right| match right.resource {
+        "namespaces" => !names.is_of_namespace,
+        "horizontalpodautoscalers" | "scaledobjects" => names.annotated_autoscalers,
+        _ => true,
+    });
     rights.extend(of_release(names));
     rights
 }
@@ -64,7 +75,7 @@ const fn right(
     verbs: &'static [&'static str],
     without: &'static str,
 ) -> Right {
-    Right { scope, group, resource, names: Vec::new(), verbs, without }
+    Right { scope, group, resource, names: Vec::new(), verbs, without, unless: None }
 }
 
 fn of_cluster() -> Vec<Right> {
@@ -80,9 +91,14 @@ fn of_cluster() -> Vec<Right> {
             names: NAMES.map(str::to_owned).to_vec(),
             ..right(Cluster, API_SERVICES, READ, "it is not known which program HPAs read")
         },
-        Right { names: own.clone(), ..right(Cluster, API_SERVICES, PATCH, unverified) },
+        Right {
+            names: own.clone(),
+            unless: Some("its certificate is given by tls.secretName, or apiService.enabled is false"),
+            ..right(Cluster, API_SERVICES, PATCH, unverified)
+        },
         Right {
             names: own,
+            unless: Some("apiService.enabled is false"),
             ..right(
                 Cluster,
                 API_STATUS,

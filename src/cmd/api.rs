@@ -1,6 +1,6 @@
 //! How commands reach an API server, by a kubeconfig or from a pod, and read its lists page by page.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::Client;
@@ -16,6 +16,24 @@ use crate::cluster::requests::{RequestError, bounded_by};
 
 /// Objects of one page of a list.
 const PAGE_SIZE: u32 = 500;
+
+/// How to reach a cluster, of commands that read `files` instead.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct ConnectionArgs {
+    /// Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config, else the service account of the pod.
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current one.
+    #[arg(long, value_name = "NAME", conflicts_with = "files")]
+    context: Option<String>,
+}
+
+impl ConnectionArgs {
+    /// Whether neither is given.
+    pub(super) fn is_default(&self) -> bool {
+        self.kubeconfig.is_none() && self.context.is_none()
+    }
+}
 
 /// A page of a list.
 #[derive(Deserialize)]
@@ -45,14 +63,13 @@ pub(super) fn install_tls_provider() {
 /// # Errors
 /// When there is no usable kubeconfig. The text ends with `hint`.
 pub(super) async fn client(
-    kubeconfig: Option<&Path>,
-    context: Option<&str>,
+    ConnectionArgs { kubeconfig, context }: &ConnectionArgs,
     hint: &str,
 ) -> Result<Client, String> {
     let unusable = |origin: &str, cause: &dyn std::error::Error| {
         format!("{origin}: {}; {hint}", kubeconfig_problem(cause))
     };
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+    let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
     let config = match (kubeconfig, context) {
         (Some(path), _) => {
             let origin = format!("--kubeconfig {}", path.display());

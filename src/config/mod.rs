@@ -23,6 +23,7 @@ pub use error::ConfigError;
 pub use installations::{ForwarderCertificate, Installation, InstallationArgs};
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};
+pub(crate) use parsers::lenient_bool;
 pub use policy_file::{PolicyError, PolicyFile};
 pub use resolve::{Config, RecordFiles, RecordSettings, config_map_names, default_policy};
 pub use secret::Secret;

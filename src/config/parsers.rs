@@ -68,7 +68,7 @@ pub(super) fn collector(text: &str) -> Result<String, String> {
 }
 
 /// Parses a switch as manifests write it: in any case, as 1 or 0, or empty for off.
-pub(super) fn lenient_bool(text: &str) -> Result<bool, String> {
+pub(crate) fn lenient_bool(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),

@@ -81,7 +81,7 @@ pub enum BehaviorIssue {
         /// Which changes.
         direction: Direction,
     },
-    /// All policies for additions are percentages, and of 0 replicas these are 0.
+    /// The policy that counts for additions is a percentage, and of 0 replicas that is 0.
     CannotLeaveZero {
         /// The autoscaler.
         host: Host,
@@ -161,7 +161,12 @@ fn judge(ruled: &Ruled<'_>) -> Vec<BehaviorIssue> {
         }
     }
     let is_percent = |policy: &ScalingPolicy| policy.kind == PolicyKind::Percent;
-    if ruled.has_zero && behavior.up.policies.iter().all(is_percent) {
+    let policies = &behavior.up.policies;
+    let is_stuck = match behavior.up.select {
+        Select::Min => policies.iter().any(is_percent),
+        _ => policies.iter().all(is_percent),
+    };
+    if ruled.has_zero && is_stuck {
         issues.push(BehaviorIssue::CannotLeaveZero { host });
     }
     issues.extend(tolerance(ruled));
@@ -325,13 +330,15 @@ impl BehaviorIssue {
             ),
             Self::CannotLeaveZero { host } => Words::new(
                 (Severity::Error, "CannotLeaveZero"),
-                "minReplicas is 0, and all policies of scaleUp are percentages",
+                "minReplicas is 0, and the policy of scaleUp that counts there is a percentage",
                 "a percentage of 0 replicas is 0: once the model is at zero, no request ever wakes it",
-                host.behavior("scaleUp:\n      policies: [{type: Pods, value: 10, periodSeconds: 15}]"),
+                host.behavior(
+                    "scaleUp:\n  selectPolicy: Max\n  policies: [{type: Pods, value: 10, periodSeconds: 15}]",
+                ),
             ),
             Self::ToleranceHides { host, tolerance, expected, is_moved_past, from } => {
                 let fix = host.behavior(
-                    "scaleUp: {tolerance: \"0\"} # needs Kubernetes 1.35\n    scaleDown: {tolerance: \"0\"}",
+                    "scaleUp: {tolerance: \"0\"} # needs Kubernetes 1.35\nscaleDown: {tolerance: \"0\"}",
                 );
                 let set = format!(
                     "its tolerance is {} %, and it may have {from} replicas or more",
@@ -410,6 +417,6 @@ fn slow(host: Host, direction: Direction, (from, to): (u32, u32), seconds: Optio
         (Severity::Warning, reason),
         format!("by the policies of {field}, {from} → {to} replicas take {time}"),
         effect,
-        host.behavior(&format!("{field}:\n      policies: [{{type: Pods, {policy}}}]")),
+        host.behavior(&format!("{field}:\n  policies: [{{type: Pods, {policy}}}]")),
     )
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior};
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::model::{Analyzer, Bounds, TargetRef};
@@ -34,7 +34,7 @@ pub struct Workload<'a> {
     pub vertical: Vec<&'a VerticalPodAutoscaler>,
     /// Whether there may be autoscalers that could not be read.
     pub is_incomplete: bool,
-    /// Whether all variants that a read may find are known.
+    /// Whether all variants of the namespace are known.
     pub knows_variants: bool,
     /// The pod template, if it is known.
     pub template: Option<&'a PodSpec>,
@@ -82,32 +82,60 @@ pub struct Candidate {
     pub(super) name: SmolStr,
     /// What the variant scales.
     pub(super) target: TargetRef,
-    accelerator: Option<SmolStr>,
-    controller_instance: Option<SmolStr>,
+    accelerator: Label<SmolStr>,
+    controller_instance: Label<SmolStr>,
+}
+
+/// The value of a label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label<T> {
+    /// It has this value.
+    Known(T),
+    /// There is no such label.
+    Absent,
+    /// It may have any value, or none: what decides about it was not read.
+    Unknown,
 }
 
 impl Candidate {
-    /// A variant under one of its names. `controller_instance` is that of the installation.
+    /// A variant under one of its names. Without a `controller_instance`, the installation may have any. An accelerator that no object
+    /// names is unknown unless `has_target`: the scale target was read.
     #[must_use]
-    pub fn new(variant: &Variant, name: &SmolStr, controller_instance: Option<&str>) -> Self {
+    pub fn new(
+        variant: &Variant,
+        name: &SmolStr,
+        controller_instance: Option<&str>,
+        has_target: bool,
+    ) -> Self {
+        let unnamed = if has_target { Label::Absent } else { Label::Unknown };
         Self {
             variant: variant.id.clone(),
             name: name.clone(),
             target: variant.target.clone(),
-            accelerator: variant.accelerator.clone(),
-            controller_instance: controller_instance.map(SmolStr::from),
+            accelerator: variant.accelerator.clone().map_or(unnamed, Label::Known),
+            controller_instance: controller_instance.map_or(Label::Unknown, |name| Label::Known(name.into())),
         }
     }
 
     /// The value of a label of its number under this name; a test holds this against what is served.
     #[must_use]
-    pub fn label(&self, key: &str) -> Option<&str> {
+    pub fn label(&self, key: &str) -> Label<&str> {
         match key {
-            "accelerator_type" => self.accelerator.as_deref(),
-            "controller_instance" => self.controller_instance.as_deref(),
-            "exported_namespace" | "namespace" => Some(&self.variant.namespace),
-            "variant" | "variant_name" => Some(&self.name),
-            _ => None,
+            "accelerator_type" => self.accelerator.as_text(),
+            "controller_instance" => self.controller_instance.as_text(),
+            "exported_namespace" | "namespace" => Label::Known(&self.variant.namespace),
+            "variant" | "variant_name" => Label::Known(&self.name),
+            _ => Label::Absent,
+        }
+    }
+}
+
+impl Label<SmolStr> {
+    fn as_text(&self) -> Label<&str> {
+        match self {
+            Self::Known(value) => Label::Known(value),
+            Self::Absent => Label::Absent,
+            Self::Unknown => Label::Unknown,
         }
     }
 }
@@ -170,10 +198,10 @@ pub struct ScaledObjectSpec {
     /// What happens when triggers fail.
     pub fallback: Option<Fallback>,
     /// Settings of the HPA that KEDA makes.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub advanced: Advanced,
     /// What is read.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub triggers: Vec<Trigger>,
 }
 
@@ -193,7 +221,7 @@ pub struct ScaledTarget {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Fallback {
     /// The replicas.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub replicas: i32,
     /// `static` if unset.
     pub behavior: Option<String>,
@@ -204,8 +232,10 @@ pub struct Fallback {
 #[serde(rename_all = "camelCase", default)]
 pub struct Advanced {
     /// Of the HPA that KEDA makes.
+    #[serde(deserialize_with = "null_as_default")]
     pub horizontal_pod_autoscaler_config: HpaConfig,
     /// A formula over the triggers.
+    #[serde(deserialize_with = "null_as_default")]
     pub scaling_modifiers: ScalingModifiers,
 }
 
@@ -235,7 +265,7 @@ pub struct Trigger {
     /// `AverageValue` if unset.
     pub metric_type: Option<String>,
     /// Its settings.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_as_default")]
     pub metadata: BTreeMap<String, Value>,
 }
 
@@ -264,6 +294,15 @@ pub struct VerticalSpec {
 pub struct UpdatePolicy {
     /// `Auto` if unset.
     pub update_mode: Option<String>,
+}
+
+/// A field that is written without a value, which means its default, as for the API server.
+fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// Whether KEDA made an HPA of a ScaledObject.

@@ -8,13 +8,17 @@ use wva_core::text::{first_names, quoted};
 use super::input::{ScaledObject, Trigger, Workload};
 use super::metric::{self, MetricIssue, Number, find};
 use super::pause::paused;
-use super::query::{matchers, metric_in, query};
+use super::query::{matchers, metric_in, query, replaces_missing};
 use super::words::{Host, Severity, Words};
 
 /// What KEDA means by leaving out `cooldownPeriod`, seconds.
 const COOLDOWN: i64 = 300;
 /// What KEDA means by leaving out `maxReplicaCount`.
 const MAX_REPLICAS: i32 = 100;
+/// The type of a trigger that reads `/metrics/decisions`.
+const METRICS_API: &str = "metrics-api";
+/// Labels that all series of one installation share, so that they tell no variant from another.
+const SHARED_LABELS: [&str; 6] = ["container", "endpoint", "instance", "job", "pod", "service"];
 /// Most variants that a sentence names.
 const MAX_NAMED: usize = 5;
 
@@ -44,7 +48,10 @@ pub enum KedaIssue {
         seconds: i64,
     },
     /// No series counts as 0.
-    MissingIsZero,
+    MissingIsZero {
+        /// Whether the query says so itself.
+        is_in_query: bool,
+    },
     /// Small numbers count as inactivity.
     ActivationHides {
         /// The threshold.
@@ -62,8 +69,15 @@ pub enum KedaIssue {
         /// Its value.
         value: String,
     },
+    /// It scales the workload of a variant, and no trigger reads the number as far as can be seen.
+    NumberNotRead {
+        /// The variant.
+        variant: VariantId,
+    },
     /// The query finds no variant.
     QueryFindsNone {
+        /// Whether the trigger is of the type `metrics-api`.
+        is_api: bool,
         /// The query.
         query: String,
         /// The variant that it should find, if it is known.
@@ -71,6 +85,8 @@ pub enum KedaIssue {
     },
     /// The query finds several, also in other namespaces.
     QueryFindsSeveral {
+        /// Whether the trigger is of the type `metrics-api`.
+        is_api: bool,
         /// The query.
         query: String,
         /// Their names.
@@ -80,6 +96,8 @@ pub enum KedaIssue {
     },
     /// The query finds another variant.
     QueryFindsOther {
+        /// Whether the trigger is of the type `metrics-api`.
+        is_api: bool,
         /// That variant.
         reads: VariantId,
         /// The variant that it should find.
@@ -93,6 +111,8 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
         paused(&scaled.metadata).map(|note| KedaIssue::Paused { note }).into_iter().collect();
     let mut metrics = Vec::new();
     if !scaled.reads_a_number() {
+        let variant = workload.variant.map(|variant| variant.id.clone());
+        issues.extend(variant.map(|variant| KedaIssue::NumberNotRead { variant }));
         return (issues, metrics);
     }
     let most = workload.most_replicas(scaled.spec.max_replica_count.unwrap_or(MAX_REPLICAS));
@@ -100,8 +120,8 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
         scaled.spec.triggers.iter().partition(|trigger| query(trigger).is_some());
     for trigger in ours {
         metrics.extend(arithmetic(trigger, most));
-        issues.extend(zero(trigger));
-        issues.extend(query(trigger).and_then(|query| selection(query, workload)));
+        issues.extend(zero(trigger, scaled));
+        issues.extend(selection(trigger, workload));
     }
     if !others.is_empty() {
         let names = others.iter().map(|trigger| trigger.type_.clone()).collect();
@@ -117,13 +137,16 @@ fn settings(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<KedaIssue> {
     let mut issues = Vec::new();
     if let Some(fallback) = &spec.fallback {
         let replicas = fallback.replicas;
+        let removes = replicas < spec.max_replica_count.unwrap_or(MAX_REPLICAS);
         match fallback.behavior.as_deref() {
             Some("currentReplicas") => {}
             Some("currentReplicasIfHigher") => issues.push(KedaIssue::FallbackRaises { replicas }),
-            behavior => {
-                let only_lowers = behavior == Some("currentReplicasIfLower");
-                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers });
+            Some("currentReplicasIfLower") if removes => {
+                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: true });
             }
+            Some("currentReplicasIfLower") => {}
+            _ if removes => issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: false }),
+            _ => issues.push(KedaIssue::FallbackRaises { replicas }),
         }
     }
     let may_be_zero =
@@ -152,11 +175,13 @@ fn number(text: &str) -> Option<f64> {
 fn arithmetic(trigger: &Trigger, most: u32) -> Vec<MetricIssue> {
     let Some(metric) = query(trigger).and_then(metric_in) else { return Vec::new() };
     let mut issues = Vec::new();
+    let multiplies = trigger.metric_type.as_deref() == Some("Value");
     match find(metric) {
-        Some(number @ Number::Current) => {
-            issues.push(MetricIssue::NotDesired { metric: metric.into(), number });
+        Some(number @ (Number::Current | Number::Ratio)) if number == Number::Current || !multiplies => {
+            let host = Host::ScaledObject;
+            issues.push(MetricIssue::NotDesired { host, metric: metric.into(), number });
         }
-        Some(Number::Desired) if trigger.metric_type.as_deref() == Some("Value") => {
+        Some(Number::Desired) if multiplies => {
             let steps = metric::multiplied(1000, most);
             issues.push(MetricIssue::Multiplies { host: Host::ScaledObject, metric: metric.into(), steps });
         }
@@ -172,7 +197,7 @@ fn arithmetic(trigger: &Trigger, most: u32) -> Vec<MetricIssue> {
 }
 
 /// Where something else than a number of 0 counts as 0, and what has no effect.
-fn zero(trigger: &Trigger) -> Vec<KedaIssue> {
+fn zero(trigger: &Trigger, scaled: &ScaledObject) -> Vec<KedaIssue> {
     let ignored =
         setting(trigger, "metricType").filter(|value| trigger.metric_type.as_deref() != Some(*value));
     let mut issues: Vec<_> =
@@ -181,13 +206,17 @@ fn zero(trigger: &Trigger) -> Vec<KedaIssue> {
         let nulls = trigger.metadata.get("ignoreNullValues");
         let is_error =
             nulls.is_some_and(|value| *value == Value::Bool(false) || value.as_str() == Some("false"));
-        let text = query(trigger).unwrap_or_default().replace([' ', '(', ')'], "");
-        if !is_error || text.contains("orvector") || text.contains("oron") {
-            issues.push(KedaIssue::MissingIsZero);
+        let is_in_query = query(trigger).is_some_and(replaces_missing);
+        if !is_error || is_in_query {
+            issues.push(KedaIssue::MissingIsZero { is_in_query });
         }
     }
+    // Only where KEDA may go below the minimum itself does it ask whether a trigger is active.
+    let spec = &scaled.spec;
+    let may_deactivate = spec.min_replica_count.unwrap_or_default() == 0 || spec.idle_replica_count.is_some();
     let activation = ["activationThreshold", "activationTargetValue"];
-    let activation = activation.into_iter().find_map(|name| setting(trigger, name));
+    let activation =
+        activation.into_iter().find_map(|name| setting(trigger, name)).filter(|_| may_deactivate);
     if let Some(threshold) = activation.filter(|text| number(text).is_some_and(|threshold| threshold >= 1.0))
     {
         issues.push(KedaIssue::ActivationHides { threshold: threshold.into() });
@@ -196,17 +225,24 @@ fn zero(trigger: &Trigger) -> Vec<KedaIssue> {
 }
 
 /// Which variants a query finds. Only equalities are compared; everything else may hold.
-fn selection(query: &str, workload: &Workload<'_>) -> Option<KedaIssue> {
+fn selection(trigger: &Trigger, workload: &Workload<'_>) -> Option<KedaIssue> {
+    const NAME: &[&str] = &["variant_name", "variant"];
+    let query = query(trigger)?;
+    // In Prometheus, `namespace` is that of the scrape target, unless it was told to honour labels.
+    let is_api = trigger.type_ == METRICS_API;
+    let namespace: &[&str] =
+        if is_api { &["namespace", "exported_namespace"] } else { &["exported_namespace"] };
     let matchers = matchers(query, metric_in(query)?);
     let of = |names: &[&str]| {
         let own = matchers.iter().find(|matcher| names.contains(&matcher.label) && matcher.is_equality);
         own.map(|matcher| matcher.value)
     };
-    let is_named_otherwise = matchers.iter().any(|matcher| !matcher.is_equality);
-    let (name, namespace) = (of(&["variant_name", "variant"]), of(&["exported_namespace"]));
-    // `/metrics/decisions` has the namespace of the variant itself; in Prometheus that label is the scrape target's.
-    let namespace =
-        namespace.or_else(|| query.starts_with(metric_in(query)?).then(|| of(&["namespace"])).flatten());
+    // Whatever else is compared may tell variants apart.
+    let is_narrower = matchers.iter().any(|matcher| {
+        let is_compared = NAME.contains(&matcher.label) || namespace.contains(&matcher.label);
+        !(matcher.is_equality && (is_compared || SHARED_LABELS.contains(&matcher.label)))
+    });
+    let (name, namespace) = (of(NAME), of(namespace));
     let mut found: Vec<&VariantId> = workload
         .candidates
         .all()
@@ -217,25 +253,30 @@ fn selection(query: &str, workload: &Workload<'_>) -> Option<KedaIssue> {
     found.sort();
     found.dedup();
     let meant = workload.variant.map(|variant| variant.id.clone());
+    let is_elsewhere = namespace.is_some_and(|namespace| namespace != workload.namespace);
     match found[..] {
-        _ if is_named_otherwise && found.len() != 1 => None,
-        [] if !workload.knows_variants => None,
-        [] => Some(KedaIssue::QueryFindsNone { query: query.into(), meant }),
-        [reads] => meant
-            .filter(|meant| meant != reads)
-            .map(|meant| KedaIssue::QueryFindsOther { reads: reads.clone(), meant }),
+        [] if !workload.knows_variants || is_elsewhere && meant.is_none() => None,
+        [] => Some(KedaIssue::QueryFindsNone { is_api, query: query.into(), meant }),
+        [reads] => meant.filter(|meant| meant != reads).map(|meant| KedaIssue::QueryFindsOther {
+            is_api,
+            reads: reads.clone(),
+            meant,
+        }),
+        _ if is_narrower => None,
         _ => {
             let names = found.iter().map(ToString::to_string).collect();
-            Some(KedaIssue::QueryFindsSeveral { query: query.into(), names, meant })
+            Some(KedaIssue::QueryFindsSeveral { is_api, query: query.into(), names, meant })
         }
     }
 }
 
-fn right_query(meant: Option<&VariantId>) -> String {
+fn right_query(is_api: bool, meant: Option<&VariantId>) -> String {
     let unknown = VariantId::new("NAMESPACE", SmolStr::new_static("VARIANT"));
     let VariantId { namespace, name } = meant.unwrap_or(&unknown);
+    let (field, label) =
+        if is_api { ("valueLocation", "namespace") } else { ("query", "exported_namespace") };
     format!(
-        "spec:\n  triggers:\n  - metadata:\n      query: wva_desired_replicas{{variant_name=\"{name}\",exported_namespace=\"{namespace}\"}}"
+        "spec:\n  triggers:\n  - metadata:\n      {field}: wva_desired_replicas{{variant_name=\"{name}\",{label}=\"{namespace}\"}}"
     )
 }
 
@@ -245,7 +286,7 @@ impl KedaIssue {
             Self::QueryFindsNone { .. } | Self::QueryFindsSeveral { .. } | Self::QueryFindsOther { .. } => {
                 self.words_of_query()
             }
-            Self::MissingIsZero | Self::ActivationHides { .. } | Self::MetricTypeIgnored { .. } => {
+            Self::MissingIsZero { .. } | Self::ActivationHides { .. } | Self::MetricTypeIgnored { .. } => {
                 self.words_of_trigger()
             }
             Self::FallbackSetsNumber { replicas, only_lowers } => Words::new(
@@ -289,6 +330,12 @@ impl KedaIssue {
                 ),
                 "spec:\n  idleReplicaCount: null",
             ),
+            Self::NumberNotRead { variant } => Words::new(
+                (Severity::Warning, "NumberNotRead"),
+                format!("it scales the workload of variant {variant}, and no trigger names its number"),
+                "unless one reads it in another way, as by a recording rule, the number is computed, and nothing follows it",
+                right_query(false, Some(variant)),
+            ),
             Self::Formula => Words::new(
                 (Severity::Warning, "FormulaReplacesNumber"),
                 "advanced.scalingModifiers.formula is set",
@@ -312,40 +359,47 @@ impl KedaIssue {
                 (Severity::Note, "MetricTypeIgnored"),
                 format!("metricType: {} is among the trigger's metadata", quoted(value)),
                 "it has no effect there, and AverageValue counts; moved to the right place, Value would multiply the replicas",
-                "spec:\n  triggers:\n  - metricType: AverageValue # beside the type, and not in metadata",
+                "spec:\n  triggers:\n  - metricType: AverageValue # beside the type, and not in metadata\n    metadata: {metricType: null}",
+            ),
+            Self::MissingIsZero { is_in_query: true } => Words::new(
+                (Severity::Error, "MissingSeriesIsZero"),
+                "its query has another result where the series is missing",
+                "when Prometheus loses the series, KEDA takes that result for the number, and fallback does not apply",
+                "# remove `or vector(…)` from the query\nspec:\n  triggers:\n  - metadata:\n      ignoreNullValues: \"false\"",
             ),
             _ => Words::new(
                 (Severity::Error, "MissingSeriesIsZero"),
-                "a missing series counts as 0 (ignoreNullValues is true by default; so does `or vector(0)`)",
+                "a missing series counts as 0, as ignoreNullValues is true by default",
                 "when Prometheus loses the series, KEDA reads 0, removes replicas down to minReplicaCount, and fallback does not apply",
-                "spec:\n  triggers:\n  - metadata:\n      ignoreNullValues: \"false\" # and a query without `or vector(…)`",
+                "spec:\n  triggers:\n  - metadata:\n      ignoreNullValues: \"false\"",
             ),
         }
     }
 
     fn words_of_query(&self) -> Words {
         match self {
-            Self::QueryFindsSeveral { query, names, meant } => Words::new(
+            Self::QueryFindsSeveral { is_api, query, names, meant } => Words::new(
                 (Severity::Error, "QueryFindsSeveralVariants"),
                 format!("its query is {}", quoted(query)),
                 format!(
-                    "it finds {} variants ({}); KEDA refuses a query with several results, and Prometheus has the series of all namespaces",
+                    "it finds {} variants ({}), as Prometheus has the series of all namespaces; KEDA refuses several results, and an \
+                     aggregation mixes them",
                     names.len(),
                     first_names(names.iter().cloned(), MAX_NAMED, ", ")
                 ),
-                right_query(meant.as_ref()),
+                right_query(*is_api, meant.as_ref()),
             ),
-            Self::QueryFindsOther { reads, meant } => Words::new(
+            Self::QueryFindsOther { is_api, reads, meant } => Words::new(
                 (Severity::Error, "FollowsAnotherVariant"),
                 format!("it reads the number of {reads}, and scales the workload of {meant}"),
                 "the workload gets the replicas that another one needs",
-                right_query(Some(meant)),
+                right_query(*is_api, Some(meant)),
             ),
-            Self::QueryFindsNone { query, meant } => Words::new(
+            Self::QueryFindsNone { is_api, query, meant } => Words::new(
                 (Severity::Error, "QueryFindsNoVariant"),
                 format!("its query is {}", quoted(query)),
                 "it finds no variant: KEDA reads 0 (with ignoreNullValues), or an error and keeps the replicas",
-                right_query(meant.as_ref()),
+                right_query(*is_api, meant.as_ref()),
             ),
             _ => self.words_of_trigger(),
         }

@@ -73,6 +73,8 @@ pub enum MetricIssue {
     },
     /// The metric is no desired number of replicas.
     NotDesired {
+        /// The autoscaler.
+        host: Host,
         /// Its name.
         metric: String,
         /// What it is.
@@ -106,7 +108,7 @@ pub(super) fn find(name: &str) -> Option<Number> {
 /// Whether a metric is one of this program, or is meant to be.
 pub(super) fn is_meant_for_us(name: &str) -> bool {
     let name = name.to_lowercase();
-    OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || name.contains("desired_replicas")
+    OUR_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The name of a metric that has one.
@@ -176,7 +178,7 @@ fn judge_target(name: &str, number: Number, target: &MetricTarget, most: u32) ->
     let is_one = milli(value) == Some(1000);
     match (number, kind) {
         (Number::Current, _) | (Number::Ratio, Kind::AverageValue) => {
-            Some(MetricIssue::NotDesired { metric, number })
+            Some(MetricIssue::NotDesired { host: Host::Hpa, metric, number })
         }
         (Number::Desired, Kind::Value) => {
             let steps = multiplied(milli(value).unwrap_or(1000), most);
@@ -263,9 +265,11 @@ impl MetricIssue {
                 (Severity::Error, "MetricTypeWrong"),
                 format!("it reads {} as a metric of type {}", quoted(metric), quoted(type_)),
                 "it is served as an external metric, and as a metric of an object: the HPA gets an error, and does not follow it",
-                "spec:\n  metrics:\n  - type: External # see README.md for the whole HPA",
+                format!(
+                    "spec:\n  metrics:\n  - type: External\n    external:\n      metric:\n        name: {DESIRED}\n        selector: {{matchLabels: {{variant_name: VARIANT}}}}\n      target: {{type: AverageValue, averageValue: \"1\"}}"
+                ),
             ),
-            Self::NotDesired { metric, number } => Words::new(
+            Self::NotDesired { host, metric, number } => Words::new(
                 (Severity::Error, "MetricNotDesired"),
                 format!("it reads {}", quoted(metric)),
                 match number {
@@ -276,7 +280,10 @@ impl MetricIssue {
                         "that is the number of replicas which run already: the HPA never changes anything"
                     }
                 },
-                format!("spec:\n  metrics:\n  - external:\n      metric: {{name: {DESIRED}}}"),
+                match host {
+                    Host::Hpa => format!("spec:\n  metrics:\n  - external:\n      metric: {{name: {DESIRED}}}"),
+                    Host::ScaledObject => format!("# read {DESIRED} with the same labels"),
+                },
             ),
             Self::OtherMetrics { host, names } => other_metrics(*host, names),
         }

@@ -22,7 +22,7 @@ mod words;
 
 pub use finding::{Advice, Finding, Issue};
 pub use input::{
-    Candidate, Candidates, ScaledObject, ScaledTarget, Trigger, VariantFacts, VerticalPodAutoscaler,
+    Candidate, Candidates, Label, ScaledObject, ScaledTarget, Trigger, VariantFacts, VerticalPodAutoscaler,
     Workload, is_of_keda,
 };
 pub use metric::{NUMBERS, Number, reads_a_number};

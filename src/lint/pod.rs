@@ -91,7 +91,7 @@ impl PodIssue {
                 format!("container {container} has no preStop hook"),
                 "at each removal it is told to stop while Services and the scheduler still send it requests: these fail",
                 template(&format!(
-                    "containers:\n      - name: {container}\n        lifecycle: {{preStop: {{sleep: {{seconds: {PRE_STOP}}}}}}}"
+                    "containers:\n      - name: {container}\n        lifecycle: {{preStop: {{sleep: {{seconds: {PRE_STOP}}}}}}} # before Kubernetes 1.30: exec, with a command that sleeps"
                 )),
             ),
             Self::GraceTooShort { grace } => Words::new(
@@ -109,7 +109,7 @@ impl PodIssue {
                 (Severity::Warning, "PreStopTooLong"),
                 format!("the preStop hook sleeps {sleep} s, and terminationGracePeriodSeconds is {grace}"),
                 "the hook takes all of the time: the server is killed at its end, and running answers are cut off",
-                template(&format!("terminationGracePeriodSeconds: {}", sleep + MIN_GRACE)),
+                template(&format!("terminationGracePeriodSeconds: {}", sleep.saturating_add(MIN_GRACE))),
             ),
         }
     }

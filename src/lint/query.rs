@@ -61,6 +61,31 @@ pub(crate) fn matchers<'q>(query: &'q str, metric: &str) -> Vec<Matcher<'q>> {
     matchers
 }
 
+/// Whether a query has another result where it finds no series, as by `or vector(0)`.
+pub(crate) fn replaces_missing(query: &str) -> bool {
+    let words = words(query);
+    let mut words = words.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
+    words.any(|word| word.eq_ignore_ascii_case("or")) && words.any(|word| word.eq_ignore_ascii_case("vector"))
+}
+
+/// A query without what it quotes.
+fn words(query: &str) -> String {
+    let mut words = String::new();
+    let mut letters = query.chars();
+    while let Some(letter) = letters.next() {
+        words.push(letter);
+        if !matches!(letter, '"' | '\'' | '`') {
+            continue;
+        }
+        while let Some(quoted) = letters.next().filter(|quoted| *quoted != letter) {
+            if quoted == '\\' && letter != '`' {
+                letters.next();
+            }
+        }
+    }
+    words
+}
+
 impl ScaledObject {
     /// Whether a trigger reads a number of this program.
     #[must_use]
@@ -72,6 +97,22 @@ impl ScaledObject {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_operator_replaces_missing_series() {
+        for query in ["x or vector(0)", "x OR on() vector(0)", r#"max(x{a="\""}) or(vector(1))"#] {
+            assert!(replaces_missing(query), "{query}");
+        }
+        for query in [
+            r#"x{v="a or vector(0)"}"#,
+            r#"x{v="a\" or vector(0)"}"#,
+            "x{v=`a\\`} or y",
+            "vector(1) * x",
+            "x{v='color'} * vector(1)",
+        ] {
+            assert!(!replaces_missing(query), "{query}");
+        }
+    }
 
     #[test]
     fn matchers_are_read_with_their_operators_and_escapes() {

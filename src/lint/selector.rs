@@ -5,7 +5,7 @@ use smol_str::SmolStr;
 use wva_core::VariantId;
 use wva_core::text::{first_names, quoted};
 
-use super::input::{Candidate, Workload};
+use super::input::{Candidate, Label, Workload};
 use super::metric::Read;
 use super::words::{Severity, Words};
 
@@ -124,10 +124,15 @@ fn judge_selector(
     } else {
         candidates().filter(selects).collect()
     };
+    let is_unknown = |candidate: &&Candidate| {
+        requirements.iter().any(|requirement| candidate.label(&requirement.key) == Label::Unknown)
+    };
     let mut variants: Vec<&VariantId> = found.iter().map(|candidate| &candidate.variant).collect();
     variants.sort();
     variants.dedup();
+    let is_certain = !found.iter().any(is_unknown) || names.is_some() && variants.len() == 1;
     match (&variants[..], found.first()) {
+        ([_, ..], _) if !is_certain => None,
         ([id], Some(candidate)) => other_target(candidate, workload, meant)
             .or_else(|| names.is_none().then(|| SelectorIssue::NamesNone { reads: (*id).clone() })),
         ([], _) | (_, None) if !workload.knows_variants => None,
@@ -174,7 +179,13 @@ fn requirements(selector: &LabelSelector) -> Vec<LabelSelectorRequirement> {
     equal.chain(selector.match_expressions.iter().flatten().cloned()).collect()
 }
 
-fn holds(requirement: &LabelSelectorRequirement, label: Option<&str>) -> bool {
+/// Whether a requirement holds; of an unknown label it may.
+fn holds(requirement: &LabelSelectorRequirement, label: Label<&str>) -> bool {
+    let label = match label {
+        Label::Known(value) => Some(value),
+        Label::Absent => None,
+        Label::Unknown => return true,
+    };
     let is_listed = |label: &str| requirement.values.iter().flatten().any(|value| value.as_str() == label);
     match requirement.operator.as_str() {
         "In" => label.is_some_and(is_listed),
@@ -215,7 +226,13 @@ impl Mismatch {
     /// Why a selector does not find the variant that it names.
     fn of(named: &Candidate, requirements: &[LabelSelectorRequirement]) -> Self {
         let failed = requirements.iter().filter(|own| !holds(own, named.label(&own.key)));
-        let labels = failed.map(|own| (own.key.clone(), named.label(&own.key).map(str::to_owned)));
+        let labels = failed.map(|own| {
+            let value = match named.label(&own.key) {
+                Label::Known(value) => Some(value.to_owned()),
+                Label::Absent | Label::Unknown => None,
+            };
+            (own.key.clone(), value)
+        });
         Self::Labels { name: named.name.clone(), labels: labels.collect() }
     }
 

@@ -1,153 +1,20 @@
 //! Set-ups that are wrong on purpose, each with what is found in it.
 
+mod keda;
+mod setup;
+
 use std::fs;
 use std::path::PathBuf;
 
-use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef};
-use wva_core::units::{Cost, Replicas};
-use wva_core::{Variant, VariantId};
+use wva_core::VariantId;
+use wva_core::model::{Analyzer, Bounds, TargetRef};
+use wva_core::units::Replicas;
 
+use self::setup::{
+    Setup, assert_found, candidate, external, hpa, parsed, scaled_object, wrong_hpa, wrong_keda,
+};
 use super::*;
-
-/// A workload whose parts a case changes.
-struct Setup {
-    hpas: Vec<Value>,
-    scaled_objects: Vec<Value>,
-    vertical: Vec<Value>,
-    template: Option<Value>,
-    variant: VariantFacts,
-    /// Further variants: namespace and name.
-    others: Vec<(&'static str, &'static str)>,
-}
-
-fn candidate(namespace: &str, name: &str, target: &str) -> Candidate {
-    let variant = Variant {
-        id: VariantId::new(namespace, name),
-        model: "org/m".into(),
-        target: TargetRef::deployment(target),
-        cost: Cost::new(10.0).unwrap(),
-        bounds: Bounds::default(),
-        accelerator: Some("H100".into()),
-        role: Role::default(),
-    };
-    Candidate::new(&variant, &name.into(), None)
-}
-
-fn hpa() -> Value {
-    json!({
-        "metadata": { "namespace": "llm", "name": "llama" },
-        "spec": {
-            "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "llama" },
-            "minReplicas": 1, "maxReplicas": 8,
-            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
-            "metrics": [{
-                "type": "External",
-                "external": {
-                    "metric": { "name": "wva_desired_replicas", "selector": { "matchLabels": { "variant_name": "llama" } } },
-                    "target": { "type": "AverageValue", "averageValue": "1" }
-                }
-            }]
-        }
-    })
-}
-
-fn scaled_object() -> Value {
-    let query = "wva_desired_replicas{variant_name=\"llama\",exported_namespace=\"llm\"}";
-    json!({
-        "metadata": { "namespace": "llm", "name": "llama" },
-        "spec": {
-            "scaleTargetRef": { "name": "llama" }, "minReplicaCount": 1, "maxReplicaCount": 8,
-            "advanced": {
-                "horizontalPodAutoscalerConfig": { "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } } }
-            },
-            "triggers": [{
-                "type": "prometheus", "metricType": "AverageValue",
-                "metadata": { "query": query, "threshold": "1", "ignoreNullValues": "false" }
-            }]
-        }
-    })
-}
-
-impl Setup {
-    fn new() -> Self {
-        let bounds = Bounds { min: Replicas::ONE, max: Some(Replicas::new(8)) };
-        let variant = VariantFacts {
-            id: VariantId::new("llm", "llama"),
-            kind: "VariantAutoscaling",
-            bounds,
-            analyzer: Analyzer::Rate,
-            may_be_zero: false,
-            tolerance: 0.1,
-        };
-        let (hpas, scaled_objects) = (vec![hpa()], Vec::new());
-        Self { hpas, scaled_objects, vertical: Vec::new(), template: None, variant, others: Vec::new() }
-    }
-
-    fn keda() -> Self {
-        Self { hpas: Vec::new(), scaled_objects: vec![scaled_object()], ..Self::new() }
-    }
-
-    /// What is found: severity and reason.
-    fn found(&self) -> Vec<String> {
-        self.advice().iter().map(|advice| format!("{} {}", advice.severity, advice.reason)).collect()
-    }
-
-    fn advice(&self) -> Vec<Advice> {
-        let hpas: Vec<HorizontalPodAutoscaler> = self.hpas.iter().map(parsed).collect();
-        let scaled_objects: Vec<ScaledObject> = self.scaled_objects.iter().map(parsed).collect();
-        let vertical: Vec<VerticalPodAutoscaler> = self.vertical.iter().map(parsed).collect();
-        let template: Option<PodSpec> = self.template.as_ref().map(parsed);
-        let others = self.others.iter().map(|(namespace, name)| candidate(namespace, name, name));
-        let candidates = others.chain([candidate("llm", "llama", "llama")]).collect();
-        let target = TargetRef::deployment("llama");
-        let workload = Workload {
-            namespace: "llm",
-            target: &target,
-            variant: Some(&self.variant),
-            hpas: hpas.iter().collect(),
-            scaled_objects: scaled_objects.iter().collect(),
-            vertical: vertical.iter().collect(),
-            is_incomplete: false,
-            knows_variants: true,
-            template: template.as_ref(),
-            candidates: &candidates,
-        };
-        lint(&workload).iter().map(Finding::advice).collect()
-    }
-}
-
-fn parsed<T: serde::de::DeserializeOwned>(value: &Value) -> T {
-    serde_json::from_value(value.clone()).unwrap()
-}
-
-/// Asserts what is found in a set-up that `change` makes wrong.
-fn assert_found(base: Setup, change: impl FnOnce(&mut Setup), expected: &[&str]) {
-    let mut setup = base;
-    change(&mut setup);
-    assert_eq!(setup.found(), expected, "{:#?}", setup.advice());
-    for advice in setup.advice() {
-        let texts = [&advice.object, &advice.set, &advice.effect];
-        assert!(texts.iter().all(|text| !text.is_empty() && !text.contains('\n')), "{advice:#?}");
-        assert!(!advice.fix.is_empty(), "{advice:#?}");
-        let yaml = serde_saphyr::from_str::<Value>(&advice.fix);
-        assert!(yaml.is_ok(), "the fix is YAML, perhaps only a comment: {yaml:?} {advice:#?}");
-    }
-}
-
-fn wrong_hpa(change: impl FnOnce(&mut Value), expected: &[&str]) {
-    assert_found(Setup::new(), |setup| change(&mut setup.hpas[0]["spec"]), expected);
-}
-
-fn wrong_keda(change: impl FnOnce(&mut Value), expected: &[&str]) {
-    assert_found(Setup::keda(), |setup| change(&mut setup.scaled_objects[0]), expected);
-}
-
-fn external(spec: &mut Value) -> &mut Value {
-    &mut spec["metrics"][0]["external"]
-}
 
 #[test]
 fn a_right_setup_has_no_findings() {
@@ -171,6 +38,9 @@ fn a_number_that_is_multiplied_divided_or_another_one() {
         |spec| external(spec)["metric"]["name"] = typo,
         &["error MetricUnknown", "error NumberNotRead"],
     );
+    // Somebody else's metric is another number, and not one that is missing here.
+    let others = json!("kube_hpa_status_desired_replicas");
+    wrong_hpa(|spec| external(spec)["metric"]["name"] = others, &["error NumberNotRead"]);
     for name in ["WVA_Desired_Replicas", "inferno_desired_replicas"] {
         wrong_hpa(|spec| external(spec)["metric"]["name"] = json!(name), &[]);
     }
@@ -222,6 +92,12 @@ fn a_selector_that_finds_none_several_or_another_variant() {
     with(json!({ "accelerator_type": "H100" }), &["error SelectsSeveralVariants"]);
     with(json!({ "variant_name": "mixtral" }), &["error FollowsAnotherVariant"]);
     with(json!({ "variant_name": "llama" }), &[]);
+    // The installation may have any controller instance.
+    with(json!({ "controller_instance": "blue" }), &[]);
+    with(
+        json!({ "variant_name": "mixtral", "controller_instance": "blue" }),
+        &["error FollowsAnotherVariant"],
+    );
     let object = |kind: &str, name: &str| {
         json!([{ "type": "Object", "object": {
             "describedObject": { "kind": kind, "name": name }, "metric": { "name": "wva_desired_replicas" },
@@ -282,6 +158,14 @@ fn rules_that_undo_the_decision() {
         setup.hpas[0]["spec"]["behavior"]["scaleUp"] = doubled;
     };
     assert_found(Setup::new(), percent, &["error CannotLeaveZero"]);
+    let smaller = |setup: &mut Setup| {
+        percent(setup);
+        let pods = json!({ "type": "Pods", "value": 8, "periodSeconds": 15 });
+        let rules = &mut setup.hpas[0]["spec"]["behavior"]["scaleUp"];
+        rules["policies"].as_array_mut().unwrap().push(pods);
+        rules["selectPolicy"] = json!("Min");
+    };
+    assert_found(Setup::new(), smaller, &["error CannotLeaveZero"]);
     let unsteady = |setup: &mut Setup| setup.variant.analyzer = Analyzer::SaturationPercent;
     assert_found(Setup::new(), unsteady, &["note RemovalsUnsteady"]);
 }
@@ -329,65 +213,6 @@ fn several_autoscalers_or_none() {
     assert_found(Setup::new(), vertical(json!("Recreate")), &["warning VerticalAutoscalerRestarts"]);
     assert_found(Setup::new(), vertical(Value::Null), &["warning VerticalAutoscalerRestarts"]);
     assert_found(Setup::new(), vertical(json!("Off")), &[]);
-}
-
-#[test]
-fn what_keda_does_besides() {
-    let trigger =
-        |change: fn(&mut Value)| move |object: &mut Value| change(&mut object["spec"]["triggers"][0]);
-    wrong_keda(trigger(|it| it["metricType"] = json!("Value")), &["error TargetTypeMultiplies"]);
-    wrong_keda(trigger(|it| it["metadata"]["metricType"] = json!("Value")), &["note MetricTypeIgnored"]);
-    wrong_keda(trigger(|it| it["metadata"]["threshold"] = json!("5")), &["error NumberDivided"]);
-    wrong_keda(
-        trigger(|it| it["metadata"]["ignoreNullValues"] = Value::Null),
-        &["error MissingSeriesIsZero"],
-    );
-    let or_zero = "wva_desired_replicas{variant_name=\"llama\",exported_namespace=\"llm\"} or vector(0)";
-    let query = |query: &'static str| {
-        move |object: &mut Value| object["spec"]["triggers"][0]["metadata"]["query"] = json!(query)
-    };
-    wrong_keda(query(or_zero), &["error MissingSeriesIsZero"]);
-    wrong_keda(query("wva_desired_replicas{variant_name=\"lama\"}"), &["error QueryFindsNoVariant"]);
-    wrong_keda(
-        trigger(|it| it["metadata"]["activationThreshold"] = json!("1")),
-        &["error ActivationHidesNumber"],
-    );
-    let spec = |field: &'static str, value: Value| move |object: &mut Value| object["spec"][field] = value;
-    wrong_keda(
-        spec("fallback", json!({ "failureThreshold": 3, "replicas": 2 })),
-        &["error FallbackHidesErrors"],
-    );
-    let higher = json!({ "failureThreshold": 3, "replicas": 2, "behavior": "currentReplicasIfHigher" });
-    wrong_keda(spec("fallback", higher), &["note FallbackRaises"]);
-    let kept = json!({ "failureThreshold": 3, "replicas": 2, "behavior": "currentReplicas" });
-    wrong_keda(spec("fallback", kept), &[]);
-    wrong_keda(spec("idleReplicaCount", json!(0)), &["warning IdleReplicas"]);
-    let paused = json!({ "autoscaling.keda.sh/paused": "true" });
-    wrong_keda(|object| object["metadata"]["annotations"] = paused, &["warning Paused"]);
-    let formula = json!({ "scalingModifiers": { "formula": "a*2" },
-        "horizontalPodAutoscalerConfig": { "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } } } });
-    wrong_keda(spec("advanced", formula), &["warning FormulaReplacesNumber"]);
-    wrong_keda(spec("advanced", json!({})), &["warning RemovalsDelayed"]);
-    let cron = json!({ "type": "cron", "metadata": {} });
-    let push = |object: &mut Value| object["spec"]["triggers"].as_array_mut().unwrap().push(cron);
-    wrong_keda(push, &["warning OtherMetricsDecideToo"]);
-    let elsewhere = |setup: &mut Setup| {
-        setup.others.push(("prod", "llama"));
-        let query = json!("wva_desired_replicas{variant_name=\"llama\"}");
-        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
-    };
-    assert_found(Setup::keda(), elsewhere, &["error QueryFindsSeveralVariants"]);
-    let sleepy = |seconds: u32| {
-        move |setup: &mut Setup| {
-            setup.variant.bounds.min = Replicas::ZERO;
-            setup.variant.may_be_zero = true;
-            setup.scaled_objects[0]["spec"]["minReplicaCount"] = json!(0);
-            setup.scaled_objects[0]["spec"]["cooldownPeriod"] = json!(seconds);
-        }
-    };
-    assert_found(Setup::keda(), sleepy(900), &["warning CooldownDelaysZero"]);
-    assert_found(Setup::keda(), sleepy(300), &["note CooldownDelaysZero"]);
-    assert_found(Setup::keda(), sleepy(0), &[]);
 }
 
 #[test]

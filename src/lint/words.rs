@@ -77,13 +77,14 @@ impl Host {
         }
     }
 
-    /// YAML that sets `rules` in its `behavior`.
+    /// YAML that sets `rules`, which begin in the first column, in its `behavior`.
     pub(super) fn behavior(self, rules: &str) -> String {
-        match self {
-            Self::Hpa => format!("spec:\n  behavior:\n    {rules}"),
-            Self::ScaledObject => format!(
-                "spec:\n  advanced:\n    horizontalPodAutoscalerConfig:\n      behavior:\n        {rules}"
-            ),
-        }
+        let (path, indent) = match self {
+            Self::Hpa => ("spec:\n  behavior:", 4),
+            Self::ScaledObject => {
+                ("spec:\n  advanced:\n    horizontalPodAutoscalerConfig:\n      behavior:", 8)
+            }
+        };
+        rules.lines().fold(path.to_owned(), |yaml, line| format!("{yaml}\n{:indent$}{line}", ""))
     }
 }

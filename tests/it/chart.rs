@@ -297,7 +297,13 @@ fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
     let maps =
         ["wva-saturation-scaling-config", "wva-model-scale-to-zero-config", "wva-queueing-model-config"];
     let maps = maps.map(String::from);
-    let table = rights(RightNames { lease: LEASE_NAME, controller_instance: None, config_maps: &maps });
+    let table = rights(RightNames {
+        annotated_autoscalers: true,
+        is_of_namespace: false,
+        lease: LEASE_NAME,
+        controller_instance: None,
+        config_maps: &maps,
+    });
     let mut used = BTreeSet::new();
     for Right { scope, group, resource, names, verbs, .. } in table {
         // By roles of Kubernetes itself: system:auth-delegator, and extension-apiserver-authentication-reader.

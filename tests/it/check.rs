@@ -100,6 +100,26 @@ async fn a_missing_right_of_the_program_is_named_with_its_rule() {
 }
 
 #[tokio::test]
+async fn rights_that_the_chart_leaves_out_are_no_errors() {
+    let cluster = Cluster::start("optional-rights").await;
+    cluster.behavior.lock().denied.extend(["horizontalpodautoscalers", "scaledobjects"]);
+    assert_eq!(cluster.found(&[]).await, (vec!["error RightMissing".into(); 2], 1));
+    assert_eq!(cluster.found(&["--annotated-autoscalers=false"]).await, (vec![], 0));
+    let of_cluster = [
+        "apiservices",
+        "tokenreviews",
+        "subjectaccessreviews",
+        "namespaces",
+        "extension-apiserver-authentication",
+    ];
+    let denied = &cluster.behavior;
+    denied.lock().denied = of_cluster.into();
+    assert_eq!(cluster.found(&["-n", "llm"]).await, (vec!["note NoClusterRights".into()], 0));
+    denied.lock().denied.remove("tokenreviews");
+    assert!(cluster.found(&["-n", "llm"]).await.0.contains(&"error RightMissing".to_owned()));
+}
+
+#[tokio::test]
 async fn a_list_that_is_refused_is_a_finding_and_an_essential_one_an_exit_code() {
     let cluster = Cluster::start("refused").await;
     cluster.behavior.lock().refused.insert("nodes");
@@ -234,6 +254,10 @@ fn files_are_checked_before_they_are_applied() {
     let manifest =
         |objects: &[Value]| objects.iter().map(|object| format!("---\n{object}\n")).collect::<String>();
     assert_eq!(found_in(&manifest(&[variant("llama"), hpa("llama")])), (vec![], 0));
+    // The HPA of another namespace reads a variant that may be in another file.
+    let mut elsewhere = hpa("mixtral");
+    elsewhere["metadata"]["namespace"] = json!("prod");
+    assert_eq!(found_in(&manifest(&[variant("llama"), hpa("llama"), elsewhere])), (vec![], 0));
     // The variant may be in another file.
     assert_eq!(found_in(&manifest(&[hpa("llama")])), (vec![], 0));
     let mut divided = hpa("llama");
@@ -258,6 +282,20 @@ fn files_are_checked_before_they_are_applied() {
     // Two of them are for one HPA, to be applied in each other's place.
     let samples = wva(&["check", "--config", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/samples")]);
     assert!(samples.code == 0 && samples.out.ends_with("0 errors, 0 warnings, 1 note\n"), "{}", samples.out);
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().display().to_string();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let empty = wva(&["check", "--config", &directory]);
+    assert!(empty.code == 2 && empty.out.contains("it has nothing that is checked"), "{}", empty.out);
+    // Files of others in a directory are not this program's policies.
+    write("values.yaml", "image: {tag: v1}\n");
+    write("service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x}\n");
+    write("hpa.json", &hpa("llama").to_string());
+    let mixed = wva(&["check", "--config", &directory]);
+    assert!(mixed.code == 0 && mixed.out.ends_with("0 errors, 0 warnings, 0 notes\n"), "{}", mixed.out);
+    write("policy.yaml", "global: {default: {analyser: rate}}\n");
+    let policy = wva(&["check", "--config", &directory]);
+    assert!(policy.code == 1 && policy.out.contains("InvalidPolicy"), "{}", policy.out);
     let missing = wva(&["check", "--config", "/nonexistent.yaml"]);
     assert!(missing.code == 2 && missing.out.contains("file /nonexistent.yaml"), "{}", missing.out);
 }

@@ -1,9 +1,9 @@
 //! The variants, and the autoscalers of their workloads and of all that read a number.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smol_str::SmolStr;
-use wva_core::model::{TargetRef, Variant, VariantId};
+use wva_core::model::{TargetRef, VariantId};
 use wva_core::snapshot::VariantState;
 use wva_core::{GroupId, Policy};
 
@@ -17,6 +17,13 @@ use crate::lint::{
     Candidate, Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint,
     reads_a_number,
 };
+
+/// The scale targets that are listed, by API group and kind.
+const LISTED_TARGETS: [(&str, ListedKind); 3] = [
+    (TargetRef::APPS, ListedKind::Deployment),
+    (TargetRef::APPS, ListedKind::StatefulSet),
+    (TargetRef::LEADER_WORKER_SETS, ListedKind::LeaderWorkerSet),
+];
 
 /// The autoscalers of a scale target: indices into the inputs.
 #[derive(Default)]
@@ -41,9 +48,15 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
     let kinds = [ListedKind::HorizontalPodAutoscaler, ListedKind::ScaledObject];
     let is_incomplete = !kinds.iter().all(|kind| inputs.has_all(*kind));
     // With a controller instance, HPAs may read variants of another one.
-    let knows_variants = settings.controller_instance.is_none()
-        && inputs.has_all(ListedKind::VariantAutoscaling)
-        || !inputs.is_cluster && !state.view.variants.is_empty();
+    let knows_all = settings.controller_instance.is_none()
+        && !is_incomplete
+        && inputs.has_all(ListedKind::VariantAutoscaling);
+    // Files that have a variant of a namespace are taken to have all of it.
+    let in_files: BTreeSet<&str> = if inputs.is_cluster {
+        BTreeSet::new()
+    } else {
+        state.view.variants.iter().map(|state| state.variant.id.namespace.as_str()).collect()
+    };
     for (key, autoscalers) in &targets {
         let variant = facts.get(key);
         if variant.is_none() && !autoscalers.reads {
@@ -64,7 +77,7 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
                 .filter_map(|index| inputs.vertical.get(index))
                 .collect(),
             is_incomplete,
-            knows_variants,
+            knows_variants: knows_all || in_files.contains(key.0.as_str()),
             template: inputs.templates.get(key),
             candidates: &candidates,
         };
@@ -96,9 +109,9 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
         let object = format!("{} {}", kind(&variant.id), variant.id);
         let is_known = inputs.is_cluster && target_problem.is_none();
         // Targets of other kinds are read one by one, which a check does not do.
-        let is_listed = [ListedKind::Deployment, ListedKind::StatefulSet, ListedKind::LeaderWorkerSet]
-            .into_iter()
-            .any(|listed| listed.name() == variant.target.kind && inputs.has_all(listed));
+        let is_listed = LISTED_TARGETS.into_iter().any(|(group, listed)| {
+            listed.name() == variant.target.kind && group == variant.target.group && inputs.has_all(listed)
+        });
         if scale.is_none() && is_known && is_listed {
             report.add(
                 (Severity::Error, "TargetNotFound"),
@@ -114,11 +127,13 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
 /// Every name of every variant, with the labels of its number.
 fn candidates(state: &ClusterState, settings: &Settings) -> impl Iterator<Item = Candidate> {
     let instance = settings.controller_instance.as_deref();
-    let candidate = move |variant: &Variant, name: &SmolStr| Candidate::new(variant, name, instance);
-    let own = state.view.variants.iter().map(move |state| candidate(&state.variant, &state.variant.id.name));
+    let candidate = move |state: &VariantState, name: &SmolStr| {
+        Candidate::new(&state.variant, name, instance, state.scale.is_some())
+    };
+    let own = state.view.variants.iter().map(move |state| candidate(state, &state.variant.id.name));
     let aliases = state.view.aliases.iter().filter_map(move |(alias, name)| {
         let id = VariantId::new(alias.namespace.clone(), name.clone());
-        Some(candidate(&state.view.variant(&id)?.variant, &alias.name))
+        Some(candidate(state.view.variant(&id)?, &alias.name))
     });
     own.chain(aliases)
 }
@@ -184,8 +199,8 @@ fn target_ref(api_version: Option<&str>, kind: Option<&str>, name: &str) -> Targ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lint::{NUMBERS, Number};
-    use wva_core::model::{Bounds, Role};
+    use crate::lint::{Label, NUMBERS, Number};
+    use wva_core::model::{Bounds, Role, Variant};
     use wva_core::units::Cost;
 
     use crate::serve::{Labels, Metric};
@@ -211,14 +226,19 @@ mod tests {
             accelerator: Some("H100".into()),
             role: Role::default(),
         };
-        let candidate = Candidate::new(&variant, &"alias".into(), Some("blue"));
+        let candidate = Candidate::new(&variant, &"alias".into(), Some("blue"), true);
         let labels =
             Labels::new(&variant.id, variant.accelerator.as_deref(), Some("blue")).with_name("alias");
         assert_eq!(labels.iter().count(), 6);
         for (key, value) in labels.iter() {
-            assert_eq!(candidate.label(key), Some(value), "{key}");
+            assert_eq!(candidate.label(key), Label::Known(value), "{key}");
         }
-        assert_eq!(candidate.label("job"), None);
+        assert_eq!(candidate.label("job"), Label::Absent);
+        let unread = Variant { accelerator: None, ..variant };
+        let of_any_instance = Candidate::new(&unread, &"alias".into(), None, false);
+        for key in ["accelerator_type", "controller_instance"] {
+            assert_eq!(of_any_instance.label(key), Label::Unknown, "{key}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use serde_json::Value;
+use wva_core::Policy;
 
 use super::inputs::{Inputs, Kind};
 use super::report::Report;
@@ -32,24 +33,37 @@ pub(super) fn read(paths: &[PathBuf], settings: &Settings) -> (Inputs, Report) {
                 continue;
             }
         };
+        let before = report.findings.len();
+        let mut has_checked = false;
         for file in files {
             match text_of(&file) {
-                Ok(text) => add_text(&file, &text, settings, &mut inputs, &mut report),
+                Ok(text) => {
+                    has_checked |= add_text(&file, &text, file == *path, settings, &mut inputs, &mut report);
+                }
                 Err(error) => add_unreadable(&file, &error, &mut report),
             }
+        }
+        if !has_checked && report.findings.len() == before {
+            report.add_unchecked(
+                true,
+                name(path),
+                "it has nothing that is checked",
+                "# give ConfigMaps of wva, VariantAutoscalings, HPAs, ScaledObjects, workloads, or a policy; of a directory, only the files \
+                 themselves are read, and not those of its directories",
+            );
         }
     }
     (inputs, report)
 }
 
+fn name(path: &Path) -> String {
+    let kind = if path.is_dir() { "directory" } else { "file" };
+    format!("{kind} {}", path.display())
+}
+
 fn add_unreadable(path: &Path, error: &io::Error, report: &mut Report) {
     let fix = "# give a file or directory that exists and that you may read, or - for standard input";
-    report.add_unchecked(
-        true,
-        format!("file {}", path.display()),
-        format!("could not read it: {error}"),
-        fix,
-    );
+    report.add_unchecked(true, name(path), format!("could not read it: {error}"), fix);
 }
 
 fn text_of(path: &Path) -> io::Result<String> {
@@ -78,8 +92,17 @@ fn files_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, report: &mut Report) {
-    let origin = format!("file {}", file.display());
+/// Adds the objects of a file, and says whether there is anything that is checked. A directory may have files of others: only a file
+/// that `is_named` on the command line is a policy whatever it contains.
+fn add_text(
+    file: &Path,
+    text: &str,
+    is_named: bool,
+    settings: &Settings,
+    inputs: &mut Inputs,
+    report: &mut Report,
+) -> bool {
+    let origin = name(file);
     let before = inputs.added();
     let mut has_policy = false;
     for (number, document) in manifest_objects(text) {
@@ -92,6 +115,9 @@ fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, r
                 "# correct the place that the cause names",
             ),
             Ok(object) if object.get("kind").is_none() && object.get("apiVersion").is_none() => {
+                if !is_named && !has_setting(&object) {
+                    continue;
+                }
                 has_policy = true;
                 if let Err(error) = PolicyFile::parse(file, &object.to_string()) {
                     report.add(
@@ -106,14 +132,13 @@ fn add_text(file: &Path, text: &str, settings: &Settings, inputs: &mut Inputs, r
             Ok(object) => add_object(object, settings, inputs),
         }
     }
-    if inputs.added() == before && !has_policy {
-        report.add_unchecked(
-            true,
-            &origin,
-            "it has nothing that is checked",
-            "# give ConfigMaps of wva, VariantAutoscalings, HPAs, ScaledObjects, workloads, or a policy",
-        );
-    }
+    has_policy || inputs.added() > before
+}
+
+/// Whether a document has a setting of a policy.
+fn has_setting(document: &Value) -> bool {
+    let settings = serde_json::to_value(Policy::default()).unwrap_or_default();
+    document.as_object().is_some_and(|fields| fields.keys().any(|field| settings.get(field).is_some()))
 }
 
 fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
@@ -129,7 +154,7 @@ fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
     if let Some(metadata) = metadata.filter(|_| is_namespaced) {
         metadata.entry("namespace").or_insert_with(|| default.into());
     }
-    inputs.add(kind, object, settings.controller_instance.as_deref());
+    inputs.add(kind, object, settings);
 }
 
 /// The kind of an object, if it is checked.

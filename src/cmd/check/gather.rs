@@ -85,7 +85,7 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> Inputs {
     for (list, (objects, failure)) in lists.iter().zip(answers) {
         inputs.note_listed(list.kind);
         for object in objects {
-            inputs.add(list.kind, object, settings.controller_instance.as_deref());
+            inputs.add(list.kind, object, settings);
         }
         if let Some(cause) = failure {
             inputs.add_unread(list.kind, list.plural, cause);

@@ -11,6 +11,7 @@ use smol_str::SmolStr;
 use wva_core::model::TargetRef;
 
 use super::report::Report;
+use super::settings::Settings;
 use crate::cluster::crd::CONTROLLER_INSTANCE_LABEL;
 use crate::cluster::watch::{ListedCluster, ListedKind};
 use crate::lint::{ScaledObject, Severity, VerticalPodAutoscaler};
@@ -54,7 +55,7 @@ impl Inputs {
     }
 
     /// Adds an object. Of several of one name in files, the last counts, as for `kubectl apply`.
-    pub(super) fn add(&mut self, kind: Kind, object: Value, instance: Option<&str>) {
+    pub(super) fn add(&mut self, kind: Kind, object: Value, settings: &Settings) {
         self.added += 1;
         if !self.is_cluster {
             self.remove(kind, &object);
@@ -80,13 +81,7 @@ impl Inputs {
                     }
                     _ => self.add_template(kind, &object),
                 }
-                let is_of_instance = instance.is_none_or(|instance| {
-                    let label = object
-                        .pointer("/metadata/labels")
-                        .and_then(|labels| labels.get(CONTROLLER_INSTANCE_LABEL));
-                    !kind.makes_variants() || label.and_then(Value::as_str) == Some(instance)
-                });
-                if is_of_instance {
+                if is_of_program(kind, &object, settings) {
                     self.listed.entry(kind).or_default().push(object);
                 }
             }
@@ -231,9 +226,21 @@ impl ListedKind {
             Self::Node => "Node",
         }
     }
+}
 
-    const fn makes_variants(self) -> bool {
-        matches!(self, Self::VariantAutoscaling | Self::HorizontalPodAutoscaler | Self::ScaledObject)
+/// Whether the program with these settings reads the object.
+fn is_of_program(kind: ListedKind, object: &Value, settings: &Settings) -> bool {
+    let label = object.pointer("/metadata/labels").and_then(|labels| labels.get(CONTROLLER_INSTANCE_LABEL));
+    let is_of_instance = settings
+        .controller_instance
+        .as_deref()
+        .is_none_or(|instance| label.and_then(Value::as_str) == Some(instance));
+    match kind {
+        ListedKind::VariantAutoscaling => is_of_instance,
+        ListedKind::HorizontalPodAutoscaler | ListedKind::ScaledObject => {
+            is_of_instance && settings.annotated_autoscalers
+        }
+        _ => true,
     }
 }
 

@@ -27,11 +27,11 @@ use self::report::Report;
 use self::settings::{POD_TOKEN, RELEASE_NAME, RELEASE_NAMESPACE, Settings};
 use crate::app::prometheus_settings;
 use crate::cluster::ServiceRef;
-use crate::cmd::api;
+use crate::cmd::api::{self, ConnectionArgs};
 use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::cmd::terminal::StatusLine;
 use crate::config::{
-    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, config_map_names, default_policy, source,
+    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, config_map_names, default_policy, lenient_bool, source,
 };
 use crate::engine::{Clock as _, SystemClock};
 
@@ -42,6 +42,7 @@ use crate::engine::{Clock as _, SystemClock};
 ///   wva check                                           # everything that you may read
 ///   wva check -n llm --output json                      # the variants and autoscalers of one namespace
 ///   wva check --prometheus-url https://prometheus:9090  # and whether each model has the series that it needs
+///   kubectl exec -n wva-system deploy/wva -- /wva check  # with the settings and the rights of the program itself
 ///
 /// Or reads files, without a cluster, before they are applied: ConfigMaps of wva, VariantAutoscalings, HPAs, ScaledObjects and
 /// workloads, and policies as `wva decide --policy` takes them:
@@ -66,14 +67,11 @@ use crate::engine::{Clock as _, SystemClock};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Args {
-    /// Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config, else the service account of the pod.
-    #[arg(long, value_name = "FILE", conflicts_with = "files")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Default: its current one.
-    #[arg(long, value_name = "NAME", conflicts_with = "files")]
-    context: Option<String>,
+    /// The cluster.
+    #[command(flatten)]
+    connection: ConnectionArgs,
     /// Check only the variants and autoscalers of this namespace. With --config: the namespace of objects that name none.
-    #[arg(long, short, value_name = "NAMESPACE")]
+    #[arg(long, short, env = "WATCH_NAMESPACE", value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// Namespace of the program. Default: that of the Service which serves external metrics, else wva-system.
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE")]
@@ -84,9 +82,16 @@ pub(super) struct Args {
     /// Check only objects whose label wva.llmd.ai/controller-instance has this value, as `wva serve` does.
     #[arg(long, env = "CONTROLLER_INSTANCE", value_name = "NAME")]
     controller_instance: Option<String>,
+    /// Whether annotations make variants, as for `wva serve`.
+    #[arg(long, env = "WVA_ANNOTATED_AUTOSCALERS", value_name = "BOOL", num_args = 0..=1, default_value = "true",
+          default_missing_value = "true", value_parser = lenient_bool)]
+    annotated_autoscalers: bool,
+    /// Name of the Lease, as for `wva serve`.
+    #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
+    lease_name: String,
     /// Whether `wva serve` has this flag: idle models go to zero.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", value_name = "BOOL", num_args = 0..=1, default_value = "false",
-          default_missing_value = "true")]
+          default_missing_value = "true", value_parser = lenient_bool)]
     scale_to_zero: bool,
     /// Check these files instead of a cluster: a file, a directory with .yaml, .yml and .json files, or - for standard input.
     #[arg(long = "config", value_name = "FILE|DIR|-")]
@@ -120,7 +125,7 @@ pub(super) fn main(args: Args) -> ExitCode {
 
 fn run(args: Args) -> Result<ExitCode, CommandError> {
     let (output, strict) = (args.output, args.strict);
-    let (files, kubeconfig, context) = (args.files.clone(), args.kubeconfig.clone(), args.context.clone());
+    let (files, connection) = (args.files.clone(), args.connection.clone());
     let settings = settings(args)?;
     let mut report = if files.is_empty() {
         api::install_tls_provider();
@@ -128,7 +133,7 @@ fn run(args: Args) -> Result<ExitCode, CommandError> {
         let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
         runtime.block_on(async {
             let hint = "give --kubeconfig or --context, or files with --config";
-            let client = api::client(kubeconfig.as_deref(), context.as_deref(), hint).await?;
+            let client = api::client(&connection, hint).await?;
             check_cluster(&client, settings).await
         })?
     } else {
@@ -159,7 +164,7 @@ fn settings(args: Args) -> Result<Settings, String> {
         Source::Prometheus(prometheus) => Some(prometheus_settings(*prometheus)),
         Source::Scrape(_) => None,
     };
-    let is_in_pod = args.kubeconfig.is_none() && args.context.is_none() && Path::new(POD_TOKEN).exists();
+    let is_in_pod = args.connection.is_default() && Path::new(POD_TOKEN).exists();
     Ok(Settings {
         namespace,
         is_in_pod,
@@ -170,7 +175,9 @@ fn settings(args: Args) -> Result<Settings, String> {
         },
         service_account: args.service_account,
         controller_instance: args.controller_instance.filter(|name| !name.is_empty()),
-        lease: LEASE_NAME,
+        lease: args.lease_name,
+        annotated_autoscalers: args.annotated_autoscalers,
+        main_config_map: args.config_maps.main_config_map.clone().filter(|name| !name.is_empty()),
         node_selector: args.config_maps.node_selector.clone().filter(|selector| !selector.is_empty()),
         config_maps: config_map_names(&args.config_maps).map_err(|error| error.to_string())?,
         policy: default_policy(Policy::default().max_stale, args.scale_to_zero),
@@ -222,6 +229,14 @@ fn check_files(files: &[PathBuf], settings: &Settings) -> Report {
 /// What can be judged by the objects alone.
 fn check_inputs(inputs: &Inputs, loaded: &Loaded, settings: &Settings) -> Report {
     let mut report = Report::default();
+    if let Some(name) = &settings.main_config_map {
+        report.add_unchecked(
+            false,
+            format!("ConfigMap {}/{name}", settings.service.namespace),
+            "the settings in the main ConfigMap of the program are not read here",
+            "# give those that matter, such as --prometheus-url, as flags",
+        );
+    }
     inputs.report_unread(&mut report);
     autoscalers::check(inputs, loaded, settings, &mut report);
     room::check(&loaded.state, &mut report);

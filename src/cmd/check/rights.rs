@@ -43,7 +43,9 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
         .map(|(_, name)| name.clone())
         .collect();
     let rights = rights(RightNames {
-        lease: settings.lease,
+        annotated_autoscalers: settings.annotated_autoscalers,
+        is_of_namespace: settings.namespace.is_some(),
+        lease: &settings.lease,
         controller_instance: settings.controller_instance.as_deref(),
         config_maps: &names,
     });
@@ -58,14 +60,32 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
             "# run this as somebody who may create subjectaccessreviews, or in a pod of wva",
         );
     }
-    for (right, missing) in
-        rights.iter().zip(&verdicts).filter_map(|(right, verdict)| Some((right, verdict.as_ref().ok()?)))
-    {
+    let reviewed =
+        || rights.iter().zip(&verdicts).filter_map(|(right, verdict)| Some((right, verdict.as_ref().ok()?)));
+    let is_of_cluster = |right: &Right| matches!(right.scope, RightScope::Cluster | RightScope::KubeSystem);
+    let has_none = |(right, missing): (&Right, &Vec<&str>)| missing.len() == right.verbs.len();
+    let is_confined =
+        settings.namespace.is_some() && reviewed().filter(|(right, _)| is_of_cluster(right)).all(has_none);
+    if is_confined {
+        report_confined(&subject, &mut report);
+    }
+    for (right, missing) in reviewed().filter(|(right, _)| !(is_confined && is_of_cluster(right))) {
         if !missing.is_empty() {
             report_missing(&subject, settings, right, missing, &mut report);
         }
     }
     report
+}
+
+/// Reports that there are only rights of namespaces, which the chart's clusterRights=false gives.
+fn report_confined(subject: &Subject, report: &mut Report) {
+    report.add(
+        (Severity::Note, "NoClusterRights"),
+        subject.name(),
+        "it has rights in namespaces only, as by clusterRights=false of the chart",
+        "no HPA reads its numbers by an APIService of its own: only an installation that forwards reads to it may read them",
+        "# nothing to mend, if that is meant (docs/several-installations.md); else clusterRights: true",
+    );
 }
 
 /// The given service account, or that of this pod, or the chart's if it exists: the rights of a person say nothing about the program.
@@ -179,7 +199,7 @@ fn report_missing(
     missing: &[&str],
     report: &mut Report,
 ) {
-    let Right { scope, group, resource, names, without, .. } = right;
+    let Right { scope, group, resource, names, without, unless, .. } = right;
     let (place, kind) = match scope {
         RightScope::Cluster => ("the cluster".to_owned(), "ClusterRole"),
         RightScope::Watched => settings.namespace.as_ref().map_or_else(
@@ -193,13 +213,19 @@ fn report_missing(
     let named = names.first().map(|name| format!(" {name}")).unwrap_or_default();
     let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
     let names = if names.is_empty() { String::new() } else { format!("\n    resourceNames: {names:?}") };
+    let severity = if unless.is_some() { Severity::Note } else { Severity::Error };
+    let effect = unless.map_or_else(|| (*without).to_owned(), |unless| format!("{without}, unless {unless}"));
+    let hint = match (scope, &settings.namespace) {
+        (RightScope::Watched, None) => "; of an installation with watchNamespace, check that with -n",
+        _ => "",
+    };
     report.add(
-        (Severity::Error, "RightMissing"),
+        (severity, "RightMissing"),
         subject.name(),
         format!("it may not {} {dotted}{named}{more} in {place}", missing.join(", ")),
-        without,
+        effect,
         format!(
-            "# in a {kind} of {}; the chart and manifests/wva.yaml have them all\nrules:\n  - apiGroups: [{group:?}]\n    resources: [{resource}]{names}\n    verbs: [{}]",
+            "# in a {kind} of {}; the chart and manifests/wva.yaml have them all{hint}\nrules:\n  - apiGroups: [{group:?}]\n    resources: [{resource}]{names}\n    verbs: [{}]",
             subject.name(),
             right.verbs.join(", ")
         ),

@@ -48,7 +48,11 @@ pub(super) struct Settings {
     pub(super) service_account: Option<ServiceAccount>,
     pub(super) controller_instance: Option<String>,
     /// The name of the Lease.
-    pub(super) lease: &'static str,
+    pub(super) lease: String,
+    /// Whether annotations make variants.
+    pub(super) annotated_autoscalers: bool,
+    /// A ConfigMap with settings of the program, which are not read here.
+    pub(super) main_config_map: Option<String>,
     pub(super) config_maps: ConfigMapNames,
     /// Which nodes count.
     pub(super) node_selector: Option<String>,

@@ -1,6 +1,5 @@
 //! Reads a cluster: gets and lists only. What cannot be read is named, and everything else is read.
 
-use std::path::Path;
 use std::time::Duration;
 
 use kube::Client;
@@ -8,7 +7,7 @@ use kube::api::ListParams;
 use kube::core::Request;
 
 use crate::cluster::requests::RequestError;
-use crate::cmd::api;
+use crate::cmd::api::{self, ConnectionArgs};
 use crate::cmd::output::CommandError;
 use crate::migrate::{FORGOTTEN, Kind, Needed, Objects, metrics_apis, needed};
 
@@ -39,16 +38,12 @@ struct Reader {
 ///
 /// # Errors
 /// When there is no usable kubeconfig.
-pub(super) fn read(
-    kubeconfig: Option<&Path>,
-    context: Option<&str>,
-    namespace: Option<&str>,
-) -> Result<Objects, CommandError> {
+pub(super) fn read(connection: &ConnectionArgs, namespace: Option<&str>) -> Result<Objects, CommandError> {
     api::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {
-        let client = api::client(kubeconfig, context, NO_CLUSTER_HINT).await?;
+        let client = api::client(connection, NO_CLUSTER_HINT).await?;
         let mut reader = Reader { client, objects: Objects::of_cluster(namespace) };
         // Without an API server there is one error, not one for each kind.
         if let Err(error) = reader.read(namespace).await {

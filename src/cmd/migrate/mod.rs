@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::api::ConnectionArgs;
 use super::output::{CommandError, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::migrate::{Readiness, report};
 
@@ -44,12 +45,9 @@ const EXIT_NEEDS_ACTION: u8 = 1;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Args {
-    /// Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config, else the service account of the pod.
-    #[arg(long, value_name = "FILE", conflicts_with = "files")]
-    kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig. Default: its current one.
-    #[arg(long, value_name = "NAME", conflicts_with = "files")]
-    context: Option<String>,
+    /// The cluster.
+    #[command(flatten)]
+    connection: ConnectionArgs,
     /// Read only this namespace and what belongs to the cluster. With -f: the namespace of objects that name none.
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
@@ -79,7 +77,7 @@ pub(super) fn main(args: &Args) -> ExitCode {
 
 fn run(args: &Args) -> Result<ExitCode, CommandError> {
     let mut objects = if args.files.is_empty() {
-        cluster::read(args.kubeconfig.as_deref(), args.context.as_deref(), args.namespace.as_deref())?
+        cluster::read(&args.connection, args.namespace.as_deref())?
     } else {
         files::read(&args.files, args.namespace.as_deref())
     };

@@ -38,7 +38,7 @@ pub(super) struct Cluster {
 /// What a test makes of the two.
 #[derive(Default)]
 pub(super) struct Behavior {
-    /// Resources of which every access is denied.
+    /// Resources, and names of objects, of which every access is denied.
     pub(super) denied: BTreeSet<&'static str>,
     /// Resources that may not be listed.
     pub(super) refused: BTreeSet<&'static str>,
@@ -137,9 +137,13 @@ async fn answer(State(handler): State<Handler>, request: Request<Body>) -> Respo
     }
     if path.ends_with("accessreviews") {
         let mut review = body(request).await;
-        let resource =
-            review["spec"]["resourceAttributes"]["resource"].as_str().unwrap_or_default().to_owned();
-        let is_denied = handler.behavior.lock().denied.iter().any(|denied| *denied == resource);
+        let attributes = &review["spec"]["resourceAttributes"];
+        let is_denied = {
+            let denied = &handler.behavior.lock().denied;
+            ["resource", "name"]
+                .iter()
+                .any(|part| attributes[part].as_str().is_some_and(|own| denied.contains(own)))
+        };
         review["status"] = json!({ "allowed": !is_denied });
         return ok(&review);
     }

@@ -1,0 +1,121 @@
+//! ScaledObjects that are wrong on purpose.
+
+use serde_json::{Value, json};
+use wva_core::units::Replicas;
+
+use super::super::*;
+use super::setup::{Setup, assert_found, parsed, scaled_object, wrong_keda};
+
+#[test]
+fn what_keda_does_besides() {
+    let trigger =
+        |change: fn(&mut Value)| move |object: &mut Value| change(&mut object["spec"]["triggers"][0]);
+    wrong_keda(trigger(|it| it["metricType"] = json!("Value")), &["error TargetTypeMultiplies"]);
+    wrong_keda(trigger(|it| it["metadata"]["metricType"] = json!("Value")), &["note MetricTypeIgnored"]);
+    wrong_keda(trigger(|it| it["metadata"]["threshold"] = json!("5")), &["error NumberDivided"]);
+    wrong_keda(
+        trigger(|it| it["metadata"]["ignoreNullValues"] = Value::Null),
+        &["error MissingSeriesIsZero"],
+    );
+    let or_zero = "wva_desired_replicas{variant_name=\"llama\",exported_namespace=\"llm\"} or vector(0)";
+    let query = |query: &'static str| {
+        move |object: &mut Value| object["spec"]["triggers"][0]["metadata"]["query"] = json!(query)
+    };
+    wrong_keda(query(or_zero), &["error MissingSeriesIsZero"]);
+    wrong_keda(query("wva_desired_replicas{variant_name=\"lama\"}"), &["error QueryFindsNoVariant"]);
+    wrong_keda(query("vllm:num_requests_waiting"), &["warning NumberNotRead"]);
+    let ratio = "wva_desired_ratio{variant_name=\"llama\",exported_namespace=\"llm\"}";
+    wrong_keda(query(ratio), &["error MetricNotDesired"]);
+    wrong_keda(
+        |object| {
+            query(ratio)(object);
+            object["spec"]["triggers"][0]["metricType"] = json!("Value");
+        },
+        &[],
+    );
+    let spec = |field: &'static str, value: Value| move |object: &mut Value| object["spec"][field] = value;
+    // With a minimum of 1, KEDA does not ask whether a trigger is active.
+    let active = |object: &mut Value| {
+        object["spec"]["triggers"][0]["metadata"]["activationThreshold"] = json!("1");
+    };
+    wrong_keda(active, &[]);
+    wrong_keda(
+        |object| {
+            active(object);
+            object["spec"]["minReplicaCount"] = json!(0);
+        },
+        &["error ActivationHidesNumber", "warning KedaMayGoToZero"],
+    );
+    for (behavior, expected) in
+        [(Value::Null, vec!["note FallbackRaises"]), (json!("currentReplicasIfLower"), vec![])]
+    {
+        let fallback = json!({ "failureThreshold": 3, "replicas": 8, "behavior": behavior });
+        wrong_keda(spec("fallback", fallback), &expected);
+    }
+    wrong_keda(
+        spec("fallback", json!({ "failureThreshold": 3, "replicas": 2 })),
+        &["error FallbackHidesErrors"],
+    );
+    let higher = json!({ "failureThreshold": 3, "replicas": 2, "behavior": "currentReplicasIfHigher" });
+    wrong_keda(spec("fallback", higher), &["note FallbackRaises"]);
+    let kept = json!({ "failureThreshold": 3, "replicas": 2, "behavior": "currentReplicas" });
+    wrong_keda(spec("fallback", kept), &[]);
+    wrong_keda(spec("idleReplicaCount", json!(0)), &["warning IdleReplicas"]);
+    let paused = json!({ "autoscaling.keda.sh/paused": "true" });
+    wrong_keda(|object| object["metadata"]["annotations"] = paused, &["warning Paused"]);
+    let formula = json!({ "scalingModifiers": { "formula": "a*2" },
+        "horizontalPodAutoscalerConfig": { "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } } } });
+    wrong_keda(spec("advanced", formula), &["warning FormulaReplacesNumber"]);
+    wrong_keda(spec("advanced", json!({})), &["warning RemovalsDelayed"]);
+    let cron = json!({ "type": "cron", "metadata": {} });
+    let push = |object: &mut Value| object["spec"]["triggers"].as_array_mut().unwrap().push(cron);
+    wrong_keda(push, &["warning OtherMetricsDecideToo"]);
+    let elsewhere = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let query = json!("wva_desired_replicas{variant_name=\"llama\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
+    };
+    assert_found(Setup::keda(), elsewhere, &["error QueryFindsSeveralVariants"]);
+    // The namespace of the scrape target, unless Prometheus honours labels: which variants it means is not known.
+    let scraped = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let query = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"wva-system\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
+    };
+    assert_found(Setup::keda(), scraped, &[]);
+    let of_api = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let value = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"prod\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0] =
+            json!({ "type": "metrics-api", "metadata": { "valueLocation": value, "targetValue": "1" } });
+    };
+    assert_found(Setup::keda(), of_api, &["error FollowsAnotherVariant"]);
+    let sleepy = |seconds: u32| {
+        move |setup: &mut Setup| {
+            setup.variant.bounds.min = Replicas::ZERO;
+            setup.variant.may_be_zero = true;
+            setup.scaled_objects[0]["spec"]["minReplicaCount"] = json!(0);
+            setup.scaled_objects[0]["spec"]["cooldownPeriod"] = json!(seconds);
+        }
+    };
+    assert_found(Setup::keda(), sleepy(900), &["warning CooldownDelaysZero"]);
+    assert_found(Setup::keda(), sleepy(300), &["note CooldownDelaysZero"]);
+    assert_found(Setup::keda(), sleepy(0), &[]);
+}
+
+#[test]
+fn fields_of_a_scaled_object_without_a_value_have_their_defaults() {
+    let mut object = scaled_object();
+    object["spec"]["fallback"] = json!({ "replicas": null });
+    for field in ["advanced", "triggers", "cooldownPeriod"] {
+        object["spec"][field] = Value::Null;
+    }
+    let parsed: ScaledObject = parsed(&object);
+    assert!(!parsed.reads_a_number());
+    for field in ["horizontalPodAutoscalerConfig", "scalingModifiers"] {
+        object["spec"]["advanced"] = json!({ field: null });
+        assert!(serde_json::from_value::<ScaledObject>(object.clone()).is_ok(), "{field}");
+    }
+    object["spec"]["triggers"] = json!([{ "type": "cron", "metadata": null }]);
+    assert!(serde_json::from_value::<ScaledObject>(object).is_ok());
+}
