@@ -7,7 +7,7 @@ use super::super::*;
 use super::setup::{Setup, assert_found, parsed, scaled_object, wrong_keda};
 
 #[test]
-fn what_keda_does_besides() {
+fn a_trigger_that_changes_what_the_number_means() {
     let trigger =
         |change: fn(&mut Value)| move |object: &mut Value| change(&mut object["spec"]["triggers"][0]);
     wrong_keda(trigger(|it| it["metricType"] = json!("Value")), &["error TargetTypeMultiplies"]);
@@ -17,6 +17,22 @@ fn what_keda_does_besides() {
         trigger(|it| it["metadata"]["ignoreNullValues"] = Value::Null),
         &["error MissingSeriesIsZero"],
     );
+    // With a minimum of 1, KEDA does not ask whether a trigger is active.
+    let active = |object: &mut Value| {
+        object["spec"]["triggers"][0]["metadata"]["activationThreshold"] = json!("1");
+    };
+    wrong_keda(active, &[]);
+    wrong_keda(
+        |object| {
+            active(object);
+            object["spec"]["minReplicaCount"] = json!(0);
+        },
+        &["error ActivationHidesNumber", "warning KedaMayGoToZero"],
+    );
+}
+
+#[test]
+fn a_query_that_reads_another_number_or_several() {
     let or_zero = "wva_desired_replicas{variant_name=\"llama\",exported_namespace=\"llm\"} or vector(0)";
     let query = |query: &'static str| {
         move |object: &mut Value| object["spec"]["triggers"][0]["metadata"]["query"] = json!(query)
@@ -33,19 +49,31 @@ fn what_keda_does_besides() {
         },
         &[],
     );
-    let spec = |field: &'static str, value: Value| move |object: &mut Value| object["spec"][field] = value;
-    // With a minimum of 1, KEDA does not ask whether a trigger is active.
-    let active = |object: &mut Value| {
-        object["spec"]["triggers"][0]["metadata"]["activationThreshold"] = json!("1");
+    let elsewhere = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let query = json!("wva_desired_replicas{variant_name=\"llama\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
     };
-    wrong_keda(active, &[]);
-    wrong_keda(
-        |object| {
-            active(object);
-            object["spec"]["minReplicaCount"] = json!(0);
-        },
-        &["error ActivationHidesNumber", "warning KedaMayGoToZero"],
-    );
+    assert_found(Setup::keda(), elsewhere, &["error QueryFindsSeveralVariants"]);
+    // The namespace of the scrape target, unless Prometheus honours labels: which variants it means is not known.
+    let scraped = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let query = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"wva-system\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
+    };
+    assert_found(Setup::keda(), scraped, &[]);
+    let of_api = |setup: &mut Setup| {
+        setup.others.push(("prod", "llama"));
+        let value = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"prod\"}");
+        setup.scaled_objects[0]["spec"]["triggers"][0] =
+            json!({ "type": "metrics-api", "metadata": { "valueLocation": value, "targetValue": "1" } });
+    };
+    assert_found(Setup::keda(), of_api, &["error FollowsAnotherVariant"]);
+}
+
+#[test]
+fn settings_by_which_keda_follows_something_else() {
+    let spec = |field: &'static str, value: Value| move |object: &mut Value| object["spec"][field] = value;
     for (behavior, expected) in
         [(Value::Null, vec!["note FallbackRaises"]), (json!("currentReplicasIfLower"), vec![])]
     {
@@ -70,26 +98,6 @@ fn what_keda_does_besides() {
     let cron = json!({ "type": "cron", "metadata": {} });
     let push = |object: &mut Value| object["spec"]["triggers"].as_array_mut().unwrap().push(cron);
     wrong_keda(push, &["warning OtherMetricsDecideToo"]);
-    let elsewhere = |setup: &mut Setup| {
-        setup.others.push(("prod", "llama"));
-        let query = json!("wva_desired_replicas{variant_name=\"llama\"}");
-        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
-    };
-    assert_found(Setup::keda(), elsewhere, &["error QueryFindsSeveralVariants"]);
-    // The namespace of the scrape target, unless Prometheus honours labels: which variants it means is not known.
-    let scraped = |setup: &mut Setup| {
-        setup.others.push(("prod", "llama"));
-        let query = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"wva-system\"}");
-        setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
-    };
-    assert_found(Setup::keda(), scraped, &[]);
-    let of_api = |setup: &mut Setup| {
-        setup.others.push(("prod", "llama"));
-        let value = json!("wva_desired_replicas{variant_name=\"llama\",namespace=\"prod\"}");
-        setup.scaled_objects[0]["spec"]["triggers"][0] =
-            json!({ "type": "metrics-api", "metadata": { "valueLocation": value, "targetValue": "1" } });
-    };
-    assert_found(Setup::keda(), of_api, &["error FollowsAnotherVariant"]);
     let sleepy = |seconds: u32| {
         move |setup: &mut Setup| {
             setup.variant.bounds.min = Replicas::ZERO;
