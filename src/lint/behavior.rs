@@ -22,12 +22,15 @@ const MAX_REMOVAL_WINDOW: Seconds = Seconds::whole(30);
 const MAX_DOUBLING: Seconds = Seconds::whole(60);
 /// Longest time in which removals may halve the replicas: two cooldowns of the default policy.
 const MAX_HALVING: Seconds = Seconds::whole(600);
+/// Policies that a fleet of any size follows in time: those of HPAs that set none, and the policy's own pace of removals.
+const FAST_ADDITIONS: &str =
+    "{type: Pods, value: 4, periodSeconds: 15}, {type: Percent, value: 100, periodSeconds: 15}";
+const FAST_REMOVALS: &str =
+    "{type: Pods, value: 2, periodSeconds: 60}, {type: Percent, value: 10, periodSeconds: 60}";
 /// Syncs after which a change counts as one that never ends: an hour.
 const MAX_SYNCS: u32 = 240;
 /// From so many replicas on, the default tolerance hides a change by one.
 const HIDDEN_FROM: u32 = 10;
-/// What a ScaledObject means by leaving out `maxReplicaCount`.
-const KEDA_MAX: i32 = 100;
 
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +126,7 @@ pub(super) fn of_hpa(workload: &Workload<'_>, spec: &HorizontalPodAutoscalerSpec
 
 /// What is wrong with the behavior that a ScaledObject gives to its HPA.
 pub(super) fn of_scaled_object(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<BehaviorIssue> {
-    let most = workload.most_replicas(scaled.spec.max_replica_count.unwrap_or(KEDA_MAX));
+    let most = workload.most_replicas(scaled.spec.max_replicas());
     let behavior = scaled.spec.advanced.horizontal_pod_autoscaler_config.behavior.as_ref();
     judge(&ruled(Host::ScaledObject, workload, behavior, most, false))
 }
@@ -332,9 +335,7 @@ impl BehaviorIssue {
                 (Severity::Error, "CannotLeaveZero"),
                 "minReplicas is 0, and the policy of scaleUp that counts there is a percentage",
                 "a percentage of 0 replicas is 0: once the model is at zero, no request ever wakes it",
-                host.behavior(
-                    "scaleUp:\n  selectPolicy: Max\n  policies: [{type: Pods, value: 10, periodSeconds: 15}]",
-                ),
+                host.behavior(&format!("scaleUp:\n  selectPolicy: Max\n  policies: [{FAST_ADDITIONS}]")),
             ),
             Self::ToleranceHides { host, tolerance, expected, is_moved_past, from } => {
                 let fix = host.behavior(
@@ -401,22 +402,18 @@ fn delayed(host: Host, direction: Direction, seconds: u32, is_default: bool, ana
 fn slow(host: Host, direction: Direction, (from, to): (u32, u32), seconds: Option<u32>) -> Words {
     let time = seconds.map_or("more than an hour".to_owned(), |seconds| format!("{seconds} s"));
     let field = direction.field();
-    let (reason, effect, policy) = match direction {
-        Direction::Up => (
-            "AdditionsSlow",
-            "requests wait for replicas that the number asks for",
-            "value: 10, periodSeconds: 15",
-        ),
-        Direction::Down => (
-            "RemovalsSlow",
-            "replicas that the number no longer asks for are paid for",
-            "value: 2, periodSeconds: 60",
-        ),
+    let (reason, effect, policies) = match direction {
+        Direction::Up => {
+            ("AdditionsSlow", "requests wait for replicas that the number asks for", FAST_ADDITIONS)
+        }
+        Direction::Down => {
+            ("RemovalsSlow", "replicas that the number no longer asks for are paid for", FAST_REMOVALS)
+        }
     };
     Words::new(
         (Severity::Warning, reason),
         format!("by the policies of {field}, {from} → {to} replicas take {time}"),
         effect,
-        host.behavior(&format!("{field}:\n  policies: [{{type: Pods, {policy}}}]")),
+        host.behavior(&format!("{field}:\n  policies: [{policies}]")),
     )
 }

@@ -4,14 +4,13 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use wva_core::units::Replicas;
 
 use super::input::{ScaledObject, VariantFacts, Workload};
+use super::keda::may_seem_inactive;
 use super::words::{Host, Severity, Words};
 
 /// What an HPA means by leaving out `minReplicas`.
 const HPA_MIN: u32 = 1;
 /// What a ScaledObject means by leaving out `minReplicaCount`.
 const KEDA_MIN: u32 = 0;
-/// What a ScaledObject means by leaving out `maxReplicaCount`.
-const KEDA_MAX: i32 = 100;
 
 /// A bound of an autoscaler that does not fit the variant's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +69,13 @@ pub(super) fn of_hpa(workload: &Workload<'_>, spec: &HorizontalPodAutoscalerSpec
 pub(super) fn of_scaled_object(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<BoundsIssue> {
     let Some(variant) = workload.variant else { return Vec::new() };
     let min = scaled.spec.min_replica_count.map_or(KEDA_MIN, count);
-    let max = count(scaled.spec.max_replica_count.unwrap_or(KEDA_MAX));
+    let max = count(scaled.spec.max_replicas());
     let mut issues = judge(Host::ScaledObject, variant, min, max);
+    if scaled.spec.idle_replica_count == Some(0) {
+        issues.retain(|issue| !matches!(issue, BoundsIssue::ForbidsZero { .. }));
+    }
     let lowest = variant.bounds.min;
-    if min == 0 && lowest > Replicas::ZERO {
+    if min == 0 && lowest > Replicas::ZERO && may_seem_inactive(scaled) {
         issues.push(BoundsIssue::MayGoToZero { variant: lowest.get() });
     }
     issues
@@ -150,8 +152,8 @@ impl BoundsIssue {
             Self::MayGoToZero { variant } => Words::new(
                 (Severity::Warning, "KedaMayGoToZero"),
                 format!("minReplicaCount is 0, its default, and minReplicas of the variant is {variant}"),
-                "whenever KEDA takes its triggers for inactive, as without a series, it removes the last replica, although the number \
-                 is never 0",
+                "whenever KEDA takes its triggers for inactive, as here without a series, it removes the last replica, although the \
+                 number is never 0",
                 format!("spec:\n  minReplicaCount: {variant}"),
             ),
         }

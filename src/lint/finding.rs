@@ -1,6 +1,7 @@
 //! A finding: an object, and what is wrong with it as data.
 
 use serde::Serialize;
+use wva_core::text::plain;
 
 use super::behavior::BehaviorIssue;
 use super::bounds::BoundsIssue;
@@ -11,6 +12,9 @@ use super::pod::PodIssue;
 use super::selector::SelectorIssue;
 use super::target::TargetIssue;
 use super::words::{Severity, Words};
+
+/// Longest sentence of a finding: the longest query that is quoted, and what is said about it.
+const MAX_SENTENCE_BYTES: usize = 1000;
 
 /// Something about an autoscaler.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +74,8 @@ impl Finding {
             Issue::Target(issue) => issue.words(),
             Issue::Pod(issue) => issue.words(),
         };
-        Advice { severity, reason, object: self.object.to_string(), set, effect, fix }
+        let sentence = |text: &str| plain(text, MAX_SENTENCE_BYTES);
+        let object = sentence(&self.object.to_string());
+        Advice { severity, reason, object, set: sentence(&set), effect: sentence(&effect), fix }
     }
 }

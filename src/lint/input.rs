@@ -17,6 +17,9 @@ const SCALED_OBJECT: &str = "ScaledObject";
 /// KEDA's API group, with the separator of a version.
 const KEDA_GROUP: &str = "keda.sh/";
 
+/// The annotation by which KEDA takes an HPA over.
+const TRANSFER: &str = "scaledobject.keda.sh/transfer-hpa-ownership";
+
 /// A scale target with all that scales it.
 #[derive(Debug, Clone)]
 pub struct Workload<'a> {
@@ -205,6 +208,18 @@ pub struct ScaledObjectSpec {
     pub triggers: Vec<Trigger>,
 }
 
+impl ScaledObjectSpec {
+    /// The most replicas, with KEDA's default.
+    pub(super) fn max_replicas(&self) -> i32 {
+        self.max_replica_count.unwrap_or(100)
+    }
+
+    /// Whether KEDA goes below the minimum that its HPA has, while it takes the triggers for inactive.
+    pub(super) fn may_deactivate(&self) -> bool {
+        self.min_replica_count.unwrap_or_default() == 0 || self.idle_replica_count.is_some()
+    }
+}
+
 /// The scale target of a ScaledObject; a Deployment if it names no kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -243,6 +258,8 @@ pub struct Advanced {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct HpaConfig {
+    /// The name of that HPA.
+    pub name: Option<String>,
     /// As in an HPA.
     pub behavior: Option<HorizontalPodAutoscalerBehavior>,
 }
@@ -303,6 +320,16 @@ where
     T: Deserialize<'de> + Default,
 {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+impl ScaledObject {
+    /// Whether KEDA takes an HPA over that it has not made.
+    pub(super) fn takes_over(&self, hpa: &ObjectMeta) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        let is_told = annotations.and_then(|all| all.get(TRANSFER)).is_some_and(|value| value == "true");
+        let name = self.spec.advanced.horizontal_pod_autoscaler_config.name.as_ref();
+        is_told && name.is_some_and(|name| hpa.name.as_ref() == Some(name))
+    }
 }
 
 /// Whether KEDA made an HPA of a ScaledObject.

@@ -7,14 +7,12 @@ use wva_core::text::{first_names, quoted};
 
 use super::input::{ScaledObject, Trigger, Workload};
 use super::metric::{self, MetricIssue, Number, find};
-use super::pause::paused;
-use super::query::{matchers, metric_in, query, replaces_missing};
+use super::pause::{is_false, paused};
+use super::query::{is_plain_selection, matchers, metric_in, query, replaces_missing};
 use super::words::{Host, Severity, Words};
 
 /// What KEDA means by leaving out `cooldownPeriod`, seconds.
 const COOLDOWN: i64 = 300;
-/// What KEDA means by leaving out `maxReplicaCount`.
-const MAX_REPLICAS: i32 = 100;
 /// The type of a trigger that reads `/metrics/decisions`.
 const METRICS_API: &str = "metrics-api";
 /// Labels that all series of one installation share, so that they tell no variant from another.
@@ -115,7 +113,7 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
         issues.extend(variant.map(|variant| KedaIssue::NumberNotRead { variant }));
         return (issues, metrics);
     }
-    let most = workload.most_replicas(scaled.spec.max_replica_count.unwrap_or(MAX_REPLICAS));
+    let most = workload.most_replicas(scaled.spec.max_replicas());
     let (ours, others): (Vec<_>, Vec<_>) =
         scaled.spec.triggers.iter().partition(|trigger| query(trigger).is_some());
     for trigger in ours {
@@ -131,14 +129,31 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
     (issues, metrics)
 }
 
+/// Whether KEDA may take the triggers for inactive although the number is above 0.
+pub(super) fn may_seem_inactive(scaled: &ScaledObject) -> bool {
+    let is_lost = |trigger: &Trigger| {
+        let issues = zero(trigger, scaled);
+        issues
+            .iter()
+            .any(|issue| matches!(issue, KedaIssue::MissingIsZero { .. } | KedaIssue::ActivationHides { .. }))
+    };
+    scaled.spec.fallback.as_ref().is_some_and(|fallback| fallback.replicas == 0)
+        || scaled.spec.triggers.iter().filter(|trigger| query(trigger).is_some()).any(is_lost)
+}
+
 /// Settings of the whole object.
 fn settings(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<KedaIssue> {
     let spec = &scaled.spec;
     let mut issues = Vec::new();
     if let Some(fallback) = &spec.fallback {
         let replicas = fallback.replicas;
-        let removes = replicas < spec.max_replica_count.unwrap_or(MAX_REPLICAS);
+        let most = workload.most_replicas(spec.max_replicas());
+        let removes = u32::try_from(replicas).is_ok_and(|replicas| replicas < most);
         match fallback.behavior.as_deref() {
+            // Of an error, KEDA then takes the triggers for inactive.
+            _ if replicas == 0 && spec.may_deactivate() => {
+                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: false });
+            }
             Some("currentReplicas") => {}
             Some("currentReplicasIfHigher") => issues.push(KedaIssue::FallbackRaises { replicas }),
             Some("currentReplicasIfLower") if removes => {
@@ -155,7 +170,7 @@ fn settings(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<KedaIssue> {
     if may_be_zero && spec.min_replica_count.unwrap_or_default() == 0 && seconds > 0 {
         issues.push(KedaIssue::Cooldown { seconds });
     }
-    if let Some(replicas) = spec.idle_replica_count.filter(|_| !may_be_zero) {
+    if let Some(replicas) = spec.idle_replica_count.filter(|_| !may_be_zero && may_seem_inactive(scaled)) {
         issues.push(KedaIssue::Idle { replicas });
     }
     let formula = spec.advanced.scaling_modifiers.formula.as_deref();
@@ -205,18 +220,17 @@ fn zero(trigger: &Trigger, scaled: &ScaledObject) -> Vec<KedaIssue> {
     if trigger.type_ == "prometheus" {
         let nulls = trigger.metadata.get("ignoreNullValues");
         let is_error =
-            nulls.is_some_and(|value| *value == Value::Bool(false) || value.as_str() == Some("false"));
+            nulls.is_some_and(|value| *value == Value::Bool(false) || value.as_str().is_some_and(is_false));
         let is_in_query = query(trigger).is_some_and(replaces_missing);
         if !is_error || is_in_query {
             issues.push(KedaIssue::MissingIsZero { is_in_query });
         }
     }
-    // Only where KEDA may go below the minimum itself does it ask whether a trigger is active.
-    let spec = &scaled.spec;
-    let may_deactivate = spec.min_replica_count.unwrap_or_default() == 0 || spec.idle_replica_count.is_some();
     let activation = ["activationThreshold", "activationTargetValue"];
-    let activation =
-        activation.into_iter().find_map(|name| setting(trigger, name)).filter(|_| may_deactivate);
+    let activation = activation
+        .into_iter()
+        .find_map(|name| setting(trigger, name))
+        .filter(|_| scaled.spec.may_deactivate());
     if let Some(threshold) = activation.filter(|text| number(text).is_some_and(|threshold| threshold >= 1.0))
     {
         issues.push(KedaIssue::ActivationHides { threshold: threshold.into() });
@@ -232,7 +246,8 @@ fn selection(trigger: &Trigger, workload: &Workload<'_>) -> Option<KedaIssue> {
     let is_api = trigger.type_ == METRICS_API;
     let namespace: &[&str] =
         if is_api { &["namespace", "exported_namespace"] } else { &["exported_namespace"] };
-    let matchers = matchers(query, metric_in(query)?);
+    let metric = metric_in(query)?;
+    let matchers = is_plain_selection(query, metric).then(|| matchers(query, metric))?;
     let of = |names: &[&str]| {
         let own = matchers.iter().find(|matcher| names.contains(&matcher.label) && matcher.is_equality);
         own.map(|matcher| matcher.value)
@@ -297,7 +312,7 @@ impl KedaIssue {
                      exactly when nobody can see it",
                     if *only_lowers { " where more run" } else { " instead of keeping those that run" }
                 ),
-                "spec:\n  fallback: {behavior: currentReplicas} # needs KEDA 2.17; or no fallback, which keeps the replicas too",
+                "spec:\n  fallback: null # without a fallback, KEDA keeps the replicas on errors",
             ),
             Self::FallbackRaises { replicas } => Words::new(
                 (Severity::Note, "FallbackRaises"),
@@ -398,7 +413,7 @@ impl KedaIssue {
             Self::QueryFindsNone { is_api, query, meant } => Words::new(
                 (Severity::Error, "QueryFindsNoVariant"),
                 format!("its query is {}", quoted(query)),
-                "it finds no variant: KEDA reads 0 (with ignoreNullValues), or an error and keeps the replicas",
+                "it finds no variant of this workload: KEDA reads 0 (with ignoreNullValues), an error, or another workload's number",
                 right_query(*is_api, meant.as_ref()),
             ),
             _ => self.words_of_trigger(),

@@ -16,9 +16,13 @@ const PAUSED_SCALE_IN: &str = "autoscaling.keda.sh/paused-scale-in";
 const PAUSED_SCALE_OUT: &str = "autoscaling.keda.sh/paused-scale-out";
 const NOT_APPLIED: &str = "KEDA does not apply the number, which is still computed,";
 
+/// Whether KEDA reads a text as false.
+pub(super) fn is_false(text: &str) -> bool {
+    matches!(text, "false" | "False" | "FALSE" | "f" | "F" | "0")
+}
+
 /// What the annotations of a ScaledObject pause, for people; `None` if nothing.
 pub(crate) fn paused(metadata: &ObjectMeta) -> Option<String> {
-    let is_false = |value: &str| matches!(value, "false" | "False" | "FALSE" | "f" | "F" | "0");
     let set = PAUSES.into_iter().filter_map(|pause| Some((pause, annotation(metadata, pause.0)?)));
     let mut in_force = set.filter(|((key, ..), value)| *key == PAUSED_REPLICAS || !is_false(value));
     let ((key, effect, again), value) = in_force.next()?;

@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use super::input::Workload;
 use super::object::ObjectRef;
+use wva_core::text::quoted;
+
 use super::words::{Severity, Words};
 
 /// What a pod means by leaving out `terminationGracePeriodSeconds`.
@@ -79,7 +81,10 @@ fn sleep(container: &Container) -> Option<i64> {
         return Some(sleep.seconds);
     }
     let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
-    let (_, after) = command.split_once("sleep ")?;
+    let words = command.match_indices("sleep ");
+    let is_word = |at: &usize| !command[..*at].ends_with(|letter: char| letter.is_ascii_alphanumeric());
+    let at = words.map(|(at, _)| at).find(is_word)?;
+    let after = &command[at + "sleep ".len()..];
     after.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
@@ -88,10 +93,12 @@ impl PodIssue {
         match self {
             Self::NoPreStop { container } => Words::new(
                 (Severity::Warning, "NoPreStop"),
-                format!("container {container} has no preStop hook"),
+                format!("container {} has no preStop hook", quoted(container)),
                 "at each removal it is told to stop while Services and the scheduler still send it requests: these fail",
                 template(&format!(
-                    "containers:\n      - name: {container}\n        lifecycle: {{preStop: {{sleep: {{seconds: {PRE_STOP}}}}}}} # before Kubernetes 1.30: exec, with a command that sleeps"
+                    "containers:\n      - name: {}\n        lifecycle: {{preStop: {{sleep: {{seconds: {PRE_STOP}}}}}}} # before Kubernetes 1.30: exec, with a command that sleeps",
+                    // A string of JSON is one of YAML.
+                    serde_json::Value::from(container.as_str())
                 )),
             ),
             Self::GraceTooShort { grace } => Words::new(

@@ -36,6 +36,27 @@ pub(crate) fn labels_after<'q>(query: &'q str, metric: &str) -> Vec<&'q str> {
     matchers(query, metric).into_iter().map(|matcher| matcher.label).collect()
 }
 
+/// Functions that keep which series a query selects, and words of the operator that replaces missing ones.
+const TRANSPARENT_WORDS: [&str; 8] = ["avg", "max", "min", "on", "or", "scalar", "sum", "vector"];
+
+/// Whether all that a query selects is the series of `metric` by the matchers behind it: no other series, join, grouping or name in braces.
+pub(crate) fn is_plain_selection(query: &str, metric: &str) -> bool {
+    let words = words(query);
+    let parts: Vec<&str> =
+        words.split('{').map(|part| part.split_once('}').map_or(part, |(_, rest)| rest)).collect();
+    let outside = match words.split_once('{') {
+        Some((before, _)) => format!("{before} {}", parts[1..].join(" ")),
+        None => words,
+    };
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == ':';
+    let mut names = outside.split(|letter: char| !is_name(letter)).filter(|word| !word.is_empty());
+    names.clone().filter(|name| *name == metric).count() == 1
+        && names.all(|name| {
+            let lower = name.to_ascii_lowercase();
+            name == metric || TRANSPARENT_WORDS.contains(&lower.as_str()) || name.parse::<f64>().is_ok()
+        })
+}
+
 /// The matchers by which a query selects the series of `metric`.
 pub(crate) fn matchers<'q>(query: &'q str, metric: &str) -> Vec<Matcher<'q>> {
     let Some((_, after)) = query.split_once(metric) else { return Vec::new() };
@@ -44,10 +65,10 @@ pub(crate) fn matchers<'q>(query: &'q str, metric: &str) -> Vec<Matcher<'q>> {
     let mut rest = body.trim_start();
     // NAME OPERATOR "VALUE", where a value may contain escaped quotes.
     while let Some((label, after)) = rest.split_once(['=', '!', '}']) {
-        let quote = after.chars().find(|character| matches!(character, '"' | '\''));
+        let quote = after.chars().find(|character| matches!(character, '"' | '\'' | '`'));
         let Some(quote) = quote.filter(|_| !label.trim().is_empty()) else { break };
         let (operator, value) = after.split_once(quote).unwrap_or_default();
-        let ends = |index: &usize| !value[..*index].ends_with('\\');
+        let ends = |index: &usize| quote == '`' || !value[..*index].ends_with('\\');
         let Some(end) = value.match_indices(quote).map(|(index, _)| index).find(ends) else {
             // Of a query that ends within a value, the label is known.
             matchers.push(Matcher { label: label.trim(), is_equality: false, value: "" });
@@ -97,6 +118,27 @@ impl ScaledObject {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_selection_is_plain_without_joins_groups_and_other_names() {
+        let metric = "wva_desired_replicas";
+        for query in [
+            "wva_desired_replicas{a='b and on(c) x'}",
+            "max(wva_desired_replicas{a=`b`} or vector(0))",
+            "sum( wva_desired_replicas ) * 1",
+        ] {
+            assert!(is_plain_selection(query, metric), "{query}");
+        }
+        for query in [
+            r#"{__name__="wva_desired_replicas",variant_name="a"}"#,
+            r#"ns:wva_desired_replicas:max{variant_name="a"}"#,
+            r#"wva_desired_replicas and on(variant_name) x{variant_name="a"}"#,
+            "max by (variant_name) (wva_desired_replicas)",
+            "wva_desired_replicas / wva_desired_replicas",
+        ] {
+            assert!(!is_plain_selection(query, metric), "{query}");
+        }
+    }
 
     #[test]
     fn only_an_operator_replaces_missing_series() {

@@ -217,7 +217,7 @@ fn named(meant: Option<&SmolStr>) -> &str {
 
 fn select_by_name(meant: Option<&SmolStr>) -> String {
     format!(
-        "spec:\n  metrics:\n  - external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: {}}}}}",
+        "spec:\n  metrics:\n  - external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: \"{}\"}}}}",
         named(meant)
     )
 }
@@ -298,7 +298,7 @@ impl SelectorIssue {
                 format!("it reads the number as a metric of {object}"),
                 "no variant is that object or scales it: the HPA gets an error and keeps its replicas",
                 format!(
-                    "spec:\n  metrics:\n  - object:\n      describedObject: {{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, name: {}}}",
+                    "spec:\n  metrics:\n  - object:\n      describedObject: {{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, name: \"{}\"}}",
                     named(meant.as_ref())
                 ),
             ),

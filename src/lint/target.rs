@@ -5,6 +5,7 @@ use wva_core::text::{first_names, quoted};
 
 use super::input::Workload;
 use super::object::ObjectRef;
+use super::pause::paused;
 use super::words::{Severity, Words};
 
 /// Modes in which a VerticalPodAutoscaler restarts running pods. `Auto` is the default.
@@ -35,6 +36,8 @@ pub enum TargetIssue {
         variant: String,
         /// How many metrics it reads.
         metrics: usize,
+        /// Whether one of them may be the number under another name.
+        may_be_renamed: bool,
     },
     /// Nothing scales the workload of a variant.
     NoAutoscaler {
@@ -53,20 +56,26 @@ pub(super) fn judge_reads(
 ) -> Option<TargetIssue> {
     let variant = workload.variant.filter(|_| reads == 0)?;
     let metrics = spec.metrics.as_ref().map_or(0, Vec::len);
-    Some(TargetIssue::NumberNotRead { variant: variant.id.to_string(), metrics })
+    let may_be_renamed =
+        spec.metrics.iter().flatten().any(|metric| metric.external.is_some() || metric.object.is_some());
+    Some(TargetIssue::NumberNotRead { variant: variant.id.to_string(), metrics, may_be_renamed })
 }
 
 /// What is wrong with all autoscalers of a workload together, and with which object.
 pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
     let target = workload.target.to_string();
-    let hpas = workload.own_hpas().map(|hpa| ObjectRef::of("HorizontalPodAutoscaler", &hpa.metadata));
-    let scaled = workload.scaled_objects.iter().map(|scaled| ObjectRef::of("ScaledObject", &scaled.metadata));
-    let autoscalers: Vec<ObjectRef> = hpas.chain(scaled).collect();
+    let hpas = workload
+        .own_hpas()
+        .filter(|hpa| !workload.scaled_objects.iter().any(|scaled| scaled.takes_over(&hpa.metadata)))
+        .map(|hpa| ObjectRef::of("HorizontalPodAutoscaler", &hpa.metadata));
+    // A paused one, as in a migration, sets nothing.
+    let scaled = workload.scaled_objects.iter().filter(|scaled| paused(&scaled.metadata).is_none());
+    let scaled = scaled.map(|scaled| ObjectRef::of("ScaledObject", &scaled.metadata));
+    let active: Vec<ObjectRef> = hpas.chain(scaled).collect();
     let mut issues = Vec::new();
-    if autoscalers.len() > 1 {
-        for object in &autoscalers {
-            let others =
-                autoscalers.iter().filter(|other| *other != object).map(ToString::to_string).collect();
+    if active.len() > 1 {
+        for object in &active {
+            let others = active.iter().filter(|other| *other != object).map(ToString::to_string).collect();
             issues.push((object.clone(), TargetIssue::SeveralAutoscalers { target: target.clone(), others }));
         }
     }
@@ -78,7 +87,8 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
             issues.push((object, TargetIssue::VerticalUpdates { target: target.clone(), mode: mode.into() }));
         }
     }
-    if let Some(variant) = workload.variant.filter(|_| autoscalers.is_empty() && !workload.is_incomplete) {
+    let has_none = workload.hpas.is_empty() && workload.scaled_objects.is_empty();
+    if let Some(variant) = workload.variant.filter(|_| has_none && !workload.is_incomplete) {
         let object = ObjectRef::named(variant.kind, &variant.id);
         issues.push((object, TargetIssue::NoAutoscaler { variant: variant.id.name.to_string(), target }));
     }
@@ -104,12 +114,16 @@ impl TargetIssue {
                  number accounts for it",
                 "spec:\n  updatePolicy: {updateMode: \"Off\"} # or Initial",
             ),
-            Self::NumberNotRead { variant, metrics } => Words::new(
-                (Severity::Error, "NumberNotRead"),
+            Self::NumberNotRead { variant, metrics, may_be_renamed } => Words::new(
+                (if *may_be_renamed { Severity::Warning } else { Severity::Error }, "NumberNotRead"),
                 format!(
                     "it scales the workload of variant {variant} by {metrics} metrics, none of them the number"
                 ),
-                "the number is computed, and nothing follows it",
+                if *may_be_renamed {
+                    "unless one of them is the number under another name, it is computed, and nothing follows it"
+                } else {
+                    "the number is computed, and nothing follows it"
+                },
                 number_metric(variant.rsplit('/').next().unwrap_or_default()),
             ),
             Self::NoAutoscaler { variant, target } => Words::new(
@@ -124,6 +138,6 @@ impl TargetIssue {
 
 fn number_metric(variant: &str) -> String {
     format!(
-        "spec:\n  metrics:\n  - type: External\n    external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: {variant}}}}}\n      target: {{type: AverageValue, averageValue: \"1\"}}"
+        "spec:\n  metrics:\n  - type: External\n    external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: \"{variant}\"}}}}\n      target: {{type: AverageValue, averageValue: \"1\"}}"
     )
 }

@@ -288,7 +288,10 @@ fn files_are_checked_before_they_are_applied() {
     let empty = wva(&["check", "--config", &directory]);
     assert!(empty.code == 2 && empty.out.contains("it has nothing that is checked"), "{}", empty.out);
     // Files of others in a directory are not this program's policies.
-    write("values.yaml", "image: {tag: v1}\n");
+    write("values.yaml", "global: {}\nlimits: {inventory: false}\nimage: {tag: v1}\n");
+    write("template.yaml", "{{ if .Values.x }}\na: {{ .Values.y }}\n{{ end }}\n");
+    let pipe = folder.path().join("pipe.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     write("service.yaml", "apiVersion: v1\nkind: Service\nmetadata: {name: x}\n");
     write("hpa.json", &hpa("llama").to_string());
     let mixed = wva(&["check", "--config", &directory]);

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wva_core::Policy;
 
 use super::inputs::{Inputs, Kind};
@@ -84,7 +84,8 @@ fn files_in(path: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
         let file = entry?.path();
-        if ending(&file).is_some_and(|ending| ENDINGS.contains(&ending.as_str())) {
+        // Reading a pipe may never end.
+        if file.is_file() && ending(&file).is_some_and(|ending| ENDINGS.contains(&ending.as_str())) {
             files.push(file);
         }
     }
@@ -107,6 +108,8 @@ fn add_text(
     let mut has_policy = false;
     for (number, document) in manifest_objects(text) {
         match document {
+            // A template of Helm, which is no manifest yet.
+            Err(_) if !is_named && text.contains("{{") => {}
             Err(cause) => report.add(
                 (Severity::Error, "Unreadable"),
                 format!("{origin}, document {number}"),
@@ -115,7 +118,7 @@ fn add_text(
                 "# correct the place that the cause names",
             ),
             Ok(object) if object.get("kind").is_none() && object.get("apiVersion").is_none() => {
-                if !is_named && !has_setting(&object) {
+                if !is_named && !is_policy(&object) {
                     continue;
                 }
                 has_policy = true;
@@ -135,14 +138,19 @@ fn add_text(
     has_policy || inputs.added() > before
 }
 
-/// Whether a document has a setting of a policy.
-fn has_setting(document: &Value) -> bool {
+/// Whether a document has settings of a policy, and nothing else.
+fn is_policy(document: &Value) -> bool {
     let settings = serde_json::to_value(Policy::default()).unwrap_or_default();
-    document.as_object().is_some_and(|fields| fields.keys().any(|field| settings.get(field).is_some()))
+    let fields = document.as_object();
+    fields
+        .is_some_and(|fields| !fields.is_empty() && fields.keys().all(|field| settings.get(field).is_some()))
 }
 
 fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
     let Some(kind) = kind_of(&object) else { return };
+    if object["apiVersion"] == "autoscaling/v1" {
+        with_metrics(&mut object);
+    }
     quantities_as_text(&mut object);
     let default = match (&settings.namespace, kind) {
         (Some(namespace), _) => namespace.as_str(),
@@ -155,6 +163,19 @@ fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
         metadata.entry("namespace").or_insert_with(|| default.into());
     }
     inputs.add(kind, object, settings);
+}
+
+/// An HPA of autoscaling/v1 in the version that is read: it has one metric.
+fn with_metrics(hpa: &mut Value) {
+    hpa["apiVersion"] = "autoscaling/v2".into();
+    let Some(spec) = hpa.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if let Some(utilization) = spec.remove("targetCPUUtilizationPercentage") {
+        let target = json!({ "type": "Utilization", "averageUtilization": utilization });
+        spec.insert(
+            "metrics".into(),
+            json!([{ "type": "Resource", "resource": { "name": "cpu", "target": target } }]),
+        );
+    }
 }
 
 /// The kind of an object, if it is checked.

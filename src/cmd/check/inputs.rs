@@ -1,6 +1,6 @@
 //! The objects that are judged, from a cluster or from files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::{ConfigMap, PodSpec};
@@ -42,6 +42,8 @@ pub(super) struct Inputs {
     /// Whether a cluster was asked for all objects.
     pub(super) is_cluster: bool,
     added: usize,
+    /// The objects of files by namespace and name.
+    names: BTreeSet<(Kind, (String, String))>,
     /// What could not be read: kind, name and cause.
     unread: Vec<(Kind, String, String)>,
     /// Objects that cannot be parsed: object and cause.
@@ -57,7 +59,7 @@ impl Inputs {
     /// Adds an object. Of several of one name in files, the last counts, as for `kubectl apply`.
     pub(super) fn add(&mut self, kind: Kind, object: Value, settings: &Settings) {
         self.added += 1;
-        if !self.is_cluster {
+        if !self.is_cluster && !self.names.insert((kind, namespace_and_name(&object))) {
             self.remove(kind, &object);
         }
         match kind {
@@ -90,10 +92,10 @@ impl Inputs {
 
     /// Removes the object with the name of `object`.
     fn remove(&mut self, kind: Kind, object: &Value) {
-        let text = |field: &str| object.pointer(field).and_then(Value::as_str);
-        let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
+        let own = namespace_and_name(object);
         let is_other = |metadata: &ObjectMeta| {
-            (metadata.namespace.as_deref(), metadata.name.as_deref()) != (namespace, name)
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            (text(&metadata.namespace), text(&metadata.name)) != own
         };
         match kind {
             Kind::ConfigMap => self.config_maps.retain(|map| is_other(&map.metadata)),
@@ -106,12 +108,7 @@ impl Inputs {
                     }
                     _ => {}
                 }
-                let name = |object: &Value| {
-                    let text = |field: &str| object.pointer(field).and_then(Value::as_str).map(str::to_owned);
-                    (text("/metadata/namespace"), text("/metadata/name"))
-                };
-                let own = name(object);
-                self.listed.entry(kind).or_default().retain(|listed| name(listed) != own);
+                self.listed.entry(kind).or_default().retain(|listed| namespace_and_name(listed) != own);
             }
         }
     }
@@ -226,6 +223,11 @@ impl ListedKind {
             Self::Node => "Node",
         }
     }
+}
+
+fn namespace_and_name(object: &Value) -> (String, String) {
+    let text = |field: &str| object.pointer(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    (text("/metadata/namespace"), text("/metadata/name"))
 }
 
 /// Whether the program with these settings reads the object.

@@ -22,13 +22,17 @@ fn a_trigger_that_changes_what_the_number_means() {
         object["spec"]["triggers"][0]["metadata"]["activationThreshold"] = json!("1");
     };
     wrong_keda(active, &[]);
+    let at_zero = |object: &mut Value| object["spec"]["minReplicaCount"] = json!(0);
     wrong_keda(
         |object| {
             active(object);
-            object["spec"]["minReplicaCount"] = json!(0);
+            at_zero(object);
         },
         &["error ActivationHidesNumber", "warning KedaMayGoToZero"],
     );
+    // Without a series there is an error, and KEDA keeps the replicas.
+    wrong_keda(at_zero, &[]);
+    wrong_keda(trigger(|it| it["metadata"]["ignoreNullValues"] = json!("False")), &[]);
 }
 
 #[test]
@@ -55,6 +59,18 @@ fn a_query_that_reads_another_number_or_several() {
         setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = query;
     };
     assert_found(Setup::keda(), elsewhere, &["error QueryFindsSeveralVariants"]);
+    for unread in [
+        "wva_desired_replicas{variant_name=`llama`,exported_namespace=`llm`}",
+        "{__name__=\"wva_desired_replicas\",variant_name=\"llama\"}",
+        "ns:wva_desired_replicas:max{variant_name=\"llama\"}",
+        "wva_desired_replicas and on(variant_name) x{variant_name=\"llama\"}",
+    ] {
+        let several = |setup: &mut Setup| {
+            setup.others.push(("prod", "llama"));
+            setup.scaled_objects[0]["spec"]["triggers"][0]["metadata"]["query"] = json!(unread);
+        };
+        assert_found(Setup::keda(), several, &[]);
+    }
     // The namespace of the scrape target, unless Prometheus honours labels: which variants it means is not known.
     let scraped = |setup: &mut Setup| {
         setup.others.push(("prod", "llama"));
@@ -88,7 +104,24 @@ fn settings_by_which_keda_follows_something_else() {
     wrong_keda(spec("fallback", higher), &["note FallbackRaises"]);
     let kept = json!({ "failureThreshold": 3, "replicas": 2, "behavior": "currentReplicas" });
     wrong_keda(spec("fallback", kept), &[]);
-    wrong_keda(spec("idleReplicaCount", json!(0)), &["warning IdleReplicas"]);
+    wrong_keda(spec("idleReplicaCount", json!(0)), &[]);
+    let lost = |object: &mut Value| {
+        object["spec"]["idleReplicaCount"] = json!(0);
+        object["spec"]["triggers"][0]["metadata"]["ignoreNullValues"] = Value::Null;
+    };
+    wrong_keda(lost, &["error MissingSeriesIsZero", "warning IdleReplicas"]);
+    // On an error, KEDA protects the replicas only without a fallback, or with one above 0.
+    let to_zero = |object: &mut Value| {
+        object["spec"]["minReplicaCount"] = json!(0);
+        object["spec"]["fallback"] =
+            json!({ "failureThreshold": 3, "replicas": 0, "behavior": "currentReplicas" });
+    };
+    wrong_keda(to_zero, &["error FallbackHidesErrors", "warning KedaMayGoToZero"]);
+    let beyond = |object: &mut Value| {
+        object["spec"]["maxReplicaCount"] = json!(10);
+        object["spec"]["fallback"] = json!({ "failureThreshold": 3, "replicas": 8 });
+    };
+    wrong_keda(beyond, &["note FallbackRaises", "note MaximumAboveVariants"]);
     let paused = json!({ "autoscaling.keda.sh/paused": "true" });
     wrong_keda(|object| object["metadata"]["annotations"] = paused, &["warning Paused"]);
     let formula = json!({ "scalingModifiers": { "formula": "a*2" },
@@ -109,6 +142,13 @@ fn settings_by_which_keda_follows_something_else() {
     assert_found(Setup::keda(), sleepy(900), &["warning CooldownDelaysZero"]);
     assert_found(Setup::keda(), sleepy(300), &["note CooldownDelaysZero"]);
     assert_found(Setup::keda(), sleepy(0), &[]);
+    // Idle replicas go to zero too.
+    let idle = |setup: &mut Setup| {
+        sleepy(0)(setup);
+        setup.scaled_objects[0]["spec"]["minReplicaCount"] = json!(1);
+        setup.scaled_objects[0]["spec"]["idleReplicaCount"] = json!(0);
+    };
+    assert_found(Setup::keda(), idle, &[]);
 }
 
 #[test]
