@@ -210,6 +210,7 @@ impl App {
             deletion_cost: self.config.pod_deletion_cost,
             max_stale: Duration::from_secs_f64(self.config.policy.max_stale.get()),
             annotated: self.config.annotated_autoscalers,
+            value_targets: self.config.serve_value_targets,
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);

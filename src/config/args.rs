@@ -135,6 +135,11 @@ pub struct ClusterArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Serving")]
 pub struct ServingArgs {
+    /// Serve the number divided by the Ready pods to HPAs with targets of the type Value, which multiply it by them, where all HPAs
+    /// that read a variant have such targets. For HPAs that cannot be changed to AverageValue, as those of KServe.
+    #[arg(long, env = "WVA_SERVE_VALUE_TARGETS", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
+    pub serve_value_targets: bool,
     /// Address to listen on. `::` listens on all addresses, IPv4 included.
     #[arg(long, default_value = "::", value_name = "IP")]
     pub bind_address: IpAddr,

@@ -30,6 +30,11 @@ pub enum ConfigError {
         /// How often it is renewed.
         retry_period: SignedDuration,
     },
+    /// HPAs are to be read, and not watched.
+    #[error(
+        "--serve-value-targets needs the watch of HorizontalPodAutoscalers: remove --annotated-autoscalers=false"
+    )]
+    ValueTargetsUnknown,
     /// The source is Prometheus, and its URL is missing.
     #[error(
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"

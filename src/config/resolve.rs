@@ -86,6 +86,8 @@ pub struct Config {
     pub main_config_map: Option<String>,
     /// The nodes whose GPUs count towards limits; `None` for all.
     pub node_selector: Option<String>,
+    /// Whether the number is served divided to HPAs that multiply it.
+    pub serve_value_targets: bool,
     /// Whether pods are annotated with deletion costs.
     pub pod_deletion_cost: bool,
     /// Which evaluations are recorded.
@@ -127,6 +129,9 @@ impl TryFrom<ServeArgs> for Config {
         let min_max_stale = MIN_STALE_LEASES * lease_times.duration;
         let max_stale = at_least("--max-stale", args.decision.max_stale, min_max_stale, note)?;
         let watch_namespace = non_empty(cluster.watch_namespace);
+        if args.serving.serve_value_targets && !cluster.annotated_autoscalers {
+            return Err(ConfigError::ValueTargetsUnknown);
+        }
 
         Ok(Self {
             kubeconfig: non_empty_path(cluster.kubeconfig),
@@ -164,6 +169,7 @@ impl TryFrom<ServeArgs> for Config {
             config_maps: config_map_names(&args.config_maps)?,
             main_config_map: non_empty(args.config_maps.main_config_map)
                 .filter(|_| non_empty_path(args.config_file).is_none()),
+            serve_value_targets: args.serving.serve_value_targets,
             pod_deletion_cost: args.decision.pod_deletion_cost,
             node_selector: non_empty(args.config_maps.node_selector),
         })
@@ -418,6 +424,11 @@ mod tests {
         }
         assert!(!config("--scale-to-zero=").unwrap().policy.global.default.scale_to_zero.unwrap().enabled);
         let marks = |flags| config(flags).unwrap().pod_deletion_cost;
+        let divides = |flags| config(flags).map(|config| config.serve_value_targets);
+        assert_eq!(divides(""), Ok(false));
+        assert_eq!(divides("--serve-value-targets"), Ok(true));
+        let unwatched = divides("--serve-value-targets --annotated-autoscalers=false");
+        assert_eq!(unwatched, Err(ConfigError::ValueTargetsUnknown.to_string()));
         assert!(marks("--pod-deletion-cost") && !marks("--pod-deletion-cost=") && !marks(""));
         let annotated = |flags| config(flags).unwrap().annotated_autoscalers;
         assert!(

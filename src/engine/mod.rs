@@ -26,7 +26,7 @@ pub use model_names::{LearnedModel, LearnedModels, ModelNames, NamedModels};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, Labels, MAX_ENGINES_OF_A_POD,
     MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Revision, Scope, Series, SourceError,
-    SystemClock, UnlabelledNode,
+    SystemClock, UnlabelledNode, ValueTargets,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};

@@ -224,6 +224,17 @@ pub struct ClusterView {
     pub followers: BTreeSet<VariantId>,
     /// The variants that are no VariantAutoscalings, but annotated objects.
     pub annotated: BTreeSet<VariantId>,
+    /// The variants whose number is served divided; `None` unless that is switched on.
+    pub value_targets: Option<ValueTargets>,
+}
+
+/// The variants that HPAs read with targets of the type `Value` only, which multiply the number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueTargets {
+    /// Whether all HPAs are known.
+    pub are_known: bool,
+    /// Their Ready pods, by which an HPA multiplies.
+    pub multipliers: BTreeMap<VariantId, u32>,
 }
 
 /// Which object a variant was read from, and in which state: what was decided about it says nothing about a later one.

@@ -72,6 +72,8 @@ pub struct VariantFacts {
     pub analyzer: Analyzer,
     /// Whether the policy allows its model to go to zero.
     pub may_be_zero: bool,
+    /// Whether the number is served divided to HPAs that multiply it.
+    pub serves_value_targets: bool,
     /// The share of the running replicas within which the policy takes an HPA to do nothing, 0 to 1.
     pub tolerance: f64,
 }

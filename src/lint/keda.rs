@@ -198,7 +198,12 @@ fn arithmetic(trigger: &Trigger, most: u32) -> Vec<MetricIssue> {
         }
         Some(Number::Desired) if multiplies => {
             let steps = metric::multiplied(1000, most);
-            issues.push(MetricIssue::Multiplies { host: Host::ScaledObject, metric: metric.into(), steps });
+            issues.push(MetricIssue::Multiplies {
+                host: Host::ScaledObject,
+                is_external: true,
+                metric: metric.into(),
+                steps,
+            });
         }
         _ => {}
     }

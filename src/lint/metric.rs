@@ -45,6 +45,8 @@ pub enum MetricIssue {
     Multiplies {
         /// The autoscaler.
         host: Host,
+        /// Whether it reads an external metric.
+        is_external: bool,
         /// The metric.
         metric: String,
         /// The replicas after each sync, up to the maximum.
@@ -99,7 +101,7 @@ pub(super) enum Read {
 }
 
 /// What the metric of this program with this name is.
-pub(super) fn find(name: &str) -> Option<Number> {
+pub(crate) fn find(name: &str) -> Option<Number> {
     // The HPA lower-cases the name before it reads.
     let name = name.to_lowercase();
     NUMBERS.into_iter().find(|(own, _)| *own == name).map(|(_, number)| number)
@@ -151,7 +153,7 @@ pub(super) fn judge(spec: &HorizontalPodAutoscalerSpec, most: u32) -> (Vec<Metri
             issues.push(MetricIssue::WrongType { metric: name.into(), type_: metric.type_.clone() });
             continue;
         };
-        issues.extend(judge_target(name, number, target, most));
+        issues.extend(judge_target(name, number, (target, metric.external.is_some()), most));
     }
     if !reads.is_empty() && !others.is_empty() {
         issues.push(MetricIssue::OtherMetrics { host: Host::Hpa, names: others });
@@ -167,7 +169,12 @@ fn label(metric: &MetricSpec) -> String {
     resource.or_else(of_container).or_else(name).unwrap_or_else(|| metric.type_.clone())
 }
 
-fn judge_target(name: &str, number: Number, target: &MetricTarget, most: u32) -> Option<MetricIssue> {
+fn judge_target(
+    name: &str,
+    number: Number,
+    (target, is_external): (&MetricTarget, bool),
+    most: u32,
+) -> Option<MetricIssue> {
     let metric = name.to_owned();
     // As in the controller, whatever the type says.
     let (kind, value) = match (&target.average_value, &target.value) {
@@ -182,7 +189,7 @@ fn judge_target(name: &str, number: Number, target: &MetricTarget, most: u32) ->
         }
         (Number::Desired, Kind::Value) => {
             let steps = multiplied(milli(value).unwrap_or(1000), most);
-            Some(MetricIssue::Multiplies { host: Host::Hpa, metric, steps })
+            Some(MetricIssue::Multiplies { host: Host::Hpa, is_external, metric, steps })
         }
         _ if is_one => None,
         _ => Some(MetricIssue::Divided { host: Host::Hpa, metric, by: value.0.clone() }),
@@ -223,9 +230,14 @@ pub(super) fn milli(quantity: &Quantity) -> Option<i64> {
 }
 
 impl MetricIssue {
+    /// Whether an HPA multiplies an external metric.
+    pub(super) const fn is_external_value(&self) -> bool {
+        matches!(self, Self::Multiplies { host: Host::Hpa, is_external: true, .. })
+    }
+
     pub(super) fn words(&self) -> Words {
         match self {
-            Self::Multiplies { host, metric, steps } => {
+            Self::Multiplies { host, metric, steps, .. } => {
                 let shown = steps.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
                 let (set, fix) = match host {
                     Host::Hpa => (format!("the target of {} has the type Value", quoted(metric)), hpa_target()),

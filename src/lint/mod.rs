@@ -27,8 +27,10 @@ pub use input::{
 };
 pub use metric::{NUMBERS, Number, reads_a_number};
 pub use object::ObjectRef;
+pub use selector::selected_names;
 pub use words::Severity;
 
+pub(crate) use metric::find as number_named;
 pub(crate) use pause::paused;
 pub(crate) use query::{labels_after, metric_in, query};
 
@@ -42,7 +44,10 @@ pub fn lint(workload: &Workload<'_>) -> Vec<Finding> {
             findings.extend(issues.into_iter().map(|issue| Finding { object: object.clone(), issue }));
         };
         let spec = hpa.spec.clone().unwrap_or_default();
-        let (metrics, reads) = metric::judge(&spec, workload.most_replicas(spec.max_replicas));
+        let (mut metrics, reads) = metric::judge(&spec, workload.most_replicas(spec.max_replicas));
+        if workload.variant.is_some_and(|variant| variant.serves_value_targets) {
+            metrics.retain(|issue| !issue.is_external_value());
+        }
         add(metrics.into_iter().map(Issue::Metric).collect());
         add(reads.iter().filter_map(|read| selector::judge(read, workload)).map(Issue::Selector).collect());
         add(target::judge_reads(workload, reads.len(), &spec).into_iter().map(Issue::Target).collect());

@@ -153,6 +153,12 @@ fn judge_selector(
     }
 }
 
+/// The names of variants that a selector gives; `None` if it gives none.
+#[must_use]
+pub fn selected_names(selector: &LabelSelector) -> Option<Vec<String>> {
+    names(&requirements(selector)).map(<[String]>::to_vec)
+}
+
 /// The names that a selector gives; `None` if it gives none.
 fn names(requirements: &[LabelSelectorRequirement]) -> Option<&[String]> {
     let is_name =

@@ -276,6 +276,14 @@ fn kserve_multiplies_as_the_controller_would() {
 }
 
 #[test]
+fn a_target_that_multiplies_is_right_where_the_number_is_served_divided() {
+    let mut setup = Setup::new();
+    setup.variant.serves_value_targets = true;
+    external(&mut setup.hpas[0]["spec"])["target"] = json!({ "type": "Value", "value": "1" });
+    assert_eq!(setup.found(), Vec::<String>::new());
+}
+
+#[test]
 fn names_that_tenants_choose_stay_on_one_line() {
     let mut setup = Setup::new();
     setup.template = Some(json!({ "containers": [{ "name": "a\n\u{1b}[2K" }] }));

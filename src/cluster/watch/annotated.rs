@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::error_boundary::InvalidObject;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -16,9 +16,10 @@ use super::annotated_objects::WatchedAutoscaler;
 use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
 use super::partial_objects::{PartialObject, annotation};
 use super::pause::Pause;
+use super::value_targets::NumberRead;
 use crate::cluster::crd::{PAUSED, ScaleTargetRef};
 use crate::cluster::objects::{Notice, VariantKind, VariantObject};
-use crate::lint::{is_of_keda, paused};
+use crate::lint::{Number, is_of_keda, number_named, paused};
 
 /// Annotation that makes an object a variant, with the value `true`.
 const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
@@ -30,6 +31,8 @@ const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
 const KEDA_MIN_REPLICAS: i32 = 0;
 /// What a ScaledObject means by leaving out `maxReplicaCount`.
 const KEDA_MAX_REPLICAS: i32 = 100;
+/// The reason of a notice: an autoscaler multiplies the number.
+const MULTIPLIES: &str = "TargetTypeMultiplies";
 /// The end of the names of metrics whose value is a number of replicas.
 const DESIRED_REPLICAS: &str = "desired_replicas";
 
@@ -76,6 +79,7 @@ struct ExternalMetric {
 #[serde(default)]
 struct MetricName {
     name: String,
+    selector: Option<LabelSelector>,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
@@ -92,14 +96,38 @@ struct Trigger {
     metadata: BTreeMap<String, String>,
 }
 
-/// What is kept of an object of this kind; `None` for one that is no variant and not paused.
+/// What is kept of an object of this kind, with its reads if these are asked for; `None` for one of which nothing is.
 pub(super) fn watched_autoscaler(
     kind: VariantKind,
+    with_reads: bool,
     object: Result<Autoscaler, InvalidObject>,
 ) -> Option<WatchedAutoscaler> {
-    let pause = object.as_ref().ok().filter(|_| kind == VariantKind::ScaledObject).and_then(pause);
-    let watched = WatchedAutoscaler { variant: annotated_object(kind, object), pause: pause.map(Box::new) };
-    (watched.variant.is_some() || watched.pause.is_some()).then_some(watched)
+    let parsed = object.as_ref().ok();
+    let pause = parsed.filter(|_| kind == VariantKind::ScaledObject).and_then(pause).map(Box::new);
+    let reads = parsed.filter(|_| with_reads).map(number_reads).unwrap_or_default();
+    let variant = annotated_object(kind, object).map(|variant| without_notice(variant, with_reads));
+    let watched = WatchedAutoscaler { variant, pause, reads };
+    let is_empty = watched.variant.is_none() && watched.pause.is_none() && watched.reads.is_empty();
+    (!is_empty).then_some(watched)
+}
+
+/// How an HPA reads the desired replicas.
+fn number_reads(object: &Autoscaler) -> Box<[NumberRead]> {
+    let externals = object.spec.metrics.iter().filter_map(|metric| metric.external.as_ref());
+    let desired = externals.filter(|external| number_named(&external.metric.name) == Some(Number::Desired));
+    desired
+        .map(|external| NumberRead::new(external.metric.selector.as_ref(), &external.target.type_))
+        .collect()
+}
+
+/// The variant of an HPA, without the notice that it multiplies where the number is served for that.
+fn without_notice(variant: Arc<VariantObject>, is_served: bool) -> Arc<VariantObject> {
+    if !is_served || variant.kind != VariantKind::HorizontalPodAutoscaler || variant.notices.is_empty() {
+        return variant;
+    }
+    let mut variant = Arc::unwrap_or_clone(variant);
+    variant.notices.retain(|notice| notice.reason != MULTIPLIES);
+    Arc::new(variant)
 }
 
 fn pause(object: &Autoscaler) -> Option<Pause> {
@@ -206,7 +234,7 @@ fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerSpec) -> V
     let mut metrics = metrics.filter(|external| external.metric.name.ends_with(DESIRED_REPLICAS));
     if metrics.any(|external| external.target.type_ == "Value") || spec.triggers.iter().any(multiplies) {
         notices.push(Notice {
-            reason: "TargetTypeMultiplies",
+            reason: MULTIPLIES,
             note: "the target type Value multiplies the number of replicas by the Ready pods, so that more are added at \
                    each step and none is removed: use AverageValue with the value 1"
                 .into(),
@@ -370,7 +398,7 @@ mod tests {
             let metadata = json!({ "namespace": "llm", "name": "scaler", "annotations": annotations });
             let text = json!({ "metadata": metadata, "spec": { "scaleTargetRef": { "name": "chat" } } });
             let ParseGuard(object) = serde_json::from_str(&text.to_string()).unwrap();
-            watched_autoscaler(kind, object)
+            watched_autoscaler(kind, false, object)
         };
         let annotations = json!({ "autoscaling.keda.sh/paused": "true" });
         let kept = watched(SCALED_OBJECT, annotations.clone()).unwrap();

@@ -6,6 +6,7 @@ use kube::runtime::watcher::Event;
 
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::pause::Pause;
+use super::value_targets::NumberRead;
 use crate::cluster::objects::VariantObject;
 
 /// What is kept of an HPA or a ScaledObject.
@@ -15,6 +16,8 @@ pub(crate) struct WatchedAutoscaler {
     pub(super) variant: Option<Arc<VariantObject>>,
     /// Where annotations pause it.
     pub(super) pause: Option<Box<Pause>>,
+    /// How it reads the desired replicas; empty unless that is asked for.
+    pub(super) reads: Box<[NumberRead]>,
 }
 
 /// The annotated objects of a kind whose list may be refused, and that may not exist.

@@ -31,25 +31,28 @@ const PAGE_SIZE: u32 = 50;
 const HINT: &str = "allow the service account to list and watch them (the chart's ClusterRole does), or switch them off \
                     (--annotated-autoscalers=false, the chart's value annotatedAutoscalers)";
 
-/// The changes of the store by HPAs and ScaledObjects; in one namespace, or in all.
+/// The changes of the store by HPAs and ScaledObjects; in one namespace, or in all. `with_reads`: also by how HPAs read numbers.
 pub(super) fn annotated_changes(
     client: &kube::Client,
     namespace: Option<&str>,
     config: &watcher::Config,
+    with_reads: bool,
 ) -> [BoxStream<'static, Change>; 2] {
-    let of_kind = |kind, resource: &ApiResource| {
+    let of_kind = |kind, with_reads, resource: &ApiResource| {
         let api = match namespace {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
             None => Api::all_with(client.clone(), resource),
         };
-        events(kind, api, config.clone().page_size(PAGE_SIZE))
+        events(kind, with_reads, api, config.clone().page_size(PAGE_SIZE))
     };
     let hpas = ApiResource::erase::<HorizontalPodAutoscaler>(&());
     let scaled_objects = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
     let scaled_objects = ApiResource::from_gvk_with_plural(&scaled_objects, "scaledobjects");
     [
-        changes(of_kind(VariantKind::HorizontalPodAutoscaler, &hpas), |store| &mut store.hpas),
-        changes(of_kind(VariantKind::ScaledObject, &scaled_objects), |store| &mut store.scaled_objects),
+        changes(of_kind(VariantKind::HorizontalPodAutoscaler, with_reads, &hpas), |store| &mut store.hpas),
+        changes(of_kind(VariantKind::ScaledObject, false, &scaled_objects), |store| {
+            &mut store.scaled_objects
+        }),
     ]
 }
 
@@ -65,6 +68,7 @@ fn changes(
 /// The events of a kind, and why there are none.
 fn events(
     kind: VariantKind,
+    with_reads: bool,
     api: Api<ParseGuard<Autoscaler>>,
     config: watcher::Config,
 ) -> impl Stream<Item = Result<StoreEvent<WatchedAutoscaler>, ListFailure>> + Send {
@@ -72,7 +76,7 @@ fn events(
         VariantKind::ScaledObject => "ScaledObjects",
         _ => "HorizontalPodAutoscalers",
     };
-    let mut convert = guarded(resource, move |object| watched_autoscaler(kind, object));
+    let mut convert = guarded(resource, move |object| watched_autoscaler(kind, with_reads, object));
     let mut health = WatchHealth::new(resource, HINT);
     let mut is_absent = false;
     let watch = AnnotatedWatch::new(kind, api, config);

@@ -73,6 +73,8 @@ pub struct WatchSettings {
     pub deletion_cost: bool,
     /// HPAs and ScaledObjects make variants too, where annotations say so.
     pub annotated: bool,
+    /// Find the variants that HPAs read with targets of the type `Value` only.
+    pub value_targets: bool,
     /// How long a scale target that may be absent stays known while the API server does not confirm it.
     pub max_stale: Duration,
 }
@@ -85,6 +87,7 @@ impl Default for WatchSettings {
             node_selector: None,
             deletion_cost: false,
             annotated: false,
+            value_targets: false,
             max_stale: Duration::from_secs_f64(wva_core::Policy::default().max_stale.get()),
         }
     }
@@ -215,6 +218,7 @@ impl ClusterWatch {
             ignores_exclusions: self.settings.namespace.is_some(),
             awaits_targets: true,
             awaits_annotated: self.settings.annotated,
+            finds_value_targets: self.settings.value_targets,
             ..ClusterStore::default()
         }
     }
@@ -246,7 +250,12 @@ impl ClusterWatch {
         ]);
         if self.settings.annotated {
             let namespace = self.settings.namespace.as_deref();
-            changes.extend(annotated_changes(&self.client, namespace, &annotated));
+            changes.extend(annotated_changes(
+                &self.client,
+                namespace,
+                &annotated,
+                self.settings.value_targets,
+            ));
         }
         if self.settings.namespace.is_none() {
             let namespaces = self.excluded_namespaces();

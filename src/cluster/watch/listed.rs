@@ -83,7 +83,7 @@ impl ListedCluster {
 }
 
 fn add_autoscalers(store: &mut AnnotatedObjects, kind: VariantKind, objects: &[Value]) {
-    for event in events(objects, |object| watched_autoscaler(kind, object)) {
+    for event in events(objects, |object| watched_autoscaler(kind, false, object)) {
         store.apply(Ok(event));
     }
 }

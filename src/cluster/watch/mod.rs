@@ -29,6 +29,7 @@ mod target_reads;
 mod target_watch;
 mod template;
 mod trust;
+mod value_targets;
 mod variant_objects;
 pub(crate) mod watch_health;
 

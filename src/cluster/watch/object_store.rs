@@ -22,9 +22,10 @@ use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
 use super::template::replica_gpus;
+use super::value_targets::{ReadTypes, multiplier};
 use super::variant_objects::VariantObjects;
 use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantObject};
-use crate::engine::{ClusterView, Endpoint, Revision};
+use crate::engine::{ClusterView, Endpoint, Revision, ValueTargets};
 
 /// The pods of scale targets.
 type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
@@ -38,6 +39,8 @@ pub(crate) struct ClusterStore {
     /// Nothing is decided before the annotated objects are listed: without them their numbers would be forgotten. False once
     /// something has been decided.
     pub(crate) awaits_annotated: bool,
+    /// Which variants HPAs read with targets of the type `Value` only is to be found.
+    pub(crate) finds_value_targets: bool,
     /// Nothing waits any longer for annotated objects that may not be listed.
     pub(crate) ignores_refusals: bool,
     pub(crate) deployments: ObjectStore<ScaleTarget>,
@@ -115,6 +118,8 @@ impl ClusterStore {
             view.elsewhere = index.in_use(other_pods.into_iter());
             view.unlabelled = oldest_unlabelled(nodes());
         }
+        let read_types = self.finds_value_targets.then(|| self.read_types(&view.aliases));
+        let mut multipliers = BTreeMap::new();
         view.variants.reserve_exact(variants.len());
         view.endpoints.reserve_exact(pods.values().map(Vec::len).sum());
         for (variant, object) in variants {
@@ -127,6 +132,9 @@ impl ClusterStore {
                 with_cost.insert(variant.id.clone(), costs);
             }
             let replicas = replicas(found, pods);
+            if read_types.as_ref().is_some_and(|types| types.are_value(&variant.id)) {
+                multipliers.insert(variant.id.clone(), multiplier(pods));
+            }
             view.endpoints.extend(replicas.iter().filter_map(|(key, pod)| endpoint(key, pod)));
             let state = variant_state(variant, object, target, pods, &replicas);
             if let Some(index) = &node_index {
@@ -135,7 +143,19 @@ impl ClusterStore {
             }
             view.variants.push(state);
         }
+        // Without the list, an HPA that multiplies would be taken for one that does not.
+        let are_known = self.hpas.objects.has_listed();
+        view.value_targets = read_types.map(|_| ValueTargets { are_known, multipliers });
         ClusterState { view: Arc::new(view), objects, bystanders, pauses, pods: with_cost }
+    }
+
+    fn read_types(&self, aliases: &BTreeMap<VariantId, SmolStr>) -> ReadTypes<'_> {
+        let reads = self
+            .hpas
+            .objects
+            .iter()
+            .flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
+        ReadTypes::new(reads, aliases)
     }
 
     /// Applies the answer to a read of a scale target; true when something visible changed.

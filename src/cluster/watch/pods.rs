@@ -27,6 +27,8 @@ pub(crate) struct WatchedPod {
     /// Uid of its controller: a ReplicaSet, a StatefulSet or something else that may be scaled.
     pub(crate) owner: Option<Box<str>>,
     pub(crate) phase: Phase,
+    /// Whether it is Ready, also while it is being deleted.
+    pub(crate) is_ready: bool,
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
     pub(crate) address: Option<MetricsAddress>,
@@ -108,6 +110,7 @@ impl WatchedPod {
             uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
             owner: owner.map(|owner| owner.uid.as_str().into()),
             phase: phase(pod),
+            is_ready: condition(pod, "Ready").is_some_and(|ready| ready.status == "True"),
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             ready_since: ready_since(pod),
             address: MetricsAddress::of(pod),

@@ -40,7 +40,8 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
     let Loaded { state, policy, .. } = loaded;
     check_variants(inputs, state, report);
     let candidates: Candidates = candidates(state, settings).collect();
-    let facts: BTreeMap<TargetKey, VariantFacts> = facts(state, policy).collect();
+    let facts: BTreeMap<TargetKey, VariantFacts> =
+        facts(state, policy, settings.serve_value_targets).collect();
     let mut targets = by_target(inputs);
     for key in facts.keys() {
         targets.entry(key.clone()).or_default();
@@ -139,8 +140,12 @@ fn candidates(state: &ClusterState, settings: &Settings) -> impl Iterator<Item =
 }
 
 /// What decides about each scale target.
-fn facts(state: &ClusterState, policy: &Policy) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
-    state.view.variants.iter().map(|VariantState { variant, .. }| {
+fn facts(
+    state: &ClusterState,
+    policy: &Policy,
+    serves_value_targets: bool,
+) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
+    state.view.variants.iter().map(move |VariantState { variant, .. }| {
         let group: GroupId = variant.group();
         let model = policy.of(&group);
         let facts = VariantFacts {
@@ -149,6 +154,7 @@ fn facts(state: &ClusterState, policy: &Policy) -> impl Iterator<Item = (TargetK
             bounds: variant.bounds,
             analyzer: model.analyzer,
             may_be_zero: policy.scale_to_zero(&group).enabled,
+            serves_value_targets,
             tolerance: model.stability.tolerance,
         };
         ((variant.id.namespace.clone(), variant.target.clone()), facts)

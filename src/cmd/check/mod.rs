@@ -86,6 +86,10 @@ pub(super) struct Args {
     #[arg(long, env = "WVA_ANNOTATED_AUTOSCALERS", value_name = "BOOL", num_args = 0..=1, default_value = "true",
           default_missing_value = "true", value_parser = lenient_bool)]
     annotated_autoscalers: bool,
+    /// Whether `wva serve` has this flag: HPAs with targets of the type Value are right.
+    #[arg(long, env = "WVA_SERVE_VALUE_TARGETS", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool)]
+    serve_value_targets: bool,
     /// Name of the Lease, as for `wva serve`.
     #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
     lease_name: String,
@@ -177,6 +181,7 @@ fn settings(args: Args) -> Result<Settings, String> {
         controller_instance: args.controller_instance.filter(|name| !name.is_empty()),
         lease: args.lease_name,
         annotated_autoscalers: args.annotated_autoscalers,
+        serve_value_targets: args.serve_value_targets,
         main_config_map: args.config_maps.main_config_map.clone().filter(|name| !name.is_empty()),
         node_selector: args.config_maps.node_selector.clone().filter(|selector| !selector.is_empty()),
         config_maps: config_map_names(&args.config_maps).map_err(|error| error.to_string())?,

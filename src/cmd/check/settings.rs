@@ -51,6 +51,8 @@ pub(super) struct Settings {
     pub(super) lease: String,
     /// Whether annotations make variants.
     pub(super) annotated_autoscalers: bool,
+    /// Whether the number is served divided to HPAs that multiply it.
+    pub(super) serve_value_targets: bool,
     /// A ConfigMap with settings of the program, which are not read here.
     pub(super) main_config_map: Option<String>,
     pub(super) config_maps: ConfigMapNames,

@@ -78,6 +78,7 @@ impl Setup {
             bounds,
             analyzer: Analyzer::Rate,
             may_be_zero: false,
+            serves_value_targets: false,
             tolerance: 0.1,
         };
         let (hpas, scaled_objects) = (vec![hpa()], Vec::new());

@@ -14,6 +14,7 @@ use super::errors::{
     evidence_too_old, invalid_quantity, no_current_count, no_match, no_result, no_target, unknown_metric,
 };
 use super::metric::{Labels, Metric, Quantity};
+use super::value_targets::divided;
 use crate::engine::{Origin, Published};
 use crate::serve::encoding::object::{Column, Metadata, Row, Table};
 use crate::serve::encoding::protobuf::{Time, append_bytes, append_message, serialize_time};
@@ -176,8 +177,11 @@ fn items_with<'a>(
         .map(|candidate| {
             let Candidate { id, decision, .. } = candidate;
             let target = fresh_target(id, decision, query)?;
-            let thousandths = value(metric, target.desired, decision.current)
-                .ok_or_else(|| no_current_count(id, target, query))?;
+            let thousandths = match divided(metric, id, target, query)? {
+                Some(thousandths) => thousandths,
+                None => value(metric, target.desired, decision.current)
+                    .ok_or_else(|| no_current_count(id, target, query))?,
+            };
             let value = Quantity::from_thousandths(thousandths)
                 .map_err(|error| invalid_quantity(id, target, error, query))?;
             let metric_labels = candidate.labels(query);

@@ -213,6 +213,26 @@ pub(super) fn no_current_count(id: &VariantId, target: &Target, query: &MetricQu
     about(id, Reason::NotFound, message, query)
 }
 
+/// The error for a number that all HPAs multiply by their Ready pods, while there are none.
+pub(super) fn no_ready_pod(id: &VariantId, target: &Target, query: &MetricQuery<'_>) -> Status {
+    let message = format!(
+        "{} of variant {id} is withheld: it is {}, its HPAs have targets of the type Value, which multiply it by their Ready pods, and no \
+         pod is Ready; it is served again with the first one, or to HPAs with targets of the type AverageValue",
+        query.metric, target.desired
+    );
+    about(id, Reason::ServiceUnavailable, message, query)
+}
+
+/// The error for a number while it is not known which HPAs multiply it.
+pub(super) fn unknown_readers(id: &VariantId, target: &Target, query: &MetricQuery<'_>) -> Status {
+    let message = format!(
+        "{} of variant {id} is withheld: it is {}, and it is not known which HPAs have targets of the type Value, which multiply it; \
+         check that this server may list and watch HorizontalPodAutoscalers, or remove --serve-value-targets",
+        query.metric, target.desired
+    );
+    about(id, Reason::ServiceUnavailable, message, query)
+}
+
 /// The error for a number that an HPA would misread.
 pub(super) fn invalid_quantity(
     id: &VariantId,

@@ -7,6 +7,7 @@ mod forwarded;
 mod metric;
 pub(crate) mod query;
 pub(crate) mod selector;
+mod value_targets;
 
 use std::slice;
 

@@ -40,6 +40,7 @@ fn pod(owner: &str, phase: Phase) -> WatchedPod {
         uid: "".into(),
         owner: Some(owner.into()),
         phase,
+        is_ready: phase == Phase::Ready,
         created: Timestamp::UNIX_EPOCH,
         ready_since: None,
         address,
@@ -79,7 +80,7 @@ fn a_pause_of_the_scaled_object_of_a_variant_is_known_and_no_other_namespaces() 
     };
     let paused = |target: &str, note: &str| {
         let pause = Pause { target: TargetRef::deployment(target), note: note.into() };
-        WatchedAutoscaler { variant: None, pause: Some(Box::new(pause)) }
+        WatchedAutoscaler { variant: None, pause: Some(Box::new(pause)), reads: Box::default() }
     };
     let mut store = cluster();
     let elsewhere = (ObjectKey::new("evil", "chat"), Some(paused("chat", "of a stranger")));

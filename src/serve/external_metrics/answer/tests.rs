@@ -1,5 +1,6 @@
 //! Numbers that no autoscaler could read never leave, and errors name the real cause.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::response::IntoResponse;
@@ -9,6 +10,7 @@ use super::super::context::{ReadContext, WaitingFor};
 use super::super::query::VariantSelector;
 use super::super::selector::LabelSelector;
 use super::*;
+use crate::engine::{ClusterView, ValueTargets};
 use crate::serve::encoding::Reason;
 
 const NOW: &str = "2026-11-21T10:00:10Z";
@@ -31,6 +33,16 @@ fn values(
     selector: &str,
     value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
 ) -> Result<Vec<String>, Status> {
+    values_in(ClusterView::default(), metric, selector, value)
+}
+
+/// The same while the watches know `view`.
+fn values_in(
+    view: ClusterView,
+    metric: &str,
+    selector: &str,
+    value: impl Fn(Metric, Replicas, Option<Replicas>) -> Option<f64>,
+) -> Result<Vec<String>, Status> {
     let decisions = [("a", "A100"), ("b", "H100")];
     let decisions = decisions.map(|(name, accelerator)| (VariantId::new("llm", name), decision(accelerator)));
     let published = Published { origin: Origin::Computed, decisions: decisions.into(), ..Published::empty() };
@@ -49,11 +61,37 @@ fn values(
             max_stale: Seconds::whole(300),
             started: now,
             waiting_for: WaitingFor::Evaluation,
-            view: Arc::default(),
+            view: Arc::new(view),
         },
     };
     let items = items_with(&published, &query, value)?;
     Ok(items.iter().map(|item| item.value.to_string()).collect())
+}
+
+#[test]
+fn a_number_that_all_hpas_multiply_is_divided_by_their_ready_pods() {
+    let read = |targets: Option<ValueTargets>, metric: &str| {
+        let view = ClusterView { value_targets: targets, ..ClusterView::default() };
+        values_in(view, metric, "", Metric::thousandths)
+    };
+    let of_b = |pods: u32| {
+        let multipliers = [(VariantId::new("llm", "b"), pods)].into();
+        Some(ValueTargets { are_known: true, multipliers })
+    };
+    let values = |values: [&str; 2]| values.map(str::to_owned).to_vec();
+    assert_eq!(read(None, "wva_desired_replicas").unwrap(), values(["5", "5"]));
+    assert_eq!(read(of_b(3), "wva_desired_replicas").unwrap(), values(["5", "1666m"]));
+    assert_eq!(read(of_b(3), "wva_desired_ratio").unwrap(), values(["2500m", "2500m"]));
+    let error = read(of_b(0), "wva_desired_replicas").unwrap_err();
+    assert!(
+        error.message().contains("variant llm/b is withheld: it is 5")
+            && error.message().contains("no pod is Ready"),
+        "{}",
+        error.message()
+    );
+    let unlisted = ValueTargets { are_known: false, multipliers: BTreeMap::new() };
+    let error = read(Some(unlisted), "wva_desired_replicas").unwrap_err();
+    assert!(error.message().contains("it is not known which HPAs"), "{}", error.message());
 }
 
 #[test]
