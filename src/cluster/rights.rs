@@ -124,6 +124,8 @@ fn of_cluster() -> Vec<Right> {
 fn of_watched(config_maps: &[String]) -> Vec<Right> {
     const VARIANTS: (&str, &str) = ("llmd.ai", "variantautoscalings");
     const STATUS: (&str, &str) = ("llmd.ai", "variantautoscalings/status");
+    const POOLS: (&str, &str) = ("inference.networking.k8s.io", "inferencepools");
+    const EARLIER_POOLS: (&str, &str) = ("inference.networking.x-k8s.io", "inferencepools");
     const SETS: (&str, &str) = ("leaderworkerset.x-k8s.io", "leaderworkersets");
     use RightScope::Watched;
     let watched = |resource, verbs, without| right(Watched, resource, verbs, without);
@@ -141,6 +143,9 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
         watched(("apps", "statefulsets"), READ, "StatefulSets get no number"),
         watched(SETS, READ, "LeaderWorkerSets get no number"),
         watched(("", "pods"), READ, "nothing is decided"),
+        watched(POOLS, READ, "nothing wakes the models of InferencePools of v1"),
+        watched(EARLIER_POOLS, READ, "nothing wakes the models of InferencePools of v1alpha2"),
+        watched(("", "services"), READ, "endpoint pickers are not found, and nothing wakes their models"),
         Right {
             names: config_maps.to_vec(),
             ..watched(("", "configmaps"), READ, "ConfigMaps of namespaces do not count")

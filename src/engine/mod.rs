@@ -25,7 +25,7 @@ pub use leadership::{Holder, Leadership, Term};
 pub use model_names::{LearnedModel, LearnedModels, ModelNames, NamedModels};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, Labels, MAX_ENGINES_OF_A_POD,
-    MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Revision, Scope, Series, SourceError,
+    MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Pool, Revision, Scope, Series, SourceError,
     SystemClock, UnlabelledNode, ValueTargets,
 };
 pub use reader::{ReadSettings, Reader, run};

@@ -75,6 +75,19 @@ pub struct Endpoint {
     pub path: Option<String>,
 }
 
+/// An InferencePool that has variants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// Its namespace, which is that of its variants and of its scheduler.
+    pub namespace: SmolStr,
+    /// Its name.
+    pub name: SmolStr,
+    /// Its variants: those whose pods it selects.
+    pub variants: BTreeSet<VariantId>,
+    /// The Ready pods of its scheduler, the endpoint picker (EPP).
+    pub schedulers: Vec<Endpoint>,
+}
+
 /// The result of a collection.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
@@ -206,6 +219,8 @@ pub struct ClusterView {
     pub claims: Vec<Claim>,
     /// The pods of these variants.
     pub endpoints: Vec<Endpoint>,
+    /// The InferencePools of these variants, by namespace and name.
+    pub pools: Vec<Pool>,
     /// Invalid variants.
     pub invalid: Vec<InvalidVariant>,
     /// GPUs of the nodes by the accelerator's name; `None` when nodes are not watched, or not listed yet.

@@ -12,7 +12,6 @@ use serde::de::IgnoredAny;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 
-use super::annotated_objects::WatchedAutoscaler;
 use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
 use super::partial_objects::{PartialObject, annotation};
 use super::pause::Pause;
@@ -94,6 +93,17 @@ struct MetricTarget {
 struct Trigger {
     metric_type: String,
     metadata: BTreeMap<String, String>,
+}
+
+/// What is kept of an HPA or a ScaledObject.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct WatchedAutoscaler {
+    /// Where annotations make it a variant.
+    pub(super) variant: Option<Arc<VariantObject>>,
+    /// Where annotations pause it.
+    pub(super) pause: Option<Box<Pause>>,
+    /// How it reads the desired replicas; empty unless that is asked for.
+    pub(super) reads: Box<[NumberRead]>,
 }
 
 /// What is kept of an object of this kind, with its reads if these are asked for; `None` for one of which nothing is.

@@ -29,6 +29,7 @@ use super::partial_objects::{
 };
 use super::pod_join::ReplicaSetOwner;
 use super::pods::WatchedPod;
+use super::pool_watch::{pool_changes, service_changes};
 use super::store_events::{Change, changes_by, guarded_events, store_events};
 use super::target_api::{scale_target, target_api};
 use super::target_watch::TargetWatches;
@@ -146,6 +147,7 @@ impl ClusterWatch {
     /// Watches until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut changes = self.changes();
+        let mut watches_services = false;
         let mut targets = TargetWatches::new(self.client.clone(), self.settings.namespace.clone());
         let mut nodes = stream::pending().boxed();
         self.needs_nodes.mark_changed();
@@ -167,6 +169,9 @@ impl ClusterWatch {
                     let state = store.state();
                     debounce = rebuild_interval(started.elapsed());
                     let is_changed = targets.follow(&state.view.variants, &mut store);
+                    if store.has_pools() && !std::mem::replace(&mut watches_services, true) {
+                        changes.push(service_changes(&self.client, self.settings.namespace.as_deref()));
+                    }
                     lists_deadline = lists_deadline.or_else(|| begin_wait(&mut store));
                     if store.knows_variants() {
                         targets_deadline.get_or_insert_with(|| Instant::now() + OPTIONAL_LIST_TIMEOUT);
@@ -248,8 +253,9 @@ impl ClusterWatch {
             changes_by(replica_sets, |store, event| store.replica_sets.apply(event)),
             changes_by(pods, |store, event| store.pods.apply(event)),
         ]);
+        let namespace = self.settings.namespace.as_deref();
+        changes.extend(pool_changes(&self.client, namespace));
         if self.settings.annotated {
-            let namespace = self.settings.namespace.as_deref();
             changes.extend(annotated_changes(
                 &self.client,
                 namespace,

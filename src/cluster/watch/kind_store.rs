@@ -62,6 +62,12 @@ impl<V: PartialEq> ObjectStore<V> {
         self.live.iter()
     }
 
+    /// The objects of a namespace.
+    pub(crate) fn of_namespace<'s>(&'s self, namespace: &'s str) -> impl Iterator<Item = (&'s ObjectKey, &'s V)> {
+        let from = self.live.range(ObjectKey::new(namespace, "")..);
+        from.take_while(move |(key, _)| &*key.namespace == namespace)
+    }
+
     /// The object of this name.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<&V> {
         self.live.get(&ObjectKey::new(namespace, name))

@@ -7,12 +7,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::annotated::watched_autoscaler;
-use super::annotated_objects::AnnotatedObjects;
+use super::annotated::{WatchedAutoscaler, watched_autoscaler};
 use super::cluster_watch::{is_excluded, variant_object};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::object_store::{ClusterState, ClusterStore};
+use super::optional_objects::OptionalObjects;
 use super::partial_objects::{ParseGuard, PartialNode, PartialTarget};
 use super::scale_target::ScaleTarget;
 use crate::cluster::crd::VariantAutoscaling;
@@ -82,7 +82,7 @@ impl ListedCluster {
     }
 }
 
-fn add_autoscalers(store: &mut AnnotatedObjects, kind: VariantKind, objects: &[Value]) {
+fn add_autoscalers(store: &mut OptionalObjects<WatchedAutoscaler>, kind: VariantKind, objects: &[Value]) {
     for event in events(objects, |object| watched_autoscaler(kind, false, object)) {
         store.apply(Ok(event));
     }

@@ -9,6 +9,8 @@ use super::template::requested_gpus;
 /// Annotations of a pod: the port and the path of its metrics.
 const PORT_ANNOTATION: &str = "prometheus.io/port";
 const PATH_ANNOTATION: &str = "prometheus.io/path";
+/// Where an endpoint picker has its metrics, unless its pod says otherwise.
+const SCHEDULER_PORT: u16 = 9090;
 /// The longest path that an annotation can set.
 const MAX_PATH_BYTES: usize = 256;
 
@@ -18,6 +20,8 @@ pub(crate) struct MetricsAddress {
     pub(crate) ip: IpAddr,
     /// `None`: unknown, because the pod shares the network of its node, and names a port that no container declares.
     pub(crate) port: Option<u16>,
+    /// The port of its metrics if it is an endpoint picker; `None` likewise.
+    pub(crate) scheduler_port: Option<u16>,
     /// `None`: the path that is configured for all pods.
     pub(crate) path: Option<Box<str>>,
 }
@@ -40,8 +44,11 @@ impl MetricsAddress {
         // A default port would be another program's, too, if the pod says that its own is elsewhere.
         let may_be_default =
             !pod.spec.host_network || (annotated.is_none() && argument == PortArgument::Absent);
-        let port = annotated
-            .filter(may_serve)
+        let said = annotated.filter(may_serve);
+        let scheduler_port = said
+            .or_else(|| named_port(containers, METRICS_PORT))
+            .or_else(|| (!pod.spec.host_network).then_some(SCHEDULER_PORT));
+        let port = said
             .or_else(|| named_port(serving, METRICS_PORT))
             .or_else(|| named_port(serving, server.port_name))
             // An engine that is reachable in its pod only may have a proxy for its metrics.
@@ -52,7 +59,7 @@ impl MetricsAddress {
                 PortArgument::Absent => may_be_default.then_some(server.port),
             });
         let path = annotated_path(pod).filter(|_| port.is_some_and(|port| may_serve(&port))).or(server.path);
-        Some(Self { ip, port, path: path.map(Into::into) })
+        Some(Self { ip, port, scheduler_port, path: path.map(Into::into) })
     }
 }
 

@@ -12,12 +12,15 @@ use wva_core::name_map::NameMap;
 use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 
-use super::annotated_objects::AnnotatedObjects;
+use super::annotated::WatchedAutoscaler;
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
+use super::inference_pool::{PoolJoin, WatchedPool};
 use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
 use super::kind_store::ObjectStore;
 use super::known_targets::{KnownTarget, OptionalTargets, TargetAnswer, TargetKey, UNREAD};
+use super::labels::LabelSet;
+use super::optional_objects::OptionalObjects;
 use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
@@ -34,8 +37,8 @@ type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStore {
     pub(crate) variants: ObjectStore<Arc<VariantObject>>,
-    pub(crate) hpas: AnnotatedObjects,
-    pub(crate) scaled_objects: AnnotatedObjects,
+    pub(crate) hpas: OptionalObjects<WatchedAutoscaler>,
+    pub(crate) scaled_objects: OptionalObjects<WatchedAutoscaler>,
     /// Nothing is decided before the annotated objects are listed: without them their numbers would be forgotten. False once
     /// something has been decided.
     pub(crate) awaits_annotated: bool,
@@ -52,6 +55,11 @@ pub(crate) struct ClusterStore {
     pub(crate) awaits_targets: bool,
     pub(crate) replica_sets: ObjectStore<ReplicaSetOwner>,
     pub(crate) pods: ObjectStore<WatchedPod>,
+    /// InferencePools of the group `inference.networking.k8s.io`, and of `inference.networking.x-k8s.io`. Nothing waits for them.
+    pub(crate) pools: OptionalObjects<WatchedPool>,
+    pub(crate) x_pools: OptionalObjects<WatchedPool>,
+    /// The selectors of Services; empty unless there are pools.
+    pub(crate) services: OptionalObjects<LabelSet>,
     /// Empty unless a limit is what the nodes have.
     pub(crate) nodes: ObjectStore<NodeGpus>,
     /// Nothing is decided before the nodes are listed: without them the limit would be ignored.
@@ -120,6 +128,7 @@ impl ClusterStore {
         }
         let read_types = self.finds_value_targets.then(|| self.read_types(&view.aliases));
         let mut multipliers = BTreeMap::new();
+        let mut pools = PoolJoin::new([&self.pools.objects, &self.x_pools.objects]);
         view.variants.reserve_exact(variants.len());
         view.endpoints.reserve_exact(pods.values().map(Vec::len).sum());
         for (variant, object) in variants {
@@ -127,6 +136,7 @@ impl ClusterStore {
             let found = target.as_ref().ok().copied().flatten();
             let uid = found.map(|target| (variant.id.namespace.as_str(), &*target.uid));
             let pods = uid.and_then(|uid| pods.get(&uid)).map_or(&[][..], Vec::as_slice);
+            pools.add(&variant.id, found, pods);
             let costs = if variant.target.is_deployment() { deletion_costs(pods) } else { Vec::new() };
             if !costs.is_empty() {
                 with_cost.insert(variant.id.clone(), costs);
@@ -146,6 +156,7 @@ impl ClusterStore {
         // Without the list, an HPA that multiplies would be taken for one that does not.
         let are_known = self.hpas.objects.has_listed();
         view.value_targets = read_types.map(|_| ValueTargets { are_known, multipliers });
+        view.pools = pools.finish(&self.services.objects, &self.pods);
         ClusterState { view: Arc::new(view), objects, bystanders, pauses, pods: with_cost }
     }
 
@@ -156,6 +167,11 @@ impl ClusterStore {
             .iter()
             .flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
         ReadTypes::new(reads, aliases)
+    }
+
+    /// True while there are InferencePools, which name Services.
+    pub(super) fn has_pools(&self) -> bool {
+        [&self.pools, &self.x_pools].into_iter().any(|pools| pools.objects.iter().next().is_some())
     }
 
     /// Applies the answer to a read of a scale target; true when something visible changed.
@@ -238,7 +254,7 @@ impl ClusterStore {
 
     /// True when the objects that make variants have been listed once, or are no longer waited for.
     pub(super) fn knows_variants(&self) -> bool {
-        let is_known = |objects: &AnnotatedObjects| objects.is_known(self.ignores_refusals);
+        let is_known = |objects: &OptionalObjects<WatchedAutoscaler>| objects.is_known(self.ignores_refusals);
         let annotated = !self.awaits_annotated || (is_known(&self.hpas) && is_known(&self.scaled_objects));
         self.variants.has_listed() && annotated
     }

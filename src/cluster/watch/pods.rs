@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
 
 use super::inventory::PodGpus;
+use super::labels::LabelSet;
 use super::metrics_address::MetricsAddress;
 use super::partial_objects::{PartialPod, PodCondition, controller};
 use crate::cluster::objects::{DELETION_COST_ANNOTATION, ObjectKey, StoredCost};
@@ -32,6 +33,7 @@ pub(crate) struct WatchedPod {
     pub(crate) created: Timestamp,
     pub(crate) ready_since: Option<Timestamp>,
     pub(crate) address: Option<MetricsAddress>,
+    pub(crate) labels: LabelSet,
     pub(crate) gpus: Option<PodGpus>,
     /// `None` unless deletion costs are written.
     pub(crate) deletion_cost: Option<Box<StoredCost>>,
@@ -114,6 +116,7 @@ impl WatchedPod {
             created: pod.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
             ready_since: ready_since(pod),
             address: MetricsAddress::of(pod),
+            labels: LabelSet::of(pod.metadata.labels.as_ref()),
             gpus,
             deletion_cost: None,
         })

@@ -9,6 +9,7 @@ use wva_core::snapshot::{Scale, Template};
 use wva_core::units::Replicas;
 
 use super::convert::{accelerator_name, replicas};
+use super::labels::LabelSet;
 use super::partial_objects::{PartialTarget, PodTemplate, controller};
 use super::template::parse_template;
 use crate::cluster::crd::MAX_REPLICAS;
@@ -64,6 +65,8 @@ pub(crate) struct ScaleTarget {
     pub(crate) accelerator: Option<String>,
     pub(crate) role: Role,
     pub(crate) template: Template,
+    /// The labels of its pods (of the leaders of its groups), where it has a pod template.
+    pub(crate) labels: Option<LabelSet>,
     /// Pods of one replica, where that is a group of them.
     pub(crate) group_size: Option<u32>,
     /// The uids of its pods, where a selector finds them. They are counted where the target does not say how many are ready.
@@ -90,6 +93,7 @@ impl From<&PartialTarget> for ScaleTarget {
             template: first.zip(rest).map_or(NO_TEMPLATE, |(first, rest)| {
                 parse_template(&first.spec, &rest.spec, group_size.unwrap_or(1))
             }),
+            labels: first.map(|template| LabelSet::of(template.metadata.labels.as_ref())),
             group_size,
             selected: None,
         }

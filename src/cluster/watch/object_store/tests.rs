@@ -7,13 +7,14 @@ use wva_core::model::{Role, TargetRef};
 use wva_core::snapshot::{Sample, Signal};
 
 use super::*;
-use crate::cluster::watch::annotated_objects::WatchedAutoscaler;
+use crate::cluster::watch::annotated::WatchedAutoscaler;
 use crate::cluster::watch::claims::tests::object;
 use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
 use crate::cluster::watch::pause::Pause;
 use crate::engine::{Collected, Labels, NamedModels, Series, assemble};
 
+mod pools;
 mod targets;
 
 fn key(name: &str) -> ObjectKey {
@@ -30,12 +31,13 @@ fn target(uid: &str) -> ScaleTarget {
     let accelerator = Some("H100".into());
     let template = Template { gpus: Some(2), ..Template::default() };
     let uid = uid.into();
-    let (owner, group_size, selected) = (None, None, None);
-    ScaleTarget { uid, owner, scale, accelerator, role: Role::Decode, template, group_size, selected }
+    let (owner, labels, group_size, selected) = (None, None, None, None);
+    ScaleTarget { uid, owner, scale, accelerator, role: Role::Decode, template, labels, group_size, selected }
 }
 
 fn pod(owner: &str, phase: Phase) -> WatchedPod {
-    let address = Some(MetricsAddress { ip: "10.0.0.1".parse().unwrap(), port: Some(8000), path: None });
+    let (ip, port) = ("10.0.0.1".parse().unwrap(), Some(8000));
+    let address = Some(MetricsAddress { ip, port, scheduler_port: Some(9090), path: None });
     WatchedPod {
         uid: "".into(),
         owner: Some(owner.into()),
@@ -44,6 +46,7 @@ fn pod(owner: &str, phase: Phase) -> WatchedPod {
         created: Timestamp::UNIX_EPOCH,
         ready_since: None,
         address,
+        labels: LabelSet::default(),
         gpus: None,
         deletion_cost: None,
     }

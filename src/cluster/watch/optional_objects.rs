@@ -1,34 +1,18 @@
-//! HPAs and ScaledObjects that annotations make variants, and ScaledObjects that are paused, as their watches leave them. Pure.
-
-use std::sync::Arc;
+//! The objects of a kind whose list may be refused, and that may not exist, as its watch leaves them. Pure.
 
 use kube::runtime::watcher::Event;
 
 use super::kind_store::{ObjectStore, StoreEvent};
-use super::pause::Pause;
-use super::value_targets::NumberRead;
-use crate::cluster::objects::VariantObject;
 
-/// What is kept of an HPA or a ScaledObject.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct WatchedAutoscaler {
-    /// Where annotations make it a variant.
-    pub(super) variant: Option<Arc<VariantObject>>,
-    /// Where annotations pause it.
-    pub(super) pause: Option<Box<Pause>>,
-    /// How it reads the desired replicas; empty unless that is asked for.
-    pub(super) reads: Box<[NumberRead]>,
-}
-
-/// The annotated objects of a kind whose list may be refused, and that may not exist.
-#[derive(Debug, Default)]
-pub(crate) struct AnnotatedObjects {
-    pub(super) objects: ObjectStore<WatchedAutoscaler>,
+/// The objects of a kind whose list may be refused, and that may not exist.
+#[derive(Debug)]
+pub(crate) struct OptionalObjects<V> {
+    pub(super) objects: ObjectStore<V>,
     /// How the last request failed, unless it was answered.
     failure: Option<ListFailure>,
 }
 
-/// How a list of annotated objects failed.
+/// How a list of such objects failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ListFailure {
     /// The API server said once that it has no such kind. One that starts may not serve every kind yet.
@@ -41,9 +25,15 @@ pub(crate) enum ListFailure {
     Unanswered,
 }
 
-impl AnnotatedObjects {
+impl<V> Default for OptionalObjects<V> {
+    fn default() -> Self {
+        Self { objects: ObjectStore::default(), failure: None }
+    }
+}
+
+impl<V: PartialEq> OptionalObjects<V> {
     /// Applies an event of the watch; true when something visible changed. What is known stays known while a watch fails.
-    pub(crate) fn apply(&mut self, event: Result<StoreEvent<WatchedAutoscaler>, ListFailure>) -> bool {
+    pub(crate) fn apply(&mut self, event: Result<StoreEvent<V>, ListFailure>) -> bool {
         use ListFailure::{Absent, NotServed};
         match event {
             Ok(event) => {
@@ -86,7 +76,7 @@ mod tests {
 
     #[test]
     fn an_api_server_that_first_refused_everything_made_annotated_variants_forgotten() {
-        let mut objects = AnnotatedObjects::default();
+        let mut objects = OptionalObjects::<()>::default();
         objects.apply(Err(ListFailure::Refused));
         assert!(objects.is_known(true) && !objects.is_known(false));
         objects.forget_refusal();
