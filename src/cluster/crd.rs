@@ -14,6 +14,9 @@ use wva_core::Variant;
 pub const ACCELERATOR_LABEL: &str = "inference.optimization/acceleratorName";
 /// Label of a variant: the installation that is responsible for it.
 pub const CONTROLLER_INSTANCE_LABEL: &str = "wva.llmd.ai/controller-instance";
+/// Annotation of an object that makes a variant: what starts the variant when a request arrives for its sleeping model, other than
+/// the scheduler's queue that is measured here. Any text for people.
+pub const WOKEN_BY_ANNOTATION: &str = "wva.llmd.ai/woken-by";
 /// [`Replicas::MAX`](wva_core::units::Replicas::MAX), as fields of objects have it.
 pub const MAX_REPLICAS: i32 = wva_core::units::Replicas::MAX.get().cast_signed();
 /// Condition: whether the scale target exists.

@@ -175,6 +175,7 @@ fn read_by(analyzer: Analyzer, variants: usize, may_be_zero: bool) -> BTreeSet<S
         bounds: Bounds { min: if may_be_zero { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     let mut policy = Policy::default();
     policy.global.default.analyzer = analyzer;

@@ -256,12 +256,10 @@ impl ModelCheck<'_> {
         let ready = all.iter().flat_map(|state| &state.pods).filter(|pod| pod.phase == Phase::Ready);
         let are_pods_quiet =
             ready.into_iter().all(|pod| serving(pod).all(is_idle) && is_measured_recently(pod, self.now));
-        let is_quiet = are_pods_quiet
-            && self
-                .group
-                .scheduler
-                .newest(Signal::SchedulerQueueSize)
-                .is_some_and(|sample| sample.value <= 0.0);
+        // Where requests cannot be seen at the scheduler, something else must be known to start the model.
+        let queue = self.group.scheduler.newest(Signal::SchedulerQueueSize);
+        let is_woken_otherwise = all.iter().any(|state| state.variant.woken_by.is_some());
+        let is_quiet = are_pods_quiet && queue.map_or(is_woken_otherwise, |sample| sample.value <= 0.0);
         let may_be_zero = all.iter().all(|state| state.variant.bounds.min.get() == 0);
         policy.enabled
             && self.group.source == SourceHealth::Complete

@@ -107,11 +107,14 @@ pub enum GapCause {
     NotLearned,
     /// Engines sleep: their pods are Ready and serve no requests.
     Asleep,
+    /// The model is to be scaled to zero when it is idle, and nothing would start it again: the scheduler's queue is not measured, and no
+    /// object says that something else starts it.
+    NoWakeUpSignal,
 }
 
 impl GapCause {
     /// All of them, in their order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NotScraped,
         Self::UnknownEngine,
         Self::SeriesDropped,
@@ -121,6 +124,7 @@ impl GapCause {
         Self::PodsNotListed,
         Self::NotLearned,
         Self::Asleep,
+        Self::NoWakeUpSignal,
     ];
 
     /// The name that conditions and metrics show.
@@ -136,6 +140,7 @@ impl GapCause {
             Self::PodsNotListed => "PodsNotListed",
             Self::NotLearned => "NotLearned",
             Self::Asleep => "Asleep",
+            Self::NoWakeUpSignal => "NoWakeUpSignal",
         }
     }
 }

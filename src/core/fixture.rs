@@ -14,6 +14,7 @@ pub(crate) fn variant_state(pods: Vec<Pod>) -> VariantState {
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     VariantState {
         variant,

@@ -10,9 +10,10 @@ use crate::progress::Progress;
 use crate::quality::analyzer_signals::Declared;
 use crate::quality::{CoverageState, assess_coverage, fresh_limit, judged_engines};
 use crate::snapshot::{
-    ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, newest_confirmed,
+    ModelGroup, Phase, Sample, Series, Signal, Signals, Snapshot, SourceHealth, VariantState,
+    newest_confirmed,
 };
-use crate::units::Seconds;
+use crate::units::{Replicas, Seconds};
 
 /// Whether a model serves requests, as far as that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +26,13 @@ pub enum Activity {
     Idle(Option<Timestamp>),
 }
 
-/// Counters that every request increments, whatever becomes of it: at least one of them must be measured.
-const TRACES: [Signal; 3] =
-    [Signal::TimeToFirstTokenCount, Signal::RequestGenerationTokensCount, Signal::RequestPromptTokensCount];
+/// Counters that every request increments, whatever becomes of it: at least one of them must be measured. The last one is the scheduler's.
+const TRACES: [Signal; 4] = [
+    Signal::TimeToFirstTokenCount,
+    Signal::RequestGenerationTokensCount,
+    Signal::RequestPromptTokensCount,
+    Signal::SchedulerAttempts,
+];
 
 /// Adds `snapshot` to `memory`. Twice with the same snapshot is the same as once.
 #[must_use]
@@ -76,9 +81,14 @@ fn fold(now: Timestamp, group: &ModelGroup, remembered: &mut GroupMemory) {
     }
 }
 
-/// The idle clock: it runs only while idleness is measured, and is reset by anything unknown.
+/// The idle clock: it runs only while idleness is measured, and is reset by anything unknown. At zero it has not begun, so that a model
+/// that something else has woken stays for as long as one that was woken here.
 fn idle_since(now: Timestamp, group: &ModelGroup, before: &GroupMemory) -> Option<Timestamp> {
     let Activity::Idle(quiet) = activity(now, group, before.observed_at) else { return None };
+    let is_at_zero = |state: &VariantState| state.scale.is_none_or(|scale| scale.spec == Replicas::ZERO);
+    if group.variants.iter().all(is_at_zero) {
+        return Some(now);
+    }
     match before.idle_since {
         Some(since) => Some(quiet.map_or(since, |quiet| quiet.max(since))),
         // Until the last observation the model was busy or unknown, so the clock cannot start before that.
@@ -113,7 +123,14 @@ pub fn activity(now: Timestamp, group: &ModelGroup, observed_at: Option<Timestam
     let serving = serving.filter(|pod| pod.phase == Phase::Ready);
     let engines = serving.flat_map(judged_engines);
     let parts = engines.map(|(_, engine)| engine_activity(now, engine, observed_at));
-    parts.fold(scheduler_activity(now, &group.scheduler), Activity::and)
+    parts.fold(scheduler_activity(now, group), Activity::and)
+}
+
+/// Whether a request would start the model of `group` while it is at zero: its scheduler shows what waits there, or an object says that
+/// something else starts it.
+#[must_use]
+pub fn can_be_woken(now: Timestamp, group: &ModelGroup) -> bool {
+    scheduler_queue(now, &group.scheduler).is_some() || group.is_woken_otherwise()
 }
 
 impl Activity {
@@ -136,10 +153,14 @@ fn engine_activity(now: Timestamp, engine: &Signals, observed_at: Option<Timesta
     gauges.map(|signal| quiet_gauge(now, engine.get(signal), limit)).into_iter().fold(traces, Activity::and)
 }
 
-fn scheduler_activity(now: Timestamp, scheduler: &Signals) -> Activity {
-    // Without the scheduler's queue, a request that should wake the model would not be seen, so it must not be scaled to zero.
-    let limit = fresh_limit(scheduler.interval());
-    quiet_gauge(now, scheduler.get(Signal::SchedulerQueueSize), limit)
+/// Without a scheduler that shows its queue, the engines alone say whether requests come. An old sample says nothing, unless the scheduler
+/// need not be heard.
+fn scheduler_activity(now: Timestamp, group: &ModelGroup) -> Activity {
+    let queue = group.scheduler.get(Signal::SchedulerQueueSize);
+    if queue.is_empty() || group.is_woken_otherwise() {
+        return since_last(queue, |_, value| value > 0.0);
+    }
+    quiet_gauge(now, queue, fresh_limit(group.scheduler.interval()))
 }
 
 fn quiet_gauge(now: Timestamp, series: Series<'_>, limit: Seconds) -> Activity {

@@ -21,8 +21,9 @@ pub struct RequiredSignals {
 const ALWAYS: SignalSet =
     CROSS_CHECK_SIGNALS.with(SignalSet::new(&[Signal::KvUsage, Signal::Waiting, Signal::SchedulerQueueSize]));
 /// What shows that a model is idle.
-const IDLE: [Signal; 4] = [
+const IDLE: [Signal; 5] = [
     Signal::Running,
+    Signal::SchedulerAttempts,
     Signal::TimeToFirstTokenCount,
     Signal::RequestGenerationTokensCount,
     Signal::RequestPromptTokensCount,

@@ -277,6 +277,7 @@ mod tests {
             bounds: Bounds::default(),
             accelerator: None,
             role: Role::Both,
+            woken_by: None,
         };
         VariantObject { model: None, variant: Ok(variant), ..object(name, Some("m")) }
     }

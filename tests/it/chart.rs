@@ -257,14 +257,17 @@ fn granted(text: &str, roles: &[(&str, &str, RightScope)]) -> BTreeSet<String> {
                     .iter()
                     .flat_map(|name| words(&rule["verbs"]).into_iter().map(move |verb| (name, verb)))
                 {
-                    let group = &words(&rule["apiGroups"])[0];
+                    let groups = words(&rule["apiGroups"]);
                     // `events` are written in any namespace that is watched.
-                    let scope = if *scope == RightScope::Cluster && is_watched(group, &resource) {
+                    let is_watched = is_watched(&groups[0], &resource);
+                    let scope = if *scope == RightScope::Cluster && is_watched {
                         RightScope::Watched
                     } else {
                         *scope
                     };
-                    granted.insert(format!("{scope:?} {group} {resource} {name:?} {verb}"));
+                    granted.extend(
+                        groups.iter().map(|group| format!("{scope:?} {group} {resource} {name:?} {verb}")),
+                    );
                 }
             }
         }

@@ -96,6 +96,7 @@ impl Cluster for OneVariant {
             bounds: Bounds::default(),
             accelerator: None,
             role: Role::Both,
+            woken_by: None,
         };
         let created = PausedClock::start();
         let replica = Pod {

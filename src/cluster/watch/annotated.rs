@@ -12,7 +12,9 @@ use serde::de::IgnoredAny;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 
-use super::convert::{accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id};
+use super::convert::{
+    accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id, woken_by,
+};
 use super::partial_objects::{PartialObject, annotation};
 use super::pause::Pause;
 use super::value_targets::NumberRead;
@@ -213,6 +215,7 @@ fn variant(
         bounds: spec_bounds(kind, spec.min_replicas, spec.max_replicas)?,
         accelerator: metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
         role: Role::default(),
+        woken_by: woken_by(metadata),
         id,
     })
 }

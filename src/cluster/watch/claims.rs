@@ -104,6 +104,7 @@ pub(super) mod tests {
             bounds: Bounds::default(),
             accelerator: Some("labelled".into()),
             role: Role::Both,
+            woken_by: None,
         };
         VariantObject {
             kind: VariantKind::default(),

@@ -10,10 +10,11 @@ use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant, VariantI
 use wva_core::units::{Cost, Replicas};
 
 use super::accelerator::short_name;
+use super::partial_objects::annotation;
 use crate::cluster::crd::{
     ACCELERATOR_LABEL, CONDITIONS, MAX_COST_CHARS, MAX_KIND_CHARS, MAX_MODEL_ID_CHARS, MAX_REPLICAS,
     MAX_TARGET_NAME_CHARS, ScaleTargetRef, VariantAutoscaling, VariantAutoscalingSpec,
-    VariantAutoscalingStatus,
+    VariantAutoscalingStatus, WOKEN_BY_ANNOTATION,
 };
 use crate::cluster::objects::Notice;
 use crate::config::policy_config::VariantSettings;
@@ -21,6 +22,8 @@ use wva_core::text::{is_plain, plain, quoted};
 
 /// Longest message about an invalid object: a name of 256 characters, another one, and what to do.
 const MAX_PROBLEM_BYTES: usize = 1024;
+/// Longest text about what starts a variant.
+const MAX_WOKEN_BY_BYTES: usize = 128;
 /// The field of the model.
 const MODEL_FIELD: &str = "spec.modelID";
 /// The kind that is meant where none is written.
@@ -49,9 +52,16 @@ impl TryFrom<&VariantAutoscaling> for Variant {
             },
             accelerator: object.metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
             role: Role::default(),
+            woken_by: woken_by(&object.metadata),
             id: id.clone(),
         })
     }
+}
+
+/// What starts a variant when a request arrives for its sleeping model, if its object says so.
+pub(super) fn woken_by(metadata: &ObjectMeta) -> Option<SmolStr> {
+    let text = annotation(metadata, WOKEN_BY_ANNOTATION)?.trim();
+    (!text.is_empty()).then(|| plain(text, MAX_WOKEN_BY_BYTES).into())
 }
 
 /// The namespace and name of a namespaced object.

@@ -23,7 +23,10 @@ pub fn describe_gap(gap: &SignalGap, series: SeriesOf) -> String {
     if let Some(warning) = warning {
         parts.push(format!("the metric source's answer is incomplete ({warning})"));
     }
-    if !missing.is_empty() {
+    if *cause == GapCause::NoWakeUpSignal {
+        let names = names(missing, series);
+        parts.push(format!("no fresh {names} of the model's scheduler, so that a request for the model at zero would not be seen"));
+    } else if !missing.is_empty() {
         parts.push(format!("{pods} of {serving} serving pods lack {}", names(missing, series)));
     }
     if !contradicted.is_empty() {
@@ -52,6 +55,7 @@ pub fn describe_gap(gap: &SignalGap, series: SeriesOf) -> String {
 fn meanwhile(gap: &SignalGap) -> String {
     match (gap.fallback, gap.cause) {
         (Some(analyzer), _) => format!("the analyzer {} decides, and only adds replicas", analyzer.as_str()),
+        (None, GapCause::NoWakeUpSignal) => "the model's last replica stays".to_owned(),
         (None, GapCause::Asleep) => "these pods count as no capacity".to_owned(),
         (None, GapCause::PartialSource | GapCause::PodsNotListed | GapCause::NotLearned) => {
             "no replica is removed".to_owned()
@@ -97,6 +101,10 @@ const fn advice(cause: GapCause) -> (&'static str, &'static str) {
         GapCause::NotLearned => (
             "only answers of one token, only one request at a time, or no objective to size by",
             "send the pods more than one request at a time, or choose an analyzer that need not learn, such as saturation",
+        ),
+        GapCause::NoWakeUpSignal => (
+            "the endpoint picker has no flow control, or its metrics are not scraped",
+            "switch its flow control on and have its metrics read (docs/scale-to-zero.md), or set the annotation wva.llmd.ai/woken-by to what else starts the model",
         ),
         GapCause::Asleep => {
             ("the engines were put to sleep", "wake them through the engine's API, or remove their pods")

@@ -231,6 +231,7 @@ mod tests {
             bounds: Bounds::default(),
             accelerator: Some("H100".into()),
             role: Role::default(),
+            woken_by: None,
         };
         let candidate = Candidate::new(&variant, &"alias".into(), Some("blue"), true);
         let labels =

@@ -65,6 +65,7 @@ pub(super) fn variant() -> Variant {
         bounds: Bounds { min: MIN_REPLICAS, max: Some(MAX_REPLICAS) },
         accelerator: Some("H100".into()),
         role: Role::Both,
+        woken_by: None,
     }
 }
 

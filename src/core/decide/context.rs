@@ -59,6 +59,8 @@ pub(super) struct ModelContext<'a> {
     pub(super) limited: bool,
     /// The role is saturated: none of its replicas is removed.
     pub(super) saturated: bool,
+    /// The role is prefill or decode and the other of the two has replicas that it keeps, in a model that sleeps and wakes as a whole.
+    pub(super) counterpart_runs: bool,
 }
 
 impl<'a> ModelContext<'a> {
@@ -94,6 +96,7 @@ impl<'a> ModelContext<'a> {
             due,
             limited,
             saturated: false,
+            counterpart_runs: false,
         }
     }
 

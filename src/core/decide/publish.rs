@@ -8,6 +8,7 @@ use super::context::{DENIED_WINDOW, ModelContext, VariantContext};
 use super::model::ModelDecision;
 use super::proposal::Proposal;
 use super::withdrawn_orders;
+use super::zero::missing_wake_up;
 use crate::decision::{Cause, Decision, Target, Unknown, Verdict};
 use crate::memory::{GroupMemory, VariantMemory};
 use crate::model::VariantId;
@@ -25,7 +26,9 @@ pub(super) struct ModelOutcome {
 
 /// The outcome of `model`. A variant that is remembered and not in the group is forgotten, unless `keep` says otherwise.
 pub(super) fn publish(model: ModelDecision<'_>, keep: impl Fn(&SmolStr) -> bool) -> ModelOutcome {
-    let gaps: Vec<_> = model.variants.iter().map(|variant| fallback::find_gap(&model, variant)).collect();
+    let gap =
+        |variant| fallback::find_gap(&model, variant).or_else(|| missing_wake_up(model.context, variant));
+    let gaps: Vec<_> = model.variants.iter().map(gap).collect();
     let ModelDecision { context, variants, proposals, steps, memory, before, .. } = model;
     let mut outcome = ModelOutcome {
         decisions: Vec::with_capacity(variants.len()),

@@ -11,16 +11,17 @@ use super::proposal::Proposal;
 use crate::analyze::scale_from_zero::WakeCandidate;
 use crate::arithmetic;
 use crate::bound::enforcer::{Action, Enforced, enforce};
-use crate::decision::Reason;
+use crate::decision::{GapCause, Reason, SignalGap};
 use crate::memory::{GroupMemory, Learned};
 use crate::model::{Analyzer, Role};
-use crate::observe::{Activity, activity, scheduler_queue};
+use crate::observe::{Activity, activity, can_be_woken, scheduler_queue};
 use crate::quality::CoverageState;
 use crate::report::{Basis, Quantity, Step, Value};
-use crate::snapshot::VariantState;
+use crate::snapshot::{Sample, Signal, SourceHealth, VariantState};
 use crate::units::{Replicas, Seconds, figure};
 
-/// Proposals for a role at zero: it stays there until the scheduler holds a request for the model.
+/// Proposals for a role at zero: it stays there until the scheduler holds a request for the model, or the role that each of its requests
+/// needs too runs.
 pub(super) fn wake_up(
     context: ModelContext<'_>,
     variants: &[VariantContext<'_>],
@@ -29,34 +30,109 @@ pub(super) fn wake_up(
 ) -> Vec<Proposal> {
     let mut proposals: Vec<Proposal> =
         variants.iter().map(|variant| holds::at_zero(context, variant)).collect();
-    let Some(queue) = scheduler_queue(context.now, &context.group.scheduler) else {
-        if nothing_else_wakes(context, variants) {
-            let at_zero = variants.iter().zip(&mut proposals);
-            at_zero
-                .filter(|(_, proposal)| !proposal.is_blind && proposal.number == Some(Replicas::ZERO))
-                .for_each(|(variant, proposal)| hold_without_wake_up(context, variant, proposal));
-        }
-        return proposals;
-    };
-    if queue.value <= 0.0 {
-        return proposals;
-    }
-    let candidates: Vec<WakeCandidate> =
-        variants.iter().map(|variant| wake_candidate(context, variant, learned)).collect();
-    for index in arithmetic::woken(&candidates, context.compat) {
-        let variant = &variants[index];
-        let number = proposals[index].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
-        let basis = Basis::RequestsWaiting { requests: figure(queue.value) };
-        let proposal = Proposal::standing(variant, Some(number), Reason::ScaleFromZero, basis, queue.at);
-        // Waking is an addition, and subject to the limits.
-        proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
-        let capacity = candidates[index].per_replica;
-        let capacity = capacity.map(|tokens| Value::new(Quantity::ReplicaTokens, tokens));
-        let cost = Value::new(Quantity::ReplicaCost, variant.state.variant.cost.get());
-        let step = Step::target(variant.name(), proposals[index].explanation.clone());
-        steps.push(step.with_values(std::iter::once(cost).chain(capacity).collect()));
+    let queue = scheduler_queue(context.now, &context.group.scheduler);
+    let role = SleepingRole { context, variants, learned };
+    let all: Vec<usize> = (0..variants.len()).collect();
+    if let Some(queue) = queue.filter(|queue| queue.value > 0.0) {
+        role.wake_cheapest(&all, requests_waiting(queue), &mut proposals, steps);
+    } else if context.counterpart_runs {
+        role.wake_cheapest(&all, (Basis::CounterpartRuns, context.now), &mut proposals, steps);
+    } else if !can_be_woken(context.now, context.group) && nothing_else_wakes(context, variants) {
+        let at_zero = variants.iter().zip(&mut proposals);
+        at_zero
+            .filter(|(_, proposal)| !proposal.is_blind && proposal.number == Some(Replicas::ZERO))
+            .for_each(|(variant, proposal)| hold_without_wake_up(context, variant, proposal));
     }
     proposals
+}
+
+/// Where all that runs of a role has no node, and requests wait at the scheduler, the cheapest of its other variants is woken too.
+pub(super) fn wake_beside_unschedulable(
+    context: ModelContext<'_>,
+    variants: &[VariantContext<'_>],
+    learned: &Learned,
+    proposals: &mut [Proposal],
+    steps: &mut Vec<Step>,
+) {
+    let has_no_node = |variant: &VariantContext<'_>| {
+        let coverage = &variant.coverage;
+        coverage.unschedulable > 0
+            && coverage.unschedulable == coverage.starting
+            && coverage.ready + coverage.asleep == 0
+    };
+    let queue = scheduler_queue(context.now, &context.group.scheduler).filter(|queue| queue.value > 0.0);
+    let Some(queue) = queue else { return };
+    let is_asleep = |index: &usize| !variants[*index].is_active();
+    let asleep: Vec<usize> = (0..variants.len()).filter(is_asleep).collect();
+    let is_ordered = |index: &usize| proposals[*index].number.is_some_and(|number| number > Replicas::ZERO);
+    if asleep.iter().any(is_ordered)
+        || !variants.iter().filter(|variant| variant.is_active()).all(has_no_node)
+    {
+        return;
+    }
+    let role = SleepingRole { context, variants, learned };
+    role.wake_cheapest(&asleep, requests_waiting(queue), proposals, steps);
+}
+
+/// The reason to wake a variant, and its evidence.
+fn requests_waiting(queue: Sample) -> (Basis, Timestamp) {
+    (Basis::RequestsWaiting { requests: figure(queue.value) }, queue.at)
+}
+
+/// A role of which variants sleep.
+struct SleepingRole<'a, 'v> {
+    context: ModelContext<'a>,
+    variants: &'a [VariantContext<'v>],
+    learned: &'a Learned,
+}
+
+impl SleepingRole<'_, '_> {
+    /// Wakes the cheapest of the variants at the indices `asleep`, for a reason with its evidence.
+    fn wake_cheapest(
+        &self,
+        asleep: &[usize],
+        (basis, evidence): (Basis, Timestamp),
+        proposals: &mut [Proposal],
+        steps: &mut Vec<Step>,
+    ) {
+        let candidate = |index: &usize| wake_candidate(self.context, &self.variants[*index], self.learned);
+        let candidates: Vec<WakeCandidate> = asleep.iter().map(candidate).collect();
+        for candidate in arithmetic::woken(&candidates, self.context.compat) {
+            let (index, capacity) = (asleep[candidate], candidates[candidate].per_replica);
+            let variant = &self.variants[index];
+            let number = proposals[index].number.unwrap_or(Replicas::ZERO).max(Replicas::ONE);
+            let proposal =
+                Proposal::standing(variant, Some(number), Reason::ScaleFromZero, basis.clone(), evidence);
+            // Waking is an addition, and subject to the limits.
+            proposals[index] = Proposal { analyzed: Some(CoverageState::Aging.allowed_moves()), ..proposal };
+            let capacity = capacity.map(|tokens| Value::new(Quantity::ReplicaTokens, tokens));
+            let cost = Value::new(Quantity::ReplicaCost, variant.state.variant.cost.get());
+            let step = Step::target(variant.name(), proposals[index].explanation.clone());
+            steps.push(step.with_values(std::iter::once(cost).chain(capacity).collect()));
+        }
+    }
+}
+
+/// For a model that is to be scaled to zero when it is idle, and stays because no request could start it again: the signal that is missing.
+pub(super) fn missing_wake_up(context: ModelContext<'_>, variant: &VariantContext<'_>) -> Option<SignalGap> {
+    let sleeps = context.scale_to_zero.enabled && may_be_zero(context);
+    let is_missing = sleeps
+        && matches!(context.group.source, SourceHealth::Complete)
+        && !can_be_woken(context.now, context.group);
+    is_missing.then(|| SignalGap {
+        cause: GapCause::NoWakeUpSignal,
+        pods: 0,
+        serving: variant.coverage.ready,
+        missing: vec![Signal::SchedulerQueueSize],
+        contradicted: Vec::new(),
+        fallback: None,
+        warning: None,
+    })
+}
+
+/// Every variant of the model has a minimum of zero.
+pub(super) fn may_be_zero(context: ModelContext<'_>) -> bool {
+    context.group.variants.iter().all(|state| state.variant.bounds.min == Replicas::ZERO)
 }
 
 /// The cost of waking `variant`, and the capacity of its replicas if V2 decides and has learned it.
@@ -79,9 +155,9 @@ fn wake_candidate(
 
 /// None of `variants` gets a replica by its minimum, or because scaling to zero is off.
 fn nothing_else_wakes(context: ModelContext<'_>, variants: &[VariantContext<'_>]) -> bool {
-    let may_be_zero = |state: &VariantState| state.variant.bounds.min == Replicas::ZERO;
-    let keeps_last = !context.scale_to_zero.enabled && context.group.variants.iter().all(may_be_zero);
-    !keeps_last && variants.iter().all(|variant| may_be_zero(variant.state))
+    let keeps_last = !context.scale_to_zero.enabled && may_be_zero(context);
+    let has_no_minimum = |state: &VariantState| state.variant.bounds.min == Replicas::ZERO;
+    !keeps_last && variants.iter().all(|variant| has_no_minimum(variant.state))
 }
 
 /// Holds a variant at zero without new evidence, because waiting requests cannot be seen.
@@ -96,7 +172,7 @@ fn hold_without_wake_up(context: ModelContext<'_>, variant: &VariantContext<'_>,
 pub(super) fn apply_zero(model: &mut ModelDecision<'_>) {
     let ModelDecision { context, variants, proposals, steps, memory, .. } = model;
     let context = *context;
-    let may_be_zero = context.group.variants.iter().all(|state| state.variant.bounds.min == Replicas::ZERO);
+    let may_be_zero = may_be_zero(context);
     let enabled = context.scale_to_zero.enabled;
     let is_idle = may_be_zero && enabled && idle_for_long(context, memory);
     let covered = covered(context, variants, proposals);
@@ -184,9 +260,10 @@ fn scale_to_zero(
     }
 }
 
-/// Measured as idle now, and for the retention period.
+/// Measured as idle now, and for the retention period, and a request would start it again.
 fn idle_for_long(context: ModelContext<'_>, before: &GroupMemory) -> bool {
     let idle_now = matches!(activity(context.now, context.group, before.observed_at), Activity::Idle(_));
     let retention = context.scale_to_zero.retention;
-    idle_now && before.idle_since.is_some_and(|since| Seconds::between(since, context.now) >= retention)
+    let is_over = before.idle_since.is_some_and(|since| Seconds::between(since, context.now) >= retention);
+    idle_now && is_over && can_be_woken(context.now, context.group)
 }

@@ -180,6 +180,9 @@ pub struct Variant {
     pub accelerator: Option<SmolStr>,
     /// Its role.
     pub role: Role,
+    /// What starts it when a request arrives for its sleeping model, if something else does: the text of its object, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub woken_by: Option<SmolStr>,
 }
 
 impl Variant {

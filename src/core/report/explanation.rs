@@ -270,6 +270,8 @@ pub(crate) enum Basis {
     RequestsWaiting {
         requests: f64,
     },
+    /// At zero, while the role that each request needs too runs: prefill or decode.
+    CounterpartRuns,
     IdleFor {
         seconds: f64,
     },

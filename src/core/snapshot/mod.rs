@@ -57,6 +57,12 @@ pub struct ModelGroup {
 }
 
 impl ModelGroup {
+    /// Something else starts one of its variants when a request arrives, as an object says.
+    #[must_use]
+    pub fn is_woken_otherwise(&self) -> bool {
+        self.variants.iter().any(|state| state.variant.woken_by.is_some())
+    }
+
     /// Puts variants and pods in the order of their names.
     pub fn sort(&mut self) {
         self.variants.sort_by(|left, right| left.variant.id.cmp(&right.variant.id));

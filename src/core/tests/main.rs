@@ -21,6 +21,7 @@ mod required_signals;
 mod saturated;
 mod scenarios;
 mod scorecard;
+mod sleep;
 mod steady;
 mod timeline;
 mod unknown_targets;

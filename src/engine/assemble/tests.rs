@@ -42,6 +42,7 @@ fn view() -> ClusterView {
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     let replica = Pod {
         name: "llama-0".into(),

@@ -36,6 +36,7 @@ fn variant(name: &str, model: &str) -> VariantState {
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     VariantState {
         variant,

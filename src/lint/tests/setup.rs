@@ -30,6 +30,7 @@ pub(super) fn candidate(namespace: &str, name: &str, target: &str) -> Candidate 
         bounds: Bounds::default(),
         accelerator: Some("H100".into()),
         role: Role::default(),
+        woken_by: None,
     };
     Candidate::new(&variant, &name.into(), None, true)
 }

@@ -275,6 +275,7 @@ fn variant_state(variant: &SimVariant) -> VariantState {
             bounds: variant.bounds,
             accelerator: Some(variant.accelerator.clone()),
             role: Role::Both,
+            woken_by: None,
         },
         scale: None,
         target_problem: None,

@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::read::GzDecoder;
 use wva::record::{Entry, Lines, decide_recorded};
 use wva_core::Decision;
-use wva_core::decision::Verdict;
+use wva_core::decision::{GapCause, Verdict};
 
 /// Three evaluations, 5 s apart, of each of the 111 scenarios that tests/scenarios had in commit a23ae83, which recorded them.
 const FORMAT_1: &[u8] = include_bytes!("recordings/format-1.jsonl.gz");
@@ -25,6 +25,8 @@ fn facts(decision: &Decision) -> String {
         Verdict::Target(target) => format!("{} {:?} of {}", target.desired, target.reason, target.evidence),
         Verdict::Unknown(unknown) => format!("{:?} since {}", unknown.cause, unknown.since),
     };
+    // Earlier versions did not say that nothing would wake a model.
+    let gap = gap.as_ref().filter(|gap| gap.cause != GapCause::NoWakeUpSignal);
     format!("{model} {accelerator:?} {current:?}: {verdict}, {gap:?}")
 }
 

@@ -67,6 +67,7 @@ pub(super) fn state((namespace, name, deployment): (&str, &str, &str)) -> Varian
         bounds: Bounds::default(),
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     VariantState {
         variant,

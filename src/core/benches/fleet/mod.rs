@@ -37,6 +37,7 @@ pub(crate) fn variant(group: &GroupId, name: &str, cost: f64, signals: &Signals)
             bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
             accelerator: Some("H100".into()),
             role: Role::Both,
+            woken_by: None,
         },
         scale: Some(Scale { spec: count, current: count, ready: count }),
         target_problem: None,

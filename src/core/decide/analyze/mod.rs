@@ -23,6 +23,7 @@ use crate::memory::Learned;
 use crate::model::{Analyzer, Role};
 use crate::quality::{AssessedVariant, CoverageState, VariantCoverage, coverage_state};
 use crate::report::{CoverageStep, Detail, Step};
+use crate::units::Replicas;
 
 /// The results of one run of the analyzers over all roles of a model.
 #[derive(Default)]
@@ -94,7 +95,9 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
     let (mut capacity_states, mut capacity_analyzer) = (Vec::new(), model.context.analyzer);
     for (role, variants) in by_role(&model.variants) {
         let analyzer = model.fallback(role).unwrap_or(model.context.analyzer);
-        let context = ModelContext { saturated: model.is_saturated(role), analyzer, ..model.context };
+        let counterpart_runs = counterpart_runs(model, role);
+        let context =
+            ModelContext { saturated: model.is_saturated(role), counterpart_runs, analyzer, ..model.context };
         let of_role = analyze_role(context, role, variants, learned, &mut analyses.steps);
         // The rate policy decides at every evaluation, but a fallback for it in another role only once a cycle.
         analyses.is_cycle |=
@@ -125,6 +128,21 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
     analyses
 }
 
+/// Of the roles that each request needs both, the other one runs. One that is about to go to zero does not count.
+fn counterpart_runs(model: &ModelDecision<'_>, role: Role) -> bool {
+    let counterpart = match role {
+        Role::Both => return false,
+        Role::Decode => Role::Prefill,
+        Role::Prefill => Role::Decode,
+    };
+    let stays =
+        |variant: &VariantContext<'_>| variant.committed().is_none_or(|number| number > Replicas::ZERO);
+    let mut others = model.variants.iter().filter(|variant| variant.role() == counterpart);
+    model.context.scale_to_zero.enabled
+        && zero::may_be_zero(model.context)
+        && others.any(|variant| variant.is_active() && stays(variant))
+}
+
 /// Proposes numbers for `variants`, which are all of `role`, by how completely they are measured. Dispatches to the
 /// model's analyzer; those of capacity are asked about all roles together, in `capacity`.
 fn analyze_role(
@@ -151,7 +169,11 @@ fn analyze_role(
     analysis.proposals = match state {
         CoverageState::Down => all(&|variant| holds::source_down(context, variant)),
         CoverageState::Zero => zero::wake_up(context, variants, learned, steps),
-        CoverageState::Starting => holds::starting(context, variants),
+        CoverageState::Starting => {
+            let mut proposals = holds::starting(context, variants);
+            zero::wake_beside_unschedulable(context, variants, learned, &mut proposals, steps);
+            proposals
+        }
         CoverageState::Missing | CoverageState::Stale => {
             all(&|variant| holds::unmeasured(context, state, variant))
         }

@@ -62,6 +62,9 @@ impl Display for Basis {
                 let are = if count == 1 { "is" } else { "are" };
                 write!(f, "no replica runs and {} {are} waiting at the scheduler", counted(count, "request"))
             }
+            Self::CounterpartRuns => {
+                f.write_str("no replica runs, and the other one of prefill and decode does")
+            }
             Self::IdleFor { seconds } => write!(f, "no request for {seconds:.0} s"),
             Self::NotIdle => f.write_str("not known to be idle any more"),
             Self::LastReplicaKept => {
@@ -123,7 +126,7 @@ impl Basis {
         match self {
             Self::SourceDown { cause } => write!(f, "the metric source is down: {cause}"),
             Self::NoWakeUpSignal => f.write_str(
-                "no replica runs and nothing can wake one, because the metric source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, or scale the target up",
+                "no replica runs and nothing can wake one, because the metric source has no fresh queue size of the scheduler: check that the scheduler's queue metrics are scraped, set the annotation wva.llmd.ai/woken-by where something else starts it, or scale the target up",
             ),
             Self::TargetNotFound { target, namespace } => write!(
                 f,

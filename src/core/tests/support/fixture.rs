@@ -42,6 +42,7 @@ pub(crate) fn variant_state(name: &str, pods: Vec<Pod>) -> VariantState {
             bounds: Bounds { min: Replicas::ONE, max: None },
             accelerator: None,
             role: Role::Both,
+            woken_by: None,
         },
         scale: Some(Scale { spec: all, current: all, ready: ready(&pods) }),
         target_problem: None,

@@ -161,8 +161,9 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
     });
     let of_any = prop_oneof![Just(Engine::Vllm), Just(Engine::Sglang)].prop_map(EngineParameters::defaults);
     let engine = option::of(prop_oneof![3 => few, 1 => of_any]);
-    (rest, bounds, role, (cost, accelerator, 1_u32..3, engine), option::of(any_count()))
-        .prop_map(move |((scale, mut pods), (min, max), role, of_pod, last_status)| {
+    let woken_by = prop_oneof![3 => Just(None), 1 => Just(Some("a proxy"))];
+    (rest, bounds, (role, woken_by), (cost, accelerator, 1_u32..3, engine), option::of(any_count()))
+        .prop_map(move |((scale, mut pods), (min, max), (role, woken_by), of_pod, last_status)| {
             let (cost, accelerator, gpus, engine) = of_pod;
             for (index, pod) in pods.iter_mut().enumerate() {
                 pod.name = format_smolstr!("{name}-{index}");
@@ -172,6 +173,7 @@ fn state(name: &'static str) -> BoxedStrategy<VariantState> {
             state.variant.bounds = Bounds { min: Replicas::new(min), max: max.map(Replicas::new) };
             state.variant.accelerator = accelerator.map(Into::into);
             state.variant.role = role;
+            state.variant.woken_by = woken_by.map(SmolStr::new_static);
             VariantState { scale, last_status, template: Template { gpus: Some(gpus), engine }, ..state }
         })
         .boxed()

@@ -55,6 +55,7 @@ pub(crate) fn signals(analyzer: Analyzer) -> BTreeSet<Signal> {
         bounds: Bounds { min: Replicas::ONE, max: None },
         accelerator: None,
         role: Role::Both,
+        woken_by: None,
     };
     required_signals(&policy(analyzer), [&variant]).signals
 }

@@ -67,7 +67,10 @@ fn pooled() -> ClusterStore {
     store
 }
 
-fn pools(store: &ClusterStore) -> Vec<(String, Vec<String>, Vec<(String, Option<u16>)>)> {
+/// A pool, its variants, and its schedulers with their ports.
+type FoundPool = (String, Vec<String>, Vec<(String, Option<u16>)>);
+
+fn pools(store: &ClusterStore) -> Vec<FoundPool> {
     let state = store.state();
     let pools = state.view.pools.iter().map(|pool| {
         let variants = pool.variants.iter().map(ToString::to_string).collect();
@@ -77,7 +80,7 @@ fn pools(store: &ClusterStore) -> Vec<(String, Vec<String>, Vec<(String, Option<
     pools.collect()
 }
 
-fn own_pool() -> (String, Vec<String>, Vec<(String, Option<u16>)>) {
+fn own_pool() -> FoundPool {
     ("llm/chat".into(), vec!["llm/chat".into()], vec![("epp-1".into(), Some(9090))])
 }
 
@@ -162,7 +165,11 @@ fn a_pool_that_points_to_foreign_services_leads_to_no_pod() {
     ] {
         assert!(pools_of(&mut store, picker.clone()).is_empty(), "{picker}");
     }
-    service(&mut store, ("llm", "epp"), json!({ "type": "ExternalName", "externalName": "vault.secret", "selector": { "app": "epp" } }));
+    service(
+        &mut store,
+        ("llm", "epp"),
+        json!({ "type": "ExternalName", "externalName": "vault.secret", "selector": { "app": "epp" } }),
+    );
     assert!(pools_of(&mut store, json!({ "name": "epp" })).is_empty());
     service(&mut store, ("llm", "epp"), json!({ "clusterIP": "10.96.0.1" }));
     assert!(pools_of(&mut store, json!({ "name": "epp" })).is_empty(), "without a selector");
@@ -188,7 +195,12 @@ fn pools_and_their_endpoint_pickers_are_bounded() {
 #[test]
 fn an_unreadable_pool_or_one_that_selects_everything_has_no_variants() {
     let mut store = pooled();
-    for spec in [json!({ "selector": 7 }), json!({ "selector": {} }), json!({ "selector": { "matchLabels": {} } }), json!({})] {
+    for spec in [
+        json!({ "selector": 7 }),
+        json!({ "selector": {} }),
+        json!({ "selector": { "matchLabels": {} } }),
+        json!({}),
+    ] {
         pool(&mut store, ("llm", "chat"), spec);
         assert_eq!(pools(&store), []);
     }
