@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -15,7 +15,7 @@ use super::adapters::{ClusterReviewer, installation_settings, shared_pki};
 use super::metrics::{Installation, ProgramMetrics};
 use super::recording::recorder;
 use super::self_signed;
-use super::sources::source;
+use super::sources::{queue_source, source};
 use super::tasks::{Phase, TaskEnd};
 use crate::cluster::leadership::installation_name;
 use crate::cluster::pki::apiservice::ApiServices;
@@ -25,24 +25,26 @@ use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager,
     CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
-    Election, ElectionSettings, EventRecorder, SelfCheck, ServiceRef, StateStore, StateWriter, StatusWriter,
-    TrustWatch, WatchSettings,
+    Election, ElectionSettings, EventRecorder, ScaleWriter, SelfCheck, ServiceRef, StateStore, StateWriter,
+    StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
 use crate::config::Config;
 use crate::engine::{
-    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over,
+    Board, Clock, Engine, Leadership, Parts, ReadSettings, Reader, SystemClock, run, take_over, watch_queues,
 };
 use crate::policy::{PolicyParts, PolicyUpdater, config_map_selection};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
-use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics};
+use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics, WakeMetrics};
 
 /// Longest time for the last writes and for releasing the lease; each request takes at most 5 s.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long running requests may take after the listener is closed: ten times the longest read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Woken models whose scale is not written yet: all that are woken while the API server does not answer for 5 s.
+const MAX_PENDING_WAKE_UPS: usize = 1024;
 /// How long the server may take to close connections that were not drained in time.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -129,8 +131,7 @@ impl App {
         let engine = Arc::new(engine.with_deletion_orders(self.config.pod_deletion_cost));
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
-        let state_metrics = StateMetrics::register(&mut registry);
-        self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), state_metrics);
+        self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), &mut registry);
         let (events, writer) = EventRecorder::new(
             self.client.clone(),
             cluster.clone(),
@@ -152,6 +153,7 @@ impl App {
         let ca_metrics = CaBundleMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
+        self.start_waking(engine.clone(), cluster.clone(), &leadership, &mut registry)?;
         self.start_writers(cluster, &board, &leadership, events.clone(), (metrics.statuses, errors));
         let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
@@ -265,7 +267,7 @@ impl App {
         engine: Arc<Engine>,
         reader: Reader,
         leadership: watch::Receiver<Leadership>,
-        metrics: StateMetrics,
+        registry: &mut Registry,
     ) {
         let interval = self.config.interval;
         let store = self.store();
@@ -277,7 +279,7 @@ impl App {
             leadership.clone(),
             max_stale,
         )
-        .with_metrics(metrics);
+        .with_metrics(StateMetrics::register(registry));
         let evaluating = reader.clone();
         self.phases.work.start("evaluation", |stop| run(evaluating, interval, stop));
         self.phases.work.start("take-over", |stop| async move {
@@ -343,6 +345,27 @@ impl App {
                 DeletionCostWriter::new(self.client.clone(), cluster, published, leadership, metrics);
             self.phases.work.start("deletion cost writer", |stop| writer.run(stop));
         }
+    }
+
+    /// What wakes sleeping models. Their scale is written only where that is enabled.
+    fn start_waking(
+        &mut self,
+        engine: Arc<Engine>,
+        cluster: ClusterReader,
+        leadership: &watch::Receiver<Leadership>,
+        registry: &mut Registry,
+    ) -> anyhow::Result<()> {
+        let metrics = WakeMetrics::register(registry);
+        let queues = queue_source(&self.config.source)?;
+        let mut woken = None;
+        if self.config.wake_directly {
+            let (sender, receiver) = mpsc::channel(MAX_PENDING_WAKE_UPS);
+            let writer = ScaleWriter::new(self.client.clone(), cluster, leadership.clone(), metrics.clone());
+            self.phases.work.start("scale writer", |stop| writer.run(receiver, stop));
+            woken = Some(sender);
+        }
+        self.phases.work.start("queue watch", |stop| watch_queues(engine, queues, woken, metrics, stop));
+        Ok(())
     }
 
     fn store(&self) -> StateStore {

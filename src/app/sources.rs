@@ -6,10 +6,10 @@ use anyhow::Context;
 use tracing::info;
 
 use crate::collect::{
-    PrometheusSettings, PrometheusSource, ScrapeSettings, ScrapeSource, TlsSettings, Token,
+    PrometheusSettings, PrometheusSource, QueueScraper, ScrapeSettings, ScrapeSource, TlsSettings, Token,
 };
 use crate::config;
-use crate::engine::{Clock, MetricSource};
+use crate::engine::{Clock, MetricSource, QueueSource};
 
 /// The configured source.
 pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<dyn MetricSource>> {
@@ -22,14 +22,20 @@ pub(super) fn source(config: config::Source, clock: Arc<dyn Clock>) -> anyhow::R
         }
         config::Source::Scrape(scrape) => {
             info!("metrics come from the serving pods; set PROMETHEUS_BASE_URL to read Prometheus instead");
-            info!(
-                "no model is scaled to zero: that needs the scheduler's queue, which only Prometheus provides"
-            );
             let settings = scrape_settings(scrape);
             let source = ScrapeSource::new(&settings, clock).context("cannot set up scraping")?;
             Ok(Arc::new(source))
         }
     }
+}
+
+/// Reads the queues of sleeping models' schedulers, whatever the source is: with the settings of a scrape, if that is the source.
+pub(super) fn queue_source(config: &config::Source) -> anyhow::Result<Arc<dyn QueueSource>> {
+    let settings = match config {
+        config::Source::Prometheus(_) => ScrapeSettings::default(),
+        config::Source::Scrape(scrape) => scrape_settings(scrape.clone()),
+    };
+    Ok(Arc::new(QueueScraper::new(&settings).context("cannot set up reading the queues of schedulers")?))
 }
 
 /// The settings of the source for what is configured.

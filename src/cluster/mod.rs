@@ -22,5 +22,5 @@ pub use watch::{
     WatchSettings,
 };
 pub use writers::{
-    AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, Recorded, StatusWriter,
+    AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, Recorded, ScaleWriter, StatusWriter,
 };

@@ -24,7 +24,7 @@ mod token;
 
 pub use http_client::TlsSettings;
 pub use prometheus::{PrometheusSettings, PrometheusSource};
-pub use scrape::{ScrapeSettings, ScrapeSource};
+pub use scrape::{QueueScraper, ScrapeSettings, ScrapeSource};
 pub use signals::current_series_names;
 pub use signals_page::signals_page;
 pub use token::Token;

@@ -279,8 +279,9 @@ pub struct DecisionArgs {
     /// replicas and shows the cause in its conditions.
     #[arg(long, default_value = "5m", value_name = "DURATION")]
     pub max_stale: SignedDuration,
-    /// Scale a model to zero after 10 minutes without requests, if every variant of it has minReplicas 0 and Prometheus has
-    /// series of the scheduler's queue. ConfigMaps override this.
+    /// Scale a model to zero after 10 minutes without requests, if every variant of it has minReplicas 0, and a request would wake
+    /// it: its scheduler's queue is measured, or the annotation wva.llmd.ai/woken-by of an object says what else wakes it.
+    /// ConfigMaps override this.
     #[arg(long, env = "WVA_SCALE_TO_ZERO", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub scale_to_zero: bool,
@@ -290,6 +291,11 @@ pub struct DecisionArgs {
     #[arg(long, env = "WVA_POD_DELETION_COST", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
     pub pod_deletion_cost: bool,
+    /// When a request waits for a model at zero, scale its workload from zero to the published number at once, instead of leaving that
+    /// to its autoscaler. Requires the right to get and patch scale subresources (chart value wakeDirectly).
+    #[arg(long, env = "WVA_WAKE_DIRECTLY", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool, value_name = "BOOL")]
+    pub wake_directly: bool,
 }
 
 /// Which evaluations are kept, and where.

@@ -90,6 +90,8 @@ pub struct Config {
     pub serve_value_targets: bool,
     /// Whether pods are annotated with deletion costs.
     pub pod_deletion_cost: bool,
+    /// Woken variants are scaled by this program.
+    pub wake_directly: bool,
     /// Which evaluations are recorded.
     pub record: RecordSettings,
 }
@@ -171,6 +173,7 @@ impl TryFrom<ServeArgs> for Config {
                 .filter(|_| non_empty_path(args.config_file).is_none()),
             serve_value_targets: args.serving.serve_value_targets,
             pod_deletion_cost: args.decision.pod_deletion_cost,
+            wake_directly: args.decision.wake_directly,
             node_selector: non_empty(args.config_maps.node_selector),
         })
     }

@@ -1,5 +1,7 @@
 //! One evaluation: from metrics to a published result.
 
+mod wake;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +29,8 @@ use super::overdue::{AbandonedDecisions, CurrentModel};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
 use super::restored::{Restored, adopt};
+use super::schedulers::schedulers;
+use super::term_state::{Outcomes, TermState, keep_awake};
 use crate::telemetry::EvaluationMetrics;
 
 /// Longest wait for the metric source: a third of the aggregator's 60 s, so that a retry fits in.
@@ -75,19 +79,6 @@ pub struct Engine {
     needs_deletion_orders: bool,
     /// Learns which model is being decided.
     observer: Option<Arc<dyn Progress + Send + Sync>>,
-}
-
-/// The term in which decisions are made.
-#[derive(Default)]
-struct TermState {
-    /// The term that the memory belongs to; `None` until one was taken over.
-    term: Option<Term>,
-    /// True when this instance starts no other term.
-    resigned: bool,
-    /// The term that ended while the lease was still ours: its numbers stay the newest until another instance has the lease.
-    handed_over: Option<Term>,
-    /// The number of the evaluation that may publish: the last one that started, unless it was abandoned.
-    current: u64,
 }
 
 /// A running evaluation.
@@ -197,6 +188,7 @@ impl Engine {
             self.parts.board.publish(empty);
         }
         self.memory.send_replace(Arc::new(adopt(restored)));
+        term_state.woken.clear();
         term_state.term = Some(term);
     }
 
@@ -309,7 +301,7 @@ impl Engine {
         self.parts.metrics.overdue();
         let seconds = self.decision_timeout.as_secs_f64();
         let model = stuck.as_ref().map(ToString::to_string).unwrap_or_default();
-        if let Err(deciding) = self.abandoned.add(deciding, stuck.clone()) {
+        if !self.abandoned.add(deciding.abort_handle(), stuck.clone()) {
             error!(
                 seconds,
                 model,
@@ -365,7 +357,7 @@ impl Engine {
         let term = self.current_term().filter(|now| Some(now) == pass.term.as_ref());
         let result = term.is_some().then(|| self.decide(&snapshot, &pass));
         let took = pass.started.elapsed();
-        let term_state = self.term_state.lock();
+        let mut term_state = self.term_state.lock();
         if term_state.current != pass.number {
             // Abandoned, or a later evaluation has started.
             return self.parts.board.newest();
@@ -376,11 +368,16 @@ impl Engine {
         let previous = self.parts.board.newest();
         // The term may have ended meanwhile, and the memory may be of another one.
         let may_publish = term_state.term.is_some() && term_state.term == term;
-        let Some(result) =
+        let Some(mut result) =
             result.filter(|_| may_publish && term_state.term.as_ref().is_some_and(|term| self.is_mine(term)))
         else {
             return previous;
         };
+        let woken = term_state.take_woken(pass.number, &result.outcome.decisions);
+        // With the decisions of another snapshot in it, it cannot be replayed.
+        let recorder = self.recorder.as_ref().filter(|_| woken.is_empty());
+        let Outcome { decisions, report, .. } = &mut result.outcome;
+        keep_awake(woken, Outcomes { decisions, report, memory: &mut result.after });
         self.memory.send_replace(result.after.clone());
         let newest = self.parts.board.publish(Published {
             sequence: previous.sequence + 1,
@@ -397,7 +394,7 @@ impl Engine {
         drop(term_state);
         self.report(&newest);
         log_changes(&previous, &newest);
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = recorder {
             let DecisionResult { before, after, .. } = result;
             let evaluation =
                 Evaluation { snapshot, before, policy: pass.policy, published: newest.clone(), after };
@@ -414,7 +411,8 @@ impl Engine {
         if self.needs_deletion_orders {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }
-        Scope { namespaces, endpoints: view.endpoints.clone(), needs: Some(needs) }
+        let schedulers = schedulers(view, &variants);
+        Scope { namespaces, endpoints: view.endpoints.clone(), schedulers, needs: Some(needs) }
     }
 
     async fn collect(&self, scope: Scope) -> Result<Collected, SourceError> {

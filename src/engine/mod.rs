@@ -15,7 +15,10 @@ mod reader;
 mod recorder;
 mod restored;
 mod samples;
+mod schedulers;
 mod takeover;
+mod term_state;
+mod wake;
 
 pub use assemble::{Assembled, assemble};
 pub use board::{Board, Origin, Published};
@@ -25,8 +28,8 @@ pub use leadership::{Holder, Leadership, Term};
 pub use model_names::{LearnedModel, LearnedModels, ModelNames, NamedModels};
 pub use ports::{
     Claim, Clock, Cluster, ClusterView, Collected, Destination, Endpoint, Gap, Labels, MAX_ENGINES_OF_A_POD,
-    MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Pool, Revision, Scope, Series, SourceError,
-    SystemClock, UnlabelledNode, ValueTargets,
+    MAX_SERIES_OF_A_POD, MAX_VARIANTS_PER_MODEL, MetricSource, Pool, QueueAnswer, QueueSource, Revision,
+    Scheduler, Scope, Series, SourceError, SystemClock, UnlabelledNode, ValueTargets,
 };
 pub use reader::{ReadSettings, Reader, run};
 pub use recorder::{Evaluation, Recorder};
@@ -34,3 +37,4 @@ pub use restored::{Restored, adopt};
 pub use samples::Samples;
 pub(crate) use samples::SharedTimes;
 pub use takeover::take_over;
+pub use wake::{WakeUp, watch_queues};

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
+use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use wva_core::{GroupId, Progress};
-
-use super::board::Published;
 
 /// Most abandoned threads: each may keep a processor busy for ever. A further decision that does not end is waited for, and
 /// readers get the last numbers until they are too old.
@@ -48,7 +46,7 @@ impl Progress for CurrentModel {
 
 /// A decision whose thread still runs.
 struct AbandonedDecision {
-    thread: JoinHandle<Arc<Published>>,
+    thread: AbortHandle,
     stuck: Option<GroupId>,
 }
 
@@ -57,19 +55,16 @@ struct AbandonedDecision {
 pub(super) struct AbandonedDecisions(Mutex<Vec<AbandonedDecision>>);
 
 impl AbandonedDecisions {
-    /// Adds the thread of a decision and the model it is stuck at; gives the thread back when there are too many already.
-    pub(super) fn add(
-        &self,
-        thread: JoinHandle<Arc<Published>>,
-        stuck: Option<GroupId>,
-    ) -> Result<(), JoinHandle<Arc<Published>>> {
+    /// Adds the thread of a decision and the model it is stuck at; false when there are too many already.
+    #[must_use]
+    pub(super) fn add(&self, thread: AbortHandle, stuck: Option<GroupId>) -> bool {
         let mut all = self.0.lock();
         all.retain(|decision| !decision.thread.is_finished());
         if all.len() >= MAX_ABANDONED {
-            return Err(thread);
+            return false;
         }
         all.push(AbandonedDecision { thread, stuck });
-        Ok(())
+        true
     }
 
     /// The models at which threads are still stuck: deciding about them again would take another thread.

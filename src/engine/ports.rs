@@ -45,6 +45,27 @@ pub trait MetricSource: Send + Sync {
     fn collect<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>>;
 }
 
+/// Reads what waits for sleeping models.
+pub trait QueueSource: Send + Sync {
+    /// The requests that `scheduler` holds, of those of its models that it shows.
+    ///
+    /// # Errors
+    /// Says why the scheduler could not be read.
+    fn read<'a>(&'a self, scheduler: &'a Scheduler) -> BoxFuture<'a, QueueAnswer>;
+}
+
+/// Waiting requests by model.
+pub type QueueAnswer = Result<BTreeMap<SmolStr, f64>, SourceError>;
+
+/// A pod of a scheduler, and the models that it may speak about: those of its pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scheduler {
+    /// Where its metrics are.
+    pub endpoint: Endpoint,
+    /// The models.
+    pub models: BTreeSet<SmolStr>,
+}
+
 /// What a source must read.
 #[derive(Debug, Clone, Default)]
 pub struct Scope {
@@ -52,6 +73,8 @@ pub struct Scope {
     pub namespaces: BTreeSet<String>,
     /// The serving pods, for sources that read them directly.
     pub endpoints: Vec<Endpoint>,
+    /// The schedulers of InferencePools, for such sources.
+    pub schedulers: Vec<Scheduler>,
     /// The signals that decisions need, for sources that query each one; `None`: all.
     pub needs: Option<RequiredSignals>,
 }

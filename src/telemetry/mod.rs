@@ -6,6 +6,7 @@ mod errors;
 mod logging;
 mod metrics;
 mod state;
+mod wake;
 mod work_queue;
 
 pub use api_requests::ApiRequestMetrics;
@@ -14,4 +15,5 @@ pub use errors::ErrorMetrics;
 pub use logging::init as init_logging;
 pub use metrics::{EvaluationMetrics, build_info};
 pub use state::StateMetrics;
+pub use wake::WakeMetrics;
 pub use work_queue::{QueueMetrics, WorkQueueMetrics};

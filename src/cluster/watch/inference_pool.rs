@@ -90,7 +90,8 @@ pub(super) fn watched_pool(pool: Result<PartialPool, InvalidObject>) -> Option<W
     let (PoolSelector::Nested { match_labels: labels } | PoolSelector::Plain(labels)) = spec.selector;
     let selector = LabelSet::of_selector(&labels).filter(|_| metadata.deletion_timestamp.is_none())?;
     let is_service = |picker: &PickerReference| {
-        picker.group.is_empty() && picker.kind.as_deref().is_none_or(|kind| kind.is_empty() || kind == SERVICE)
+        picker.group.is_empty()
+            && picker.kind.as_deref().is_none_or(|kind| kind.is_empty() || kind == SERVICE)
     };
     let picker = spec.endpoint_picker_ref.filter(is_service).map(|picker| picker.name.into_boxed_str());
     Some(WatchedPool { selector, picker })

@@ -63,7 +63,10 @@ impl<V: PartialEq> ObjectStore<V> {
     }
 
     /// The objects of a namespace.
-    pub(crate) fn of_namespace<'s>(&'s self, namespace: &'s str) -> impl Iterator<Item = (&'s ObjectKey, &'s V)> {
+    pub(crate) fn of_namespace<'s>(
+        &'s self,
+        namespace: &'s str,
+    ) -> impl Iterator<Item = (&'s ObjectKey, &'s V)> {
         let from = self.live.range(ObjectKey::new(namespace, "")..);
         from.take_while(move |(key, _)| &*key.namespace == namespace)
     }

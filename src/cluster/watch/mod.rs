@@ -44,5 +44,6 @@ pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};
 pub use config_maps::{ConfigMapReader, ConfigMapWatch};
 pub(crate) use listed::{ListedCluster, ListedKind};
 pub use object_store::ClusterState;
+pub(crate) use served_kinds::scale_resource;
 pub use trust::{TrustData, TrustWatch};
 pub(crate) use variant_objects::VariantObjects;

@@ -14,7 +14,10 @@ const HINT: &str = "allow the service account to list and watch them (the chart'
                     endpoint pickers are read from Prometheus only";
 
 /// The changes of the store by InferencePools; in one namespace, or in all.
-pub(super) fn pool_changes(client: &kube::Client, namespace: Option<&str>) -> [BoxStream<'static, Change>; 2] {
+pub(super) fn pool_changes(
+    client: &kube::Client,
+    namespace: Option<&str>,
+) -> [BoxStream<'static, Change>; 2] {
     let changes = |group, version, objects| {
         let kind = GroupVersionKind::gvk(group, version, "InferencePool");
         let resource = ApiResource::from_gvk_with_plural(&kind, "inferencepools");
@@ -33,5 +36,7 @@ pub(super) fn service_changes(client: &kube::Client, namespace: Option<&str>) ->
     let resource = ApiResource::erase::<Service>(&());
     let watched = WatchedKind { resource: "Services", hint: HINT, may_be_absent: false };
     let api = api_of(client, namespace, &resource);
-    optional_changes(optional_events(watched, api, watch_config(), service_selector), |store| &mut store.services)
+    optional_changes(optional_events(watched, api, watch_config(), service_selector), |store| {
+        &mut store.services
+    })
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::core::ApiResource;
 use kube::discovery::{self, ApiGroup, Scope};
 use smol_str::{SmolStr, format_smolstr};
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 use wva_core::model::TargetRef;
 
 use super::known_targets::WatchProblem;
+use super::scale_target::{TargetKind, leader_worker_sets, stateful_sets};
 use crate::cluster::requests::bounded;
 use wva_core::text::first_names;
 
@@ -155,6 +157,19 @@ pub(super) fn not_served(target: &TargetRef) -> WatchProblem {
     WatchProblem { cause, is_not_served: true }
 }
 
+/// How to read and write the scale of a target of any kind; `None` where the API server serves none.
+pub(crate) async fn scale_resource(client: &kube::Client, target: &TargetRef) -> Option<ApiResource> {
+    match TargetKind::of(target) {
+        TargetKind::Deployment => Some(ApiResource::erase::<Deployment>(&())),
+        TargetKind::StatefulSet => Some(stateful_sets()),
+        TargetKind::LeaderWorkerSet => Some(leader_worker_sets()),
+        TargetKind::Scalable => {
+            let kind = (target.group.clone(), target.kind.clone());
+            look_up(client.clone(), [kind].into()).await.into_values().flatten().next()
+        }
+    }
+}
+
 fn name(group: &str, kind: &str) -> String {
     if group.is_empty() { format!("{kind} (core)") } else { format!("{kind} ({group})") }
 }
@@ -202,7 +217,7 @@ mod tests {
         served.begin(now);
         served.apply(nothing_served(&named), &named);
         assert_eq!(served.due(&named, now), Some(now + LOOKUP_INTERVAL));
-        let resource = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
+        let resource = ApiResource::erase::<Deployment>(&());
         let found: Lookup = named.iter().map(|kind| (kind.clone(), Some(resource.clone()))).collect();
         assert_eq!(served.apply(found.clone(), &named), named, "it has arrived");
         assert_eq!((served.due(&named, now), served.apply(found, &named)), (None, kinds(&[])));

@@ -1,8 +1,9 @@
-//! What is written about variants and their pods: statuses, events, deletion costs.
+//! What is written about variants and their pods: statuses, events, deletion costs, and the scale of woken variants.
 
 mod annotated_events;
 pub mod deletion_cost;
 pub(crate) mod events;
+mod scale;
 pub mod signal_gap;
 mod status;
 mod status_events;
@@ -13,4 +14,5 @@ pub use annotated_events::AnnotatedEventWriter;
 pub use deletion_cost::DeletionCostWriter;
 pub use events::{EventRecorder, EventWriter, Recorded};
 pub use kube::runtime::events::EventType;
+pub use scale::ScaleWriter;
 pub use status_writer::StatusWriter;

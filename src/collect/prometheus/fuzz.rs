@@ -39,7 +39,8 @@ const REFUSED: &str =
 fn read(bytes: &[u8], cuts: &[usize]) -> (Vec<RawSeries>, usize, Envelope) {
     let ip = Ipv4Addr::LOCALHOST.into();
     let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: None, path: None };
-    let scope = Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None };
+    let scope =
+        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], ..Scope::default() };
     let index = ScopeIndex::new(&scope, Arc::new(TrustedCollectors::new(&["monitoring".to_owned()])));
     let (mut parser, mut interner) = (ResponseParser::default(), LabelInterner::default());
     let (mut raw, mut count) = (Vec::new(), 0);

@@ -254,7 +254,7 @@ mod tests {
     fn scope() -> Scope {
         let ip = Ipv4Addr::LOCALHOST.into();
         let endpoint = Endpoint { namespace: "llm".into(), pod: "vllm-0".into(), ip, port: None, path: None };
-        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], needs: None }
+        Scope { namespaces: ["llm".to_owned()].into(), endpoints: vec![endpoint], ..Scope::default() }
     }
 
     fn identify(labels: &[(&str, &str)]) -> Option<RawLabels> {

@@ -12,14 +12,14 @@ use super::settings::ScrapeSettings;
 use crate::collect::limits::MAX_POD_LABEL_BYTES;
 use crate::collect::merge::{Part, RawLabels, RawSeries, SharedParts, hash};
 use crate::collect::signals::MetricName;
-use crate::engine::{Endpoint, MAX_SERIES_OF_A_POD};
+use crate::engine::{Destination, Endpoint, MAX_SERIES_OF_A_POD};
 
 /// How far in the future a sample may be before the clock must have been set back: more than a clock under time synchronisation
 /// jumps, and at most the shortest interval between evaluations.
 const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(1);
 
-/// A series within its pod: name, engine, model, part.
-type HistoryKey = (&'static str, Option<String>, Option<String>, u64);
+/// A series within its pod: name, engine, model, destination, part.
+type HistoryKey = (&'static str, Option<String>, Option<String>, Option<Destination>, u64);
 
 /// The samples of one series.
 #[derive(Debug)]
@@ -39,8 +39,9 @@ pub(super) struct PodHistory {
 }
 
 /// Bytes of the labels in a key.
-fn label_bytes((_, engine, model, _): &HistoryKey) -> usize {
-    [engine, model].into_iter().flatten().map(String::len).sum()
+fn label_bytes((_, engine, model, destination, _): &HistoryKey) -> usize {
+    let named: usize = [engine, model].into_iter().flatten().map(String::len).sum();
+    named + destination.as_ref().map_or(0, |destination| destination.pod.len())
 }
 
 impl PodHistory {
@@ -51,7 +52,7 @@ impl PodHistory {
         let mut dropped = 0;
         for sample in samples {
             let at = sample.at.map_or(now, |at| at.min(now));
-            let key = (sample.name.text, sample.engine, sample.model, sample.part.id);
+            let key = (sample.name.text, sample.engine, sample.model, sample.destination, sample.part.id);
             if !self.series.contains_key(&key) {
                 let bytes = self.label_bytes + label_bytes(&key);
                 if self.series.len() >= MAX_SERIES_OF_A_POD || bytes > MAX_POD_LABEL_BYTES {
@@ -106,7 +107,7 @@ impl PodHistory {
         let (namespace, pod): (Arc<str>, Arc<str>) =
             (endpoint.namespace.as_str().into(), endpoint.pod.as_str().into());
         let mut shared = SharedParts::default();
-        self.series.iter().map(move |((_, engine, model, _), series)| {
+        self.series.iter().map(move |((_, engine, model, destination, _), series)| {
             let labels = RawLabels {
                 namespace: namespace.clone(),
                 pod: pod.clone(),
@@ -115,7 +116,7 @@ impl PodHistory {
                 port: endpoint.port,
                 model: model.as_deref().map(Into::into),
                 part: series.part.clone(),
-                destination: None,
+                destination: destination.clone(),
                 is_relayed: false,
                 // Tells pods with the same name apart.
                 source_hash: hash(&endpoint.ip),
@@ -132,7 +133,16 @@ mod tests {
 
     fn sample(value: f64, at: Option<Timestamp>) -> PageSample {
         let name = signals::find("vllm:num_requests_waiting").unwrap();
-        PageSample { name, engine: None, is_rank: false, model: None, part: Part::default(), at, value }
+        PageSample {
+            name,
+            engine: None,
+            is_rank: false,
+            model: None,
+            part: Part::default(),
+            destination: None,
+            at,
+            value,
+        }
     }
 
     fn at(second: i64) -> Timestamp {

@@ -6,8 +6,10 @@ mod fetch;
 mod fuzz;
 mod history;
 mod parse;
+mod queue;
 mod settings;
 mod source;
 
+pub use queue::QueueScraper;
 pub use settings::ScrapeSettings;
 pub use source::ScrapeSource;

@@ -5,14 +5,18 @@
 //! The library is `prometheus-scraper`, because only it reads both formats, has a permissive licence and accepts colons in names.
 //! Its grouping into families is not used, because without `# TYPE` lines it merges `_sum` and `_count`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::Timestamp;
 use prometheus_scraper::borrowed::{LabelPair, Metric, MetricValue};
 use prometheus_scraper::{TextFormat, text_parse_family};
+use smol_str::SmolStr;
 
+use crate::collect::limits::MAX_LABEL_BYTES;
 use crate::collect::merge::Part;
 use crate::collect::series_labels::{self, SeriesLabels};
 use crate::collect::signals::{self, MetricKind, MetricName};
-use crate::engine::MAX_SERIES_OF_A_POD;
+use crate::engine::{Destination, MAX_SERIES_OF_A_POD};
 
 /// Most samples kept of one page: twice the series of a pod, since a page may have two names of a metric.
 const MAX_PAGE_SAMPLES: usize = 2 * MAX_SERIES_OF_A_POD;
@@ -27,6 +31,8 @@ pub(super) struct PageSample {
     pub(super) is_rank: bool,
     pub(super) model: Option<String>,
     pub(super) part: Part,
+    /// Of a scheduler's counter: where the counted requests were sent.
+    pub(super) destination: Option<Destination>,
     /// The time, if the page contains it.
     pub(super) at: Option<Timestamp>,
     pub(super) value: f64,
@@ -53,28 +59,65 @@ pub(super) fn format(content_type: &str) -> TextFormat {
     }
 }
 
-/// Parses a page, or the beginning of one that ends with a complete line.
+/// Parses a page of an engine, or the beginning of one that ends with a complete line.
 pub(super) fn parse(body: &[u8], format: TextFormat) -> ParsedPage {
-    let mut page = ParsedPage { is_truncated: format == TextFormat::OpenMetrics, ..ParsedPage::default() };
+    let mut page = ParsedPage::default();
+    page.is_truncated = for_each_line(body, format, |line| match line {
+        LineResult::Sample(sample) if sample.name.kind.is_scheduler() => {}
+        LineResult::Sample(_) if page.samples.len() >= MAX_PAGE_SAMPLES => page.dropped += 1,
+        LineResult::Sample(sample) => page.samples.push(sample),
+        LineResult::OverLimit => page.dropped += 1,
+        LineResult::Bad => page.bad_samples += 1,
+        LineResult::NotRead => {}
+    });
+    page
+}
+
+/// Parses the page of a scheduler. Its metrics are split by labels of requests, of which there may be any number, and added up here:
+/// by model, of which only `models` are read, and by destination.
+pub(super) fn parse_scheduler(body: &[u8], format: TextFormat, models: &BTreeSet<SmolStr>) -> ParsedPage {
+    let mut page = ParsedPage::default();
+    let mut sums: BTreeMap<(&'static str, Option<String>, Option<Destination>), PageSample> = BTreeMap::new();
+    page.is_truncated = for_each_line(body, format, |line| match line {
+        LineResult::Sample(sample) => {
+            let is_own = sample.model.as_deref().is_some_and(|model| models.contains(model));
+            if !sample.name.kind.is_scheduler() || !is_own {
+                return;
+            }
+            let key = (sample.name.text, sample.model.clone(), sample.destination.clone());
+            if let Some(sum) = sums.get_mut(&key) {
+                sum.value += sample.value;
+            } else if sums.len() < MAX_PAGE_SAMPLES {
+                // Read now, whatever time a part of it has.
+                sums.insert(
+                    key,
+                    PageSample { part: Part::default(), at: None, engine: None, is_rank: false, ..sample },
+                );
+            } else {
+                page.dropped += 1;
+            }
+        }
+        LineResult::OverLimit => page.dropped += 1,
+        LineResult::Bad => page.bad_samples += 1,
+        LineResult::NotRead => {}
+    });
+    page.samples = sums.into_values().filter(|sum| sum.value.is_finite()).collect();
+    page
+}
+
+/// Calls `read` for each line that may be read. True if the page is truncated, as far as its format tells.
+fn for_each_line(body: &[u8], format: TextFormat, mut read: impl FnMut(LineResult)) -> bool {
     for line in body.split(|&byte| byte == b'\n') {
         let Ok(line) = std::str::from_utf8(line) else { continue };
         let line = line.trim();
         if line == "# EOF" {
-            page.is_truncated = false;
-            break;
+            return false;
         }
-        if !may_be_read(line) {
-            continue;
-        }
-        match parse_line(line, format) {
-            LineResult::Sample(_) if page.samples.len() >= MAX_PAGE_SAMPLES => page.dropped += 1,
-            LineResult::Sample(sample) => page.samples.push(sample),
-            LineResult::OverLimit => page.dropped += 1,
-            LineResult::Bad => page.bad_samples += 1,
-            LineResult::NotRead => {}
+        if may_be_read(line) {
+            read(parse_line(line, format));
         }
     }
-    page
+    format == TextFormat::OpenMetrics
 }
 
 /// Whether a line may be a sample that is read, by its first characters.
@@ -124,10 +167,18 @@ fn parse_line(line: &str, format: TextFormat) -> LineResult {
         is_rank: engine.as_ref().is_some_and(|engine| engine.is_rank),
         engine: engine.map(|engine| engine.name.into_owned()),
         model: series_labels::model(name.kind, labels).map(Into::into),
+        destination: destination(name.kind, labels),
         part,
         at: timestamp.as_ref().and_then(|at| timestamp_of(at.seconds, at.nanos)),
         value,
     })
+}
+
+/// Where a scheduler sent the requests that it counts.
+fn destination(kind: MetricKind, labels: &PageLabels<'_>) -> Option<Destination> {
+    let pod = labels.get("pod_name").filter(|_| kind == MetricKind::SchedulerSuccesses)?;
+    let port = labels.get("port").and_then(|port| port.parse().ok());
+    (pod.len() <= MAX_LABEL_BYTES).then(|| Destination { pod: pod.into(), port })
 }
 
 /// A time in whole milliseconds, as both formats contain it. The library's conversion from decimal seconds is not exact.
@@ -153,7 +204,6 @@ impl SeriesLabels for PageLabels<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collect::limits::MAX_LABEL_BYTES;
 
     const CLASSIC: &str = r#"# HELP vllm:num_requests_waiting Number of requests.
 # TYPE vllm:num_requests_waiting gauge

@@ -10,6 +10,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use http::HeaderValue;
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use smol_str::SmolStr;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, debug_span, info_span};
 
@@ -70,12 +71,18 @@ impl ScrapeSource {
     async fn read(&self, scope: &Scope) -> Result<Collected, SourceError> {
         let deadline = Instant::now() + self.timeout;
         let mut round_robin = self.round_robin.lock().await;
-        let endpoints: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
+        let engines: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
+        // A pod that is a replica of a model speaks as that.
+        let schedulers = scope.schedulers.iter().filter(|scheduler| !engines.contains(&scheduler.endpoint));
+        let schedulers: BTreeMap<&Endpoint, &BTreeSet<SmolStr>> =
+            schedulers.map(|scheduler| (&scheduler.endpoint, &scheduler.models)).collect();
+        let endpoints: BTreeSet<&Endpoint> = engines.iter().chain(schedulers.keys()).copied().collect();
         self.histories.lock().retain(|endpoint, _| endpoints.contains(endpoint));
         let authorization = self.fetcher.authorization().await?;
         round_robin.start_round(|endpoint| endpoints.contains(endpoint));
         let scrape = |endpoint| {
-            let scrape = self.scrape_until(deadline, endpoint, authorization.as_ref());
+            let models = schedulers.get(endpoint).copied();
+            let scrape = self.scrape_until(deadline, endpoint, models, authorization.as_ref());
             scrape.map(move |scrape| (endpoint, scrape)).instrument(debug_span!("scrape", pod = endpoint.pod))
         };
         let scrapes: Vec<_> = in_order(endpoints, &round_robin).into_iter().map(scrape).collect();
@@ -91,8 +98,11 @@ impl ScrapeSource {
             kind: "decode",
             message: format!("scraping pods: {error}; report this"),
         })?;
-        let gaps = self.gaps(&scrapes);
         let bad_samples = scrapes.iter().map(|(_, scrape)| scrape.bad_samples).sum();
+        // A scheduler that could not be read makes no answer incomplete: its samples get older.
+        let scrapes: Vec<_> =
+            scrapes.into_iter().filter(|(endpoint, _)| !schedulers.contains_key(endpoint)).collect();
+        let gaps = self.gaps(&scrapes);
         let mut collected = Collected { gaps, bad_samples, ..Collected::default() };
         let mut dropped = merged.put_into(&mut collected);
         for (endpoint, scrape) in &scrapes {
@@ -108,27 +118,40 @@ impl ScrapeSource {
         &self,
         deadline: Instant,
         endpoint: &Endpoint,
+        models: Option<&BTreeSet<SmolStr>>,
         authorization: Option<&HeaderValue>,
     ) -> PodScrape {
         let out_of_time = PodScrape { is_out_of_time: true, ..PodScrape::default() };
         if Instant::now() >= deadline {
             return out_of_time;
         }
-        timeout_at(deadline, self.scrape(endpoint, authorization)).await.unwrap_or(out_of_time)
+        timeout_at(deadline, self.scrape(endpoint, models, authorization)).await.unwrap_or(out_of_time)
     }
 
-    /// Reads one pod and adds its samples to its history.
-    async fn scrape(&self, endpoint: &Endpoint, authorization: Option<&HeaderValue>) -> PodScrape {
+    /// Reads one pod and adds its samples to its history: of an engine, or of a scheduler of these `models`.
+    async fn scrape(
+        &self,
+        endpoint: &Endpoint,
+        models: Option<&BTreeSet<SmolStr>>,
+        authorization: Option<&HeaderValue>,
+    ) -> PodScrape {
         let fetched = match self.fetcher.fetch(endpoint, authorization).await {
             Ok(fetched) => fetched,
             Err(cause) => return PodScrape { failure: Some(cause), ..PodScrape::default() },
         };
         let now = self.clock.now();
-        let page = parse::parse(&fetched.body, parse::format(&fetched.content_type));
+        let format = parse::format(&fetched.content_type);
+        let page = match models {
+            None => parse::parse(&fetched.body, format),
+            Some(models) => parse::parse_scheduler(&fetched.body, format, models),
+        };
         let without_end = page.is_truncated.then(|| "its answer has no end mark".to_owned());
         let truncation = fetched.truncation.or(without_end);
         let mut samples = page.samples;
-        if truncation.is_some() {
+        if truncation.is_some() && models.is_some() {
+            // The rest of a sum is missing.
+            samples.clear();
+        } else if truncation.is_some() {
             // Other parts of the same metric may be missing: the sum would look like a drop of a counter.
             samples.retain(|sample| sample.part.id == 0);
         }

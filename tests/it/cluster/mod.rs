@@ -18,6 +18,7 @@ mod self_check;
 mod state;
 mod status;
 mod targets;
+mod wake;
 mod watches;
 
 use std::collections::BTreeMap;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use wiremock::matchers::{method, path};
 use wiremock::{Mock, MockServer, Request, Respond, ResponseTemplate};
-use wva::collect::{ScrapeSettings, ScrapeSource, Token};
-use wva::engine::{Collected, Endpoint, MetricSource, Scope};
+use wva::collect::{QueueScraper, ScrapeSettings, ScrapeSource, Token};
+use wva::engine::{Collected, Endpoint, MetricSource, QueueSource, Scheduler, Scope};
 use wva_core::snapshot::Signal;
 
 use super::support::{HandClock, LOOPBACK, NOW, RawServer, endpoint, provider, scope, values};
@@ -311,4 +311,84 @@ async fn a_hostile_page_affects_only_its_namespace_and_is_a_gap() {
     assert_eq!(collected.dropped_series, 900);
     let [gap] = collected.gaps.as_slice() else { panic!("{:?}", collected.gaps) };
     assert!(gap.namespace.as_deref() == Some("evil") && gap.reason.starts_with("pod e: 900"), "{gap:?}");
+}
+
+/// A scheduler of the model `m`.
+fn scheduler(server: &MockServer) -> Scheduler {
+    Scheduler { endpoint: endpoint("llm", "epp", *server.address()), models: ["m".into()].into() }
+}
+
+const SCHEDULER_PAGE: &str = r#"inference_extension_flow_control_queue_size{fairness_id="a",model_name="m",target_model_name="m"} 2
+inference_extension_flow_control_queue_size{fairness_id="b",model_name="m",target_model_name="m"} 1
+inference_extension_flow_control_queue_size{fairness_id="a",model_name="foreign",target_model_name="foreign"} 9
+inference_extension_scheduler_attempts_total{status="success",target_model_name="m",pod_name="vllm-0",port="8000"} 5
+inference_extension_scheduler_attempts_total{status="failure",target_model_name="m"} 7
+vllm:num_requests_waiting{model_name="m"} 4
+"#;
+
+#[tokio::test]
+async fn a_scheduler_gives_the_signals_of_the_models_of_its_pools_and_of_no_other() {
+    let server = pod(ResponseTemplate::new(200).set_body_raw(SCHEDULER_PAGE, "text/plain")).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let collected =
+        collect(&source, &Scope { schedulers: vec![scheduler(&server)], ..scope(&["llm"]) }).await;
+    assert_eq!(values(&collected, Signal::SchedulerQueueSize), [("epp".to_owned(), vec![3.0])]);
+    let models: Vec<_> = collected.series.iter().map(|series| series.labels.model.as_deref()).collect();
+    assert!(models.iter().all(|model| *model == Some("m")), "{models:?}");
+    assert!(values(&collected, Signal::Waiting).is_empty(), "it is no engine");
+    let attempts = collected.series.iter().filter(|series| series.signal == Signal::SchedulerAttempts);
+    let destinations: Vec<_> = attempts
+        .filter_map(|series| series.labels.destination.as_ref().map(|to| (&*to.pod, to.port)))
+        .collect();
+    assert_eq!(destinations, [("vllm-0", Some(8000))]);
+    assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+}
+
+#[tokio::test]
+async fn an_engine_that_pretends_to_be_a_scheduler_says_nothing_about_a_queue() {
+    let server = pod(ResponseTemplate::new(200).set_body_raw(SCHEDULER_PAGE, "text/plain")).await;
+    let (source, _) = source(&ScrapeSettings::default());
+    let engines = serving(&[("vllm-0", *server.address())]);
+    let collected = collect(&source, &Scope { schedulers: vec![], ..engines }).await;
+    assert!(values(&collected, Signal::SchedulerQueueSize).is_empty());
+    assert_eq!(values(&collected, Signal::Waiting), [("vllm-0".to_owned(), vec![4.0])]);
+}
+
+#[tokio::test]
+async fn a_scheduler_that_answers_too_much_or_nothing_makes_no_answer_incomplete() {
+    let filler = "# filler\n".repeat(10_000);
+    let endless = format!("{SCHEDULER_PAGE}{filler}");
+    for answer in [
+        ResponseTemplate::new(200).set_body_raw(endless, "text/plain"),
+        ResponseTemplate::new(401),
+        ResponseTemplate::new(200).set_body_raw(vec![0xff; 5_000], "text/plain"),
+    ] {
+        let broken = pod(answer).await;
+        let engine = pod(classic(1.0)).await;
+        let settings = ScrapeSettings { max_body_bytes: 2_000, ..ScrapeSettings::default() };
+        let (source, _) = source(&settings);
+        let engines = serving(&[("p", *engine.address())]);
+        let collected = collect(&source, &Scope { schedulers: vec![scheduler(&broken)], ..engines }).await;
+        assert!(values(&collected, Signal::SchedulerQueueSize).is_empty(), "half a sum is none");
+        assert_eq!(values(&collected, Signal::Waiting), [("p".to_owned(), vec![1.0])]);
+        assert!(collected.gaps.is_empty(), "{:?}", collected.gaps);
+    }
+}
+
+#[tokio::test]
+async fn the_queue_of_a_sleeping_model_is_read_up_to_a_bound_and_its_errors_say_why() {
+    provider();
+    let queues = QueueScraper::new(&ScrapeSettings::default()).unwrap();
+    let full = pod(ResponseTemplate::new(200).set_body_raw(SCHEDULER_PAGE, "text/plain")).await;
+    assert_eq!(queues.read(&scheduler(&full)).await.unwrap(), [("m".into(), 3.0)].into());
+    // 100 MB, of which the first is enough.
+    let endless = format!("{SCHEDULER_PAGE}{}", "# filler\n".repeat(12_000_000));
+    let endless = pod(ResponseTemplate::new(200).set_body_raw(endless, "text/plain")).await;
+    assert_eq!(queues.read(&scheduler(&endless)).await.unwrap(), [("m".into(), 3.0)].into());
+    let garbage = pod(ResponseTemplate::new(200).set_body_raw(vec![0xff; 5_000], "text/plain")).await;
+    assert!(queues.read(&scheduler(&garbage)).await.unwrap().is_empty());
+    let refused = pod(ResponseTemplate::new(401)).await;
+    assert!(queues.read(&scheduler(&refused)).await.unwrap_err().message.contains("401"));
+    let never = pod(ResponseTemplate::new(200).set_delay(Duration::from_secs(30))).await;
+    assert!(queues.read(&scheduler(&never)).await.unwrap_err().message.contains("no answer in time"));
 }

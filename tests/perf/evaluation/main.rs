@@ -211,7 +211,7 @@ async fn measure_steps(
         let namespaces = view.variants.iter().map(|state| state.variant.id.namespace.to_string()).collect();
         let variants = view.variants.iter().map(|state| &state.variant);
         let needs = Some(wva_core::required_signals(&policy, variants));
-        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), needs };
+        let scope = Scope { namespaces, endpoints: view.endpoints.clone(), schedulers: Vec::new(), needs };
         marks.push(Cost::now()?);
         let collected = source.collect(&scope).await?;
         series = collected.series.len();

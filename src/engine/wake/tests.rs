@@ -1,0 +1,333 @@
+//! One sleeping model, its scheduler, and what may go wrong between them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use wva_core::Policy;
+use wva_core::decision::{Reason, Verdict};
+use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef};
+use wva_core::snapshot::{Scale, Template, VariantState};
+use wva_core::units::{Cost, Seconds};
+
+use super::*;
+use crate::engine::{
+    Board, Clock, Cluster, Collected, Holder, Leadership, MetricSource, Parts, Pool, Restored, Scope,
+    SourceError,
+};
+use crate::telemetry::EvaluationMetrics;
+
+const MODEL: &str = "org/chat";
+
+/// Follows tokio's clock, which the tests pause.
+struct PausedClock(Instant);
+
+impl Clock for PausedClock {
+    fn now(&self) -> Timestamp {
+        "2026-11-21T12:00:00Z".parse::<Timestamp>().unwrap() + self.0.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        tokio::time::sleep(duration).boxed()
+    }
+}
+
+struct TestCluster(Mutex<Arc<ClusterView>>);
+
+impl Cluster for TestCluster {
+    fn view(&self) -> Arc<ClusterView> {
+        self.0.lock().clone()
+    }
+}
+
+/// A source whose answers take a while, and show nothing.
+struct SlowSource(Duration);
+
+impl MetricSource for SlowSource {
+    fn collect<'a>(&'a self, _: &'a Scope) -> BoxFuture<'a, Result<Collected, SourceError>> {
+        async {
+            tokio::time::sleep(self.0).await;
+            Ok(Collected::default())
+        }
+        .boxed()
+    }
+}
+
+/// What the scheduler answers, and how often it was asked.
+#[derive(Default)]
+struct TestQueues {
+    reads: AtomicU64,
+    answer: Mutex<Option<Vec<(&'static str, f64)>>>,
+    hangs: Mutex<bool>,
+}
+
+impl QueueSource for TestQueues {
+    fn read<'a>(&'a self, _: &'a Scheduler) -> BoxFuture<'a, QueueAnswer> {
+        async {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            if *self.hangs.lock() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                return Err(SourceError { kind: "timeout", message: "no answer in time".into() });
+            }
+            match &*self.answer.lock() {
+                Some(queues) => {
+                    Ok(queues.iter().map(|(model, requests)| ((*model).into(), *requests)).collect())
+                }
+                None => Err(SourceError { kind: "connect", message: "refused".into() }),
+            }
+        }
+        .boxed()
+    }
+}
+
+fn endpoint() -> Endpoint {
+    let ip = "10.0.0.9".parse().unwrap();
+    Endpoint { namespace: "llm".into(), pod: "epp-0".into(), ip, port: Some(9090), path: None }
+}
+
+fn state(name: &str, cost: f64, replicas: u32) -> VariantState {
+    let replicas = Replicas::new(replicas);
+    VariantState {
+        variant: Variant {
+            id: VariantId::new("llm", name),
+            model: MODEL.into(),
+            target: TargetRef::deployment(name),
+            cost: Cost::new(cost).unwrap(),
+            bounds: Bounds { min: Replicas::ZERO, max: None },
+            accelerator: None,
+            role: Role::Both,
+            woken_by: None,
+        },
+        scale: Some(Scale { spec: replicas, current: replicas, ready: Replicas::ZERO }),
+        target_problem: None,
+        pods: Vec::new(),
+        last_status: None,
+        template: Template::default(),
+    }
+}
+
+/// `chat`, which sleeps, and `other`, which costs more, in one pool.
+fn view() -> ClusterView {
+    let variants = vec![state("chat", 10.0, 0), state("other", 20.0, 0)];
+    let members = variants.iter().map(|state| state.variant.id.clone()).collect();
+    let pool = Pool {
+        namespace: "llm".into(),
+        name: "pool".into(),
+        variants: members,
+        schedulers: vec![endpoint()],
+    };
+    ClusterView { synced: true, variants, pools: vec![pool], ..ClusterView::default() }
+}
+
+struct Fixture {
+    engine: Arc<Engine>,
+    cluster: Arc<TestCluster>,
+    queues: Arc<TestQueues>,
+    leadership: watch::Sender<Leadership>,
+    woken: mpsc::Receiver<WakeUp>,
+    _tasks: JoinSet<()>,
+}
+
+/// Everything, with a scheduler that holds nothing, after the first evaluation.
+async fn fixture(source_delay: Duration) -> Fixture {
+    let cluster = Arc::new(TestCluster(Mutex::new(Arc::new(view()))));
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
+    let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
+    let leadership = watch::Sender::new(mine);
+    let parts = Parts {
+        cluster: cluster.clone(),
+        source: Arc::new(SlowSource(source_delay)),
+        clock: Arc::new(PausedClock(Instant::now())),
+        board: Board::new(),
+        leadership: leadership.subscribe(),
+        metrics: EvaluationMetrics::register(&mut Registry::default()),
+    };
+    let mut policy = Policy::default();
+    policy.global.default.scale_to_zero = Some(ScaleToZero { enabled: true, retention: Seconds::whole(60) });
+    let engine = Arc::new(Engine::new(parts, policy));
+    engine.take_over(Restored::default(), Term { lease: "lease".into(), epoch: 1 });
+    engine.evaluate().await;
+    let queues = Arc::new(TestQueues::default());
+    *queues.answer.lock() = Some(vec![(MODEL, 0.0)]);
+    let (sender, woken) = mpsc::channel(8);
+    let metrics = WakeMetrics::register(&mut Registry::default());
+    let mut tasks = JoinSet::new();
+    let watching =
+        watch_queues(engine.clone(), queues.clone(), Some(sender), metrics, CancellationToken::new());
+    tasks.spawn(watching);
+    Fixture { engine, cluster, queues, leadership, woken, _tasks: tasks }
+}
+
+impl Fixture {
+    fn newest(&self) -> Arc<Published> {
+        self.engine.parts().board.newest()
+    }
+
+    fn numbers(&self) -> BTreeMap<String, u32> {
+        let newest = self.newest();
+        let numbers = newest.decisions.iter().filter_map(|(id, decision)| Some((id, number(decision)?)));
+        numbers.map(|(id, number)| (id.name.to_string(), number.get())).collect()
+    }
+
+    fn request_arrives(&self) {
+        *self.queues.answer.lock() = Some(vec![(MODEL, 2.0), ("foreign", 9.0)]);
+    }
+}
+
+fn awake() -> BTreeMap<String, u32> {
+    [("chat".to_owned(), 1), ("other".to_owned(), 0)].into()
+}
+
+async fn pass(milliseconds: u64) {
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiting_request_wakes_the_cheapest_variant_in_a_fraction_of_a_second() {
+    let mut fixture = fixture(Duration::ZERO).await;
+    pass(1_000).await;
+    let before = fixture.newest();
+    assert!((9..=12).contains(&fixture.queues.reads.load(Ordering::Relaxed)), "ten reads a second");
+    fixture.request_arrives();
+    pass(250).await;
+    assert_eq!(fixture.numbers(), awake());
+    let newest = fixture.newest();
+    let decision = &newest.decisions[&VariantId::new("llm", "chat")];
+    assert!(matches!(&decision.verdict, Verdict::Target(target) if target.reason == Reason::ScaleFromZero));
+    assert_eq!(
+        (newest.sequence, newest.at),
+        (before.sequence, before.at),
+        "the next evaluation comes when it would"
+    );
+    let wake_up = fixture.woken.try_recv().unwrap();
+    let woken: Vec<_> =
+        wake_up.variants.iter().map(|(variant, replicas)| (&*variant.id.name, replicas.get())).collect();
+    assert_eq!(woken, [("chat", 1)]);
+    // A model with a number is not asked about again, although its autoscaler is late.
+    let reads = fixture.queues.reads.load(Ordering::Relaxed);
+    pass(2_000).await;
+    assert!(fixture.queues.reads.load(Ordering::Relaxed) <= reads + 1);
+    assert!(fixture.woken.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evaluation_that_started_before_does_not_put_a_woken_model_to_sleep_again() {
+    let fixture = fixture(Duration::from_secs(5)).await;
+    let before = fixture.newest().sequence;
+    let engine = fixture.engine.clone();
+    let mut evaluating = JoinSet::new();
+    evaluating.spawn(async move { engine.evaluate().await });
+    pass(1_000).await;
+    fixture.request_arrives();
+    pass(250).await;
+    assert_eq!((fixture.numbers(), fixture.newest().sequence), (awake(), before));
+    // The request is gone, and the source shows nothing of it.
+    *fixture.queues.answer.lock() = Some(vec![(MODEL, 0.0)]);
+    evaluating.join_next().await;
+    assert_eq!((fixture.numbers(), fixture.newest().sequence), (awake(), before + 1), "it was not discarded");
+    fixture.engine.evaluate().await;
+    assert_eq!(fixture.numbers(), awake(), "nor does a later one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_has_lost_the_lease_wakes_nothing_and_asks_nobody() {
+    let mut fixture = fixture(Duration::ZERO).await;
+    pass(500).await;
+    fixture.leadership.send_replace(Leadership::default());
+    fixture.request_arrives();
+    pass(250).await;
+    let reads = fixture.queues.reads.load(Ordering::Relaxed);
+    pass(5_000).await;
+    assert_eq!(fixture.queues.reads.load(Ordering::Relaxed), reads);
+    assert_ne!(fixture.numbers(), awake());
+    assert!(fixture.woken.try_recv().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_term_that_ended_while_a_model_was_being_woken_publishes_nothing() {
+    let fixture = fixture(Duration::ZERO).await;
+    let group = GroupId::new("llm", MODEL);
+    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 2 });
+    let mine_until = Some(Instant::now() + Duration::from_secs(3600));
+    fixture.leadership.send_replace(Leadership { holder, mine_until });
+    assert!(fixture.engine.wake(&group, &endpoint(), 1.0).await.is_none(), "the memory is of another term");
+    fixture.engine.take_over(Restored::default(), Term { lease: "lease".into(), epoch: 2 });
+    assert!(
+        fixture.engine.wake(&group, &endpoint(), 1.0).await.is_none(),
+        "nothing is evaluated in this one yet"
+    );
+    fixture.engine.evaluate().await;
+    assert!(fixture.engine.wake(&group, &endpoint(), 1.0).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scheduler_that_does_not_answer_is_asked_less_and_less() {
+    for hangs in [false, true] {
+        let fixture = fixture(Duration::ZERO).await;
+        *fixture.queues.answer.lock() = None;
+        *fixture.queues.hangs.lock() = hangs;
+        pass(60_000).await;
+        let reads = fixture.queues.reads.load(Ordering::Relaxed);
+        assert!((5..20).contains(&reads), "{reads}");
+        *fixture.queues.hangs.lock() = false;
+        fixture.request_arrives();
+        pass(11_000).await;
+        assert_eq!(fixture.numbers(), awake());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_deleted_while_its_models_sleep_is_not_read_any_more() {
+    let fixture = fixture(Duration::ZERO).await;
+    pass(500).await;
+    *fixture.cluster.0.lock() = Arc::new(ClusterView { pools: Vec::new(), ..view() });
+    pass(250).await;
+    let reads = fixture.queues.reads.load(Ordering::Relaxed);
+    fixture.request_arrives();
+    pass(5_000).await;
+    assert_eq!(fixture.queues.reads.load(Ordering::Relaxed), reads);
+    assert_ne!(fixture.numbers(), awake());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_of_which_a_variant_runs_is_not_asked_about() {
+    let fixture = fixture(Duration::ZERO).await;
+    let variants = vec![state("chat", 10.0, 0), state("other", 20.0, 1)];
+    *fixture.cluster.0.lock() = Arc::new(ClusterView { variants, ..view() });
+    pass(250).await;
+    let reads = fixture.queues.reads.load(Ordering::Relaxed);
+    pass(5_000).await;
+    assert_eq!(fixture.queues.reads.load(Ordering::Relaxed), reads);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_scheduler_says_of_models_that_are_not_of_its_pools_wakes_nothing() {
+    let mut fixture = fixture(Duration::ZERO).await;
+    let mut foreign = state("foreign", 1.0, 0);
+    foreign.variant.model = "foreign".into();
+    let mut all = view();
+    all.variants.insert(1, foreign);
+    *fixture.cluster.0.lock() = Arc::new(all);
+    fixture.engine.evaluate().await;
+    *fixture.queues.answer.lock() = Some(vec![("foreign", 9.0)]);
+    pass(2_000).await;
+    assert!(fixture.woken.try_recv().is_err());
+    assert_eq!(fixture.numbers().get("foreign").copied().unwrap_or_default(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_a_limit_keeps_at_zero_is_not_decided_about_ten_times_a_second() {
+    let mut fixture = fixture(Duration::ZERO).await;
+    let mut policy = Policy::clone(&fixture.engine.policy());
+    policy.limits.spend = Some(Cost::new(1.0).unwrap());
+    fixture.engine.set_policy(policy);
+    fixture.request_arrives();
+    pass(3_000).await;
+    assert_ne!(fixture.numbers(), awake());
+    assert!(fixture.woken.try_recv().is_err());
+    fixture.engine.set_policy(Policy::default());
+}

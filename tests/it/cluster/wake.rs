@@ -1,0 +1,204 @@
+//! The scale of woken variants, and InferencePools, as the API server sees them.
+
+use wva::cluster::ScaleWriter;
+use wva::engine::{Term, WakeUp};
+use wva::telemetry::WakeMetrics;
+use wva_core::Variant;
+use wva_core::model::{Bounds, Role, TargetRef};
+use wva_core::units::Cost;
+
+use super::*;
+
+const SCALE: &str = "/apis/apps/v1/namespaces/llm/deployments/chat/scale";
+
+fn scale(replicas: i32) -> (u16, Value) {
+    let metadata = json!({ "namespace": "llm", "name": "chat", "resourceVersion": "41" });
+    (200, json!({ "metadata": metadata, "spec": { "replicas": replicas }, "status": { "replicas": 0 } }))
+}
+
+fn woken(epoch: i64) -> WakeUp {
+    let variant = Variant {
+        id: VariantId::new("llm", "chat"),
+        model: "m".into(),
+        target: TargetRef::deployment("chat"),
+        cost: Cost::new(1.0).unwrap(),
+        bounds: Bounds { min: Replicas::ZERO, max: None },
+        accelerator: None,
+        role: Role::Both,
+        woken_by: None,
+    };
+    let term = Term { epoch, ..held().term().unwrap() };
+    WakeUp { term, seen: Instant::now(), variants: vec![(variant, Replicas::new(2))] }
+}
+
+/// A writer beside an API server that answers reads of the scale with `read`, and writes with each of `written` in turn.
+struct Fixture {
+    writes: Writes,
+    wake_ups: mpsc::Sender<WakeUp>,
+    leadership: watch::Sender<Leadership>,
+    registry: Registry,
+    stop: CancellationToken,
+}
+
+fn fixture(read: (u16, Value), written: &[(u16, Value)]) -> Fixture {
+    let mut written = written.to_vec().into_iter();
+    let (client, writes) = server(move |request| match request.path.as_str() {
+        _ if request.is_watch() => None,
+        SCALE if request.method == "GET" => Some(read.clone()),
+        SCALE => Some(written.next().expect("no further write")),
+        _ => list(json!([])),
+    });
+    let (_, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
+    let leadership = watch::Sender::new(held());
+    let mut registry = Registry::default();
+    let metrics = WakeMetrics::register(&mut registry);
+    let (wake_ups, receiver) = mpsc::channel(8);
+    let stop = CancellationToken::new();
+    spawn(ScaleWriter::new(client, reader, leadership.subscribe(), metrics).run(receiver, stop.clone()));
+    Fixture { writes, wake_ups, leadership, registry, stop }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Fixture {
+    fn epoch(&self) -> i64 {
+        self.leadership.borrow().term().unwrap().epoch
+    }
+
+    async fn wake(&self) {
+        self.wake_ups.send(woken(self.epoch())).await.unwrap();
+    }
+
+    fn counted(&self, result: &str) -> bool {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).unwrap();
+        text.contains(&format!("wva_wake_scale_writes_total{{result=\"{result}\"}} 1"))
+    }
+}
+
+#[tokio::test]
+async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
+    let mut fixture = fixture(scale(0), &[scale(2)]);
+    fixture.wake().await;
+    let request = next(&mut fixture.writes).await;
+    assert_eq!((request.method.as_str(), request.path.as_str()), ("PATCH", SCALE));
+    assert_eq!(request.content_type, "application/merge-patch+json");
+    assert!(request.query.contains("fieldManager=wva"), "{}", request.query);
+    assert_eq!(request.body, json!({ "metadata": { "resourceVersion": "41" }, "spec": { "replicas": 2 } }));
+    silence(&mut fixture.writes).await;
+    assert!(fixture.counted("scaled"));
+}
+
+#[tokio::test]
+async fn a_scale_that_somebody_has_changed_is_left_as_it_is() {
+    let mut scaled = fixture(scale(1), &[]);
+    scaled.wake().await;
+    silence(&mut scaled.writes).await;
+    assert!(scaled.counted("left"));
+    let mut gone = fixture(status(404, "NotFound"), &[]);
+    gone.wake().await;
+    silence(&mut gone.writes).await;
+    assert!(gone.counted("left"));
+}
+
+#[tokio::test]
+async fn after_a_conflict_the_scale_is_read_again_and_not_for_ever() {
+    let mut fixture = fixture(scale(0), &[status(409, "Conflict"), scale(2)]);
+    fixture.wake().await;
+    next(&mut fixture.writes).await;
+    next(&mut fixture.writes).await;
+    silence(&mut fixture.writes).await;
+    assert!(fixture.counted("scaled"));
+}
+
+#[tokio::test]
+async fn an_instance_that_does_not_decide_in_the_term_of_the_number_writes_nothing() {
+    let mut lost = fixture(scale(0), &[]);
+    let epoch = lost.epoch();
+    lost.leadership.send_replace(Leadership::default());
+    lost.wake_ups.send(woken(epoch)).await.unwrap();
+    silence(&mut lost.writes).await;
+    let mut later = fixture(scale(0), &[]);
+    later.wake_ups.send(woken(later.epoch() - 1)).await.unwrap();
+    silence(&mut later.writes).await;
+    assert!(later.counted("left"));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_counted() {
+    let mut fixture = fixture(scale(0), &[status(403, "Forbidden")]);
+    fixture.wake().await;
+    next(&mut fixture.writes).await;
+    silence(&mut fixture.writes).await;
+    assert!(fixture.counted("failed"));
+}
+
+/// The kinds may be absent, refused or broken: the first state does not wait for them.
+#[tokio::test]
+async fn pools_that_cannot_be_listed_delay_nothing() {
+    for answer in [status(404, "NotFound"), status(403, "Forbidden"), status(500, "InternalError")] {
+        let (client, writes) = server(move |request| match request.path.as_str() {
+            _ if request.is_watch() => None,
+            "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+            path if path.ends_with("/inferencepools") => Some(answer.clone()),
+            _ => list(json!([])),
+        });
+        discard(writes);
+        let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
+        let stop = CancellationToken::new();
+        spawn(watches.run(stop.clone()));
+        let mut states = reader.subscribe();
+        timeout(WRITE_TIMEOUT, states.wait_for(|state| state.view.synced)).await.unwrap().unwrap();
+        assert!(reader.view().pools.is_empty());
+        stop.cancel();
+    }
+}
+
+#[tokio::test]
+async fn a_pool_and_its_service_lead_to_the_endpoint_picker() {
+    let labels = json!({ "app": "vllm" });
+    let template = json!({ "metadata": { "labels": labels } });
+    let (client, writes) = server(move |request| match request.path.as_str() {
+        _ if request.is_watch() => None,
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+        "/apis/apps/v1/deployments" => list(json!([{
+            "metadata": { "namespace": "llm", "name": "chat", "uid": "d-1" },
+            "spec": { "replicas": 0, "template": template },
+        }])),
+        "/apis/inference.networking.k8s.io/v1/inferencepools" => list(json!([{
+            "metadata": { "namespace": "llm", "name": "pool" },
+            "spec": { "selector": { "matchLabels": labels }, "endpointPickerRef": { "name": "epp" } },
+        }])),
+        "/apis/inference.networking.x-k8s.io/v1alpha2/inferencepools" => not_found(),
+        "/api/v1/services" => list(json!([{
+            "metadata": { "namespace": "llm", "name": "epp" }, "spec": { "selector": { "app": "epp" } },
+        }])),
+        "/api/v1/pods" => list(json!([{
+            "metadata": {
+                "namespace": "llm", "name": "epp-1", "uid": "p-1", "labels": { "app": "epp" },
+                "ownerReferences": [{
+                    "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "epp", "uid": "rs-1", "controller": true
+                }],
+            },
+            "spec": { "nodeName": "n" },
+            "status": { "podIP": "10.0.0.7", "conditions": [{ "type": "Ready", "status": "True" }] },
+        }])),
+        _ => list(json!([])),
+    });
+    discard(writes);
+    let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
+    let stop = CancellationToken::new();
+    spawn(watches.run(stop.clone()));
+    let mut states = reader.subscribe();
+    let found = states.wait_for(|state| state.view.pools.iter().any(|pool| !pool.schedulers.is_empty()));
+    timeout(WRITE_TIMEOUT, found).await.unwrap().unwrap();
+    let view = reader.view();
+    let scheduler = &view.pools[0].schedulers[0];
+    assert_eq!((scheduler.ip.to_string(), scheduler.port), ("10.0.0.7".to_owned(), Some(9090)));
+    assert_eq!(view.pools[0].variants, [VariantId::new("llm", "chat")].into());
+    stop.cancel();
+}
