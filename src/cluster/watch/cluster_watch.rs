@@ -169,9 +169,7 @@ impl ClusterWatch {
                     let state = store.state();
                     debounce = rebuild_interval(started.elapsed());
                     let is_changed = targets.follow(&state.view.variants, &mut store);
-                    if store.has_pools() && !std::mem::replace(&mut watches_services, true) {
-                        changes.push(service_changes(&self.client, self.settings.namespace.as_deref()));
-                    }
+                    changes.extend(self.needed_services(&store, &mut watches_services));
                     lists_deadline = lists_deadline.or_else(|| begin_wait(&mut store));
                     if store.knows_variants() {
                         targets_deadline.get_or_insert_with(|| Instant::now() + OPTIONAL_LIST_TIMEOUT);
@@ -215,6 +213,16 @@ impl ClusterWatch {
                 }
             }
         }
+    }
+
+    /// The Services, once there are pools that name some.
+    fn needed_services(
+        &self,
+        store: &ClusterStore,
+        is_watched: &mut bool,
+    ) -> Option<BoxStream<'static, Change>> {
+        let is_new = store.has_pools() && !std::mem::replace(is_watched, true);
+        is_new.then(|| service_changes(&self.client, self.settings.namespace.as_deref()))
     }
 
     fn empty_store(&self) -> ClusterStore {

@@ -40,8 +40,8 @@ struct Fixture {
     stop: CancellationToken,
 }
 
-fn fixture(read: (u16, Value), written: &[(u16, Value)]) -> Fixture {
-    let mut written = written.to_vec().into_iter();
+fn fixture(read: (u16, Value), written: Vec<(u16, Value)>) -> Fixture {
+    let mut written = written.into_iter();
     let (client, writes) = server(move |request| match request.path.as_str() {
         _ if request.is_watch() => None,
         SCALE if request.method == "GET" => Some(read.clone()),
@@ -82,7 +82,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
-    let mut fixture = fixture(scale(0), &[scale(2)]);
+    let mut fixture = fixture(scale(0), vec![scale(2)]);
     fixture.wake().await;
     let request = next(&mut fixture.writes).await;
     assert_eq!((request.method.as_str(), request.path.as_str()), ("PATCH", SCALE));
@@ -95,11 +95,11 @@ async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
 
 #[tokio::test]
 async fn a_scale_that_somebody_has_changed_is_left_as_it_is() {
-    let mut scaled = fixture(scale(1), &[]);
+    let mut scaled = fixture(scale(1), vec![]);
     scaled.wake().await;
     silence(&mut scaled.writes).await;
     assert!(scaled.counted("left"));
-    let mut gone = fixture(status(404, "NotFound"), &[]);
+    let mut gone = fixture(status(404, "NotFound"), vec![]);
     gone.wake().await;
     silence(&mut gone.writes).await;
     assert!(gone.counted("left"));
@@ -107,7 +107,7 @@ async fn a_scale_that_somebody_has_changed_is_left_as_it_is() {
 
 #[tokio::test]
 async fn after_a_conflict_the_scale_is_read_again_and_not_for_ever() {
-    let mut fixture = fixture(scale(0), &[status(409, "Conflict"), scale(2)]);
+    let mut fixture = fixture(scale(0), vec![status(409, "Conflict"), scale(2)]);
     fixture.wake().await;
     next(&mut fixture.writes).await;
     next(&mut fixture.writes).await;
@@ -117,12 +117,12 @@ async fn after_a_conflict_the_scale_is_read_again_and_not_for_ever() {
 
 #[tokio::test]
 async fn an_instance_that_does_not_decide_in_the_term_of_the_number_writes_nothing() {
-    let mut lost = fixture(scale(0), &[]);
+    let mut lost = fixture(scale(0), vec![]);
     let epoch = lost.epoch();
     lost.leadership.send_replace(Leadership::default());
     lost.wake_ups.send(woken(epoch)).await.unwrap();
     silence(&mut lost.writes).await;
-    let mut later = fixture(scale(0), &[]);
+    let mut later = fixture(scale(0), vec![]);
     later.wake_ups.send(woken(later.epoch() - 1)).await.unwrap();
     silence(&mut later.writes).await;
     assert!(later.counted("left"));
@@ -130,7 +130,7 @@ async fn an_instance_that_does_not_decide_in_the_term_of_the_number_writes_nothi
 
 #[tokio::test]
 async fn a_right_that_is_missing_is_counted() {
-    let mut fixture = fixture(scale(0), &[status(403, "Forbidden")]);
+    let mut fixture = fixture(scale(0), vec![status(403, "Forbidden")]);
     fixture.wake().await;
     next(&mut fixture.writes).await;
     silence(&mut fixture.writes).await;
