@@ -134,6 +134,18 @@ fn the_chart_grants_patching_pods_only_with_pod_deletion_cost() {
 }
 
 #[test]
+fn the_chart_grants_writing_scales_only_with_wake_directly() {
+    assert!(!read("manifests/wva.yaml").contains("/scale"), "the default install scales nothing");
+    let template = read("charts/wva/templates/rbac.yaml");
+    let (before, _) =
+        template.split_once("    resources: [deployments/scale, statefulsets/scale]\n").unwrap();
+    let conditions: Vec<_> =
+        before.lines().filter(|line| line.contains("{{- if ") || line.contains("{{- end")).collect();
+    assert_eq!(conditions.last(), Some(&"  {{- if $.Values.wakeDirectly }}"));
+    assert!(read("charts/wva/values.yaml").contains("\nwakeDirectly: false\n"));
+}
+
+#[test]
 fn the_chart_grants_listing_autoscalers_only_where_their_annotations_count() {
     let template = read("charts/wva/templates/rbac.yaml");
     let (_, rest) = template.split_once("{{- if $.Values.annotatedAutoscalers }}").unwrap();

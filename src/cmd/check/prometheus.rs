@@ -35,7 +35,8 @@ struct Model<'a> {
     group: GroupId,
     /// The signals without which its analyzer cannot decide.
     needed: SignalSet,
-    may_be_zero: bool,
+    /// Whether it may go to zero, and only the scheduler's queue would wake it.
+    sleeps_by_queue: bool,
     /// Whether replicas of it are requested at all.
     is_running: bool,
     analyzer: &'a str,
@@ -179,11 +180,11 @@ fn models(loaded: &Loaded) -> Vec<Model<'_>> {
     for state in named {
         let group = state.variant.group();
         let analyzer = loaded.policy.of(&group).analyzer;
-        let may_be_zero = loaded.policy.scale_to_zero(&group).enabled;
+        let sleeps_by_queue = loaded.policy.scale_to_zero(&group).enabled;
         let model = models.entry(group.clone()).or_insert_with(|| Model {
             group,
             needed: analyzer.needed(Role::Both),
-            may_be_zero,
+            sleeps_by_queue,
             is_running: false,
             analyzer: analyzer.as_str(),
         });
@@ -191,7 +192,8 @@ fn models(loaded: &Loaded) -> Vec<Model<'_>> {
             model.needed = analyzer.needed(Role::Prefill);
         }
         model.is_running |= state.scale.is_none_or(|scale| scale.spec > Replicas::ZERO);
-        model.may_be_zero &= state.variant.bounds.min == Replicas::ZERO;
+        model.sleeps_by_queue &=
+            state.variant.bounds.min == Replicas::ZERO && state.variant.woken_by.is_none();
     }
     models.into_values().collect()
 }
@@ -266,13 +268,13 @@ fn judge(model: &Model<'_>, ages: &Ages, report: &mut Report) {
         );
     }
     let queue = Signal::SchedulerQueueSize;
-    if model.may_be_zero && age(model, queue, ages).is_none() {
+    if model.sleeps_by_queue && age(model, queue, ages).is_none() {
         report.add(
             (Severity::Warning, "SchedulerQueueMissing"),
             object,
             format!("Prometheus has no series such as {}", current_series_names(queue).join(", ")),
             "the model may go to zero and never does: nothing would tell when a request waits for it",
-            "# scrape the endpoint picker (EPP) of its InferencePool, with flow control enabled",
+            "# scrape the endpoint picker (EPP) of its InferencePool, with flow control enabled; or, if something else wakes it:\nmetadata:\n  annotations: {wva.llmd.ai/woken-by: \"KEDA's HTTP add-on\"}",
         );
     }
 }
