@@ -1,5 +1,6 @@
 //! The model servers of the end-to-end tests: simulates every pod of a real cluster that has the label `llm-d.ai/model`, serves
-//! their vLLM `/metrics`, and takes the load over HTTP. It runs in real time and is not part of wva.
+//! their vLLM `/metrics`, and takes the load over HTTP. It speaks as an endpoint picker (EPP) too, whose queues a test fills. It runs in
+//! real time and is not part of wva.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -91,6 +92,54 @@ struct Simulation {
     fleets: BTreeMap<String, Fleet>,
     /// The model of every pod that has been Ready and has not left the simulation.
     pods: BTreeMap<PodKey, String>,
+    /// The endpoint pickers, by the namespace and name of their pods.
+    schedulers: BTreeMap<(String, String), Scheduler>,
+}
+
+/// An endpoint picker with flow control: it holds the requests for models without pods.
+#[derive(Default)]
+struct Scheduler {
+    era: SchedulerEra,
+    /// Requests that wait, and those that have ever arrived, by model.
+    queues: BTreeMap<String, (u64, u64)>,
+}
+
+/// How an endpoint picker names its metrics.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SchedulerEra {
+    #[default]
+    Current,
+    Earlier,
+    /// It answers with something else than metrics.
+    Broken,
+}
+
+impl Scheduler {
+    /// Its metrics page. A queue is split by the requests' fairness and priority; the test's requests have one of each.
+    fn page(&self) -> String {
+        let prefix = match self.era {
+            SchedulerEra::Current => "llm_d_epp",
+            SchedulerEra::Earlier => "inference_extension",
+            SchedulerEra::Broken => return "<html>502 Bad Gateway</html>\n".repeat(1000),
+        };
+        let mut page = format!(
+            "# TYPE {prefix}_flow_control_queue_size gauge\n# TYPE {prefix}_flow_control_queue_bytes gauge\n\
+             # TYPE {prefix}_scheduler_attempts_total counter\n"
+        );
+        for (model, (waiting, arrived)) in &self.queues {
+            let labels = format!(
+                "fairness_id=\"default-flow\",priority=\"0\",model_name=\"{model}\",target_model_name=\"{model}\""
+            );
+            page += &format!("{prefix}_flow_control_queue_size{{{labels}}} {waiting}\n");
+            page += &format!("{prefix}_flow_control_queue_bytes{{{labels}}} {}\n", waiting * 2000);
+            page += &format!(
+                "{prefix}_scheduler_attempts_total{{status=\"success\",model_name=\"{model}\",target_model_name=\"{model}\"}} {}\n",
+                arrived - waiting
+            );
+        }
+        page
+    }
 }
 
 type Shared = Arc<Mutex<Simulation>>;
@@ -114,6 +163,7 @@ impl Simulation {
             started: Instant::now(),
             fleets: BTreeMap::new(),
             pods: BTreeMap::new(),
+            schedulers: BTreeMap::new(),
         }
     }
 
@@ -161,6 +211,9 @@ impl Simulation {
 
     /// The metrics page of a pod. While an older pod of the same name drains, the newer one answers.
     fn page(&self, namespace: &str, pod: &str) -> Option<String> {
+        if let Some(scheduler) = self.schedulers.get(&(namespace.to_owned(), pod.to_owned())) {
+            return Some(scheduler.page());
+        }
         let named = self.pods.iter().filter(|(key, _)| key.namespace == namespace && key.name == pod);
         let pods =
             named.filter_map(|(key, model)| Some((model, self.fleets.get(model)?.pod(&key.sim_name())?)));
@@ -223,6 +276,17 @@ struct Load {
     rps: f64,
 }
 
+/// Requests that wait in the queue of an endpoint picker for a model.
+#[derive(Deserialize)]
+struct Queue {
+    namespace: String,
+    pod: String,
+    model: String,
+    waiting: u64,
+    #[serde(default)]
+    era: SchedulerEra,
+}
+
 async fn metrics(
     State(simulation): State<Shared>,
     Path((namespace, pod)): Path<(String, String)>,
@@ -245,6 +309,17 @@ async fn load(State(simulation): State<Shared>, Query(load): Query<Load>) -> Res
         }
         None => (StatusCode::INSUFFICIENT_STORAGE, "too many models\n").into_response(),
     }
+}
+
+async fn queue(State(simulation): State<Shared>, Query(queue): Query<Queue>) -> StatusCode {
+    let Queue { namespace, pod, model, waiting, era } = queue;
+    let mut simulation = simulation.lock();
+    let scheduler = simulation.schedulers.entry((namespace, pod)).or_default();
+    scheduler.era = era;
+    let (now, arrived) = scheduler.queues.entry(model).or_default();
+    *arrived += waiting.saturating_sub(*now);
+    *now = waiting;
+    StatusCode::NO_CONTENT
 }
 
 async fn stats(State(simulation): State<Shared>) -> Json<BTreeMap<String, ModelStats>> {
@@ -290,6 +365,7 @@ async fn main() -> anyhow::Result<()> {
     let routes = Router::new()
         .route("/pods/{namespace}/{pod}/metrics", get(metrics))
         .route("/load", post(load))
+        .route("/queue", post(queue))
         .route("/stats", get(stats))
         .route("/stats/reset", post(reset))
         .with_state(simulation.clone());
