@@ -69,6 +69,8 @@ pub struct Engine {
     /// Locked while a result is published, never while anything is decided: threads that answer requests lock it too.
     term_state: Mutex<TermState>,
     abandoned: AbandonedDecisions,
+    /// Held while a model is woken.
+    waking: tokio::sync::Mutex<()>,
     decision_timeout: Duration,
     /// The error of the metric source that was logged last.
     source_error: Mutex<Option<String>>,
@@ -113,6 +115,7 @@ impl Engine {
             memory: watch::Sender::default(),
             term_state: Mutex::default(),
             abandoned: AbandonedDecisions::default(),
+            waking: tokio::sync::Mutex::default(),
             decision_timeout: DECISION_TIMEOUT,
             source_error: Mutex::default(),
             join_failures: JoinFailureLog::default(),

@@ -10,7 +10,7 @@ use tracing::error;
 use wva_core::memory::GroupMemory;
 use wva_core::model::Variant;
 use wva_core::report::GroupReport;
-use wva_core::snapshot::{Sample, Signal, VariantState};
+use wva_core::snapshot::{Sample, Scale, Signal, VariantState};
 use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, Memory, Policy, VariantId};
 
@@ -49,8 +49,10 @@ impl Engine {
         let current = Arc::new(CurrentModel::new(self.observer.clone()));
         let (engine, model, scheduler, progress) =
             (Arc::clone(self), model.clone(), scheduler.clone(), current.clone());
-        let deadline = Instant::now() + self.decision_timeout;
         let stuck = model.clone();
+        // Models that wake at once would supersede each other, and each has to count what the others get.
+        let _turn = self.waking.lock().await;
+        let deadline = Instant::now() + self.decision_timeout;
         let mut waking = spawn_blocking(move || {
             let mut attempts =
                 (0..MAX_ATTEMPTS).map(|_| engine.try_wake(&model, &scheduler, waiting, &progress, deadline));
@@ -93,7 +95,9 @@ impl Engine {
             return Ok(None);
         }
         let (view, before) = (self.parts.cluster.view(), self.memory.borrow().clone());
-        let Some(result) = self.decide_alone(model, &view, &before, (scheduler, waiting), progress) else {
+        let Some(result) =
+            self.decide_alone(model, &view, (&before, &previous), (scheduler, waiting), progress)
+        else {
             return Ok(None);
         };
         let variants = result.variants.clone();
@@ -123,7 +127,7 @@ impl Engine {
         &self,
         model: &GroupId,
         view: &ClusterView,
-        before: &Memory,
+        (before, previous): (&Memory, &Published),
         (scheduler, waiting): (&Endpoint, f64),
         progress: &CurrentModel,
     ) -> Option<ModelResult> {
@@ -153,7 +157,7 @@ impl Engine {
         let Assembled { mut snapshot, .. } = assemble(&alone, &models, answer, now);
         if has_shared_limits(&policy) {
             // Nothing is decided about them; what they use counts.
-            snapshot.undecided = others.into_iter().cloned().collect();
+            snapshot.undecided = others.into_iter().map(|state| with_published(state, previous)).collect();
         }
         let own_memory = before.groups.get(model).cloned();
         let memory = Memory {
@@ -187,6 +191,17 @@ fn is_of_model(variant: &Variant, model: &GroupId, in_force: &LearnedModels) -> 
         || in_force.get(&variant.id).is_some_and(|learned| learned.is_decided && learned.name == model.model);
     variant.id.namespace == model.namespace
         && if variant.names_model() { variant.model == model.model } else { name() }
+}
+
+/// `state`, as if its published number ran already, where that is more than what runs: it was granted.
+fn with_published(state: &VariantState, previous: &Published) -> VariantState {
+    let granted = previous.decisions.get(&state.variant.id).and_then(number).unwrap_or_default();
+    let mut state = state.clone();
+    if granted > state.scale.map_or(Replicas::ZERO, Scale::base) {
+        let ready = state.scale.map_or(Replicas::ZERO, |scale| scale.ready);
+        state.scale = Some(Scale { spec: granted, current: granted, ready });
+    }
+    state
 }
 
 fn has_shared_limits(policy: &Policy) -> bool {

@@ -331,3 +331,44 @@ async fn a_model_that_a_limit_keeps_at_zero_is_not_decided_about_ten_times_a_sec
     assert!(fixture.woken.try_recv().is_err());
     fixture.engine.set_policy(Policy::default());
 }
+
+/// Sleeping models `model-0`, `model-1` and so on, of one variant each, in the pool.
+fn sleeping_models(count: usize) -> ClusterView {
+    let names: Vec<String> = (0..count).map(|index| format!("model-{index:02}")).collect();
+    let variant = |name: &String| {
+        let mut state = state(name, 10.0, 0);
+        state.variant.model = name.as_str().into();
+        state
+    };
+    let mut all = view();
+    all.variants = names.iter().map(variant).collect();
+    all.pools[0].variants = all.variants.iter().map(|state| state.variant.id.clone()).collect();
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_models_that_requests_wait_for_at_once_are_all_woken_at_once() {
+    const NAMES: [&str; 8] =
+        ["model-00", "model-01", "model-02", "model-03", "model-04", "model-05", "model-06", "model-07"];
+    let fixture = fixture(Duration::ZERO).await;
+    *fixture.cluster.0.lock() = Arc::new(sleeping_models(NAMES.len()));
+    fixture.engine.evaluate().await;
+    *fixture.queues.answer.lock() = Some(NAMES.map(|name| (name, 1.0)).into());
+    pass(500).await;
+    assert_eq!(fixture.numbers().into_values().sum::<u32>(), 8, "none waits for the next evaluation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_models_that_wake_at_once_a_limit_with_room_for_one_keeps_the_other_at_zero() {
+    let fixture = fixture(Duration::ZERO).await;
+    *fixture.cluster.0.lock() = Arc::new(sleeping_models(2));
+    let mut policy = Policy::clone(&fixture.engine.policy());
+    policy.limits.spend = Some(Cost::new(15.0).unwrap());
+    fixture.engine.set_policy(policy);
+    fixture.engine.evaluate().await;
+    for queues in [vec![("model-00", 1.0)], vec![("model-00", 1.0), ("model-01", 1.0)]] {
+        *fixture.queues.answer.lock() = Some(queues);
+        pass(7_000).await;
+        assert_eq!(fixture.numbers().into_values().sum::<u32>(), 1, "the number counts before anything runs");
+    }
+}
