@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -43,8 +43,6 @@ use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetri
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long running requests may take after the listener is closed: ten times the longest read.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Woken models whose scale is not written yet: all that are woken while the API server does not answer for 5 s.
-const MAX_PENDING_WAKE_UPS: usize = 1024;
 /// How long the server may take to close connections that were not drained in time.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -153,7 +151,7 @@ impl App {
         let ca_metrics = CaBundleMetrics::register(&mut registry);
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
-        self.start_waking(engine.clone(), cluster.clone(), &leadership, &mut registry)?;
+        self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
         self.start_writers(cluster, &board, &leadership, events.clone(), (metrics.statuses, errors));
         let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
@@ -352,19 +350,18 @@ impl App {
         &mut self,
         engine: Arc<Engine>,
         cluster: ClusterReader,
-        leadership: &watch::Receiver<Leadership>,
+        (board, leadership): (&Board, &watch::Receiver<Leadership>),
         registry: &mut Registry,
     ) -> anyhow::Result<()> {
         let metrics = WakeMetrics::register(registry);
         let queues = queue_source(&self.config.source)?;
-        let mut woken = None;
         if self.config.wake_directly {
-            let (sender, receiver) = mpsc::channel(MAX_PENDING_WAKE_UPS);
-            let writer = ScaleWriter::new(self.client.clone(), cluster, leadership.clone(), metrics.clone());
-            self.phases.work.start("scale writer", |stop| writer.run(receiver, stop));
-            woken = Some(sender);
+            let (published, leadership) = (board.subscribe(), leadership.clone());
+            let writer =
+                ScaleWriter::new(self.client.clone(), cluster, published, leadership, metrics.clone());
+            self.phases.work.start("scale writer", |stop| writer.run(stop));
         }
-        self.phases.work.start("queue watch", |stop| watch_queues(engine, queues, woken, metrics, stop));
+        self.phases.work.start("queue watch", |stop| watch_queues(engine, queues, metrics, stop));
         Ok(())
     }
 

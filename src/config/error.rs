@@ -35,6 +35,11 @@ pub enum ConfigError {
         "--serve-value-targets needs the watch of HorizontalPodAutoscalers: remove --annotated-autoscalers=false"
     )]
     ValueTargetsUnknown,
+    /// Whether somebody has paused a workload would not be known.
+    #[error(
+        "--wake-directly needs the watch of ScaledObjects, which may be paused: remove --annotated-autoscalers=false"
+    )]
+    PausesUnknown,
     /// The source is Prometheus, and its URL is missing.
     #[error(
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"

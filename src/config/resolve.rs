@@ -134,6 +134,9 @@ impl TryFrom<ServeArgs> for Config {
         if args.serving.serve_value_targets && !cluster.annotated_autoscalers {
             return Err(ConfigError::ValueTargetsUnknown);
         }
+        if args.decision.wake_directly && !cluster.annotated_autoscalers {
+            return Err(ConfigError::PausesUnknown);
+        }
 
         Ok(Self {
             kubeconfig: non_empty_path(cluster.kubeconfig),

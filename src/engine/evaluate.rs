@@ -29,7 +29,6 @@ use super::overdue::{AbandonedDecisions, CurrentModel};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
 use super::restored::{Restored, adopt};
-use super::schedulers::schedulers;
 use super::term_state::{Outcomes, TermState, keep_awake};
 use crate::telemetry::EvaluationMetrics;
 
@@ -69,8 +68,6 @@ pub struct Engine {
     /// Locked while a result is published, never while anything is decided: threads that answer requests lock it too.
     term_state: Mutex<TermState>,
     abandoned: AbandonedDecisions,
-    /// Held while a model is woken.
-    waking: tokio::sync::Mutex<()>,
     decision_timeout: Duration,
     /// The error of the metric source that was logged last.
     source_error: Mutex<Option<String>>,
@@ -115,7 +112,6 @@ impl Engine {
             memory: watch::Sender::default(),
             term_state: Mutex::default(),
             abandoned: AbandonedDecisions::default(),
-            waking: tokio::sync::Mutex::default(),
             decision_timeout: DECISION_TIMEOUT,
             source_error: Mutex::default(),
             join_failures: JoinFailureLog::default(),
@@ -376,7 +372,10 @@ impl Engine {
         else {
             return previous;
         };
-        let woken = term_state.take_woken(pass.number, &result.outcome.decisions);
+        let woken = term_state.take_woken(pass.number, &result.outcome.decisions, &view.revisions);
+        if term_state.repeats(&woken, &pass.policy) {
+            return previous;
+        }
         // With the decisions of another snapshot in it, it cannot be replayed.
         let recorder = self.recorder.as_ref().filter(|_| woken.is_empty());
         let Outcome { decisions, report, .. } = &mut result.outcome;
@@ -414,7 +413,7 @@ impl Engine {
         if self.needs_deletion_orders {
             needs.signals.extend(pod_deletion_order::REQUIRED_SIGNALS);
         }
-        let schedulers = schedulers(view, &variants);
+        let schedulers = super::schedulers::schedulers(view, &variants);
         Scope { namespaces, endpoints: view.endpoints.clone(), schedulers, needs: Some(needs) }
     }
 

@@ -37,4 +37,4 @@ pub use restored::{Restored, adopt};
 pub use samples::Samples;
 pub(crate) use samples::SharedTimes;
 pub use takeover::take_over;
-pub use wake::{WakeUp, watch_queues};
+pub use wake::watch_queues;

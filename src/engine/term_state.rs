@@ -1,16 +1,17 @@
 //! The term in which decisions are made, and what has been published in it beside the evaluations of all models.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use wva_core::decision::Verdict;
 use wva_core::memory::GroupMemory;
-use wva_core::model::Variant;
 use wva_core::report::GroupReport;
 use wva_core::units::Replicas;
-use wva_core::{Decision, GroupId, Memory, Report, VariantId};
+use wva_core::{Decision, GroupId, Memory, Policy, Report, VariantId};
 
 use super::leadership::Term;
+use super::ports::{Endpoint, Revision};
 
 /// The term in which decisions are made.
 #[derive(Default)]
@@ -23,16 +24,30 @@ pub(super) struct TermState {
     pub(super) handed_over: Option<Term>,
     /// The number of the evaluation that may publish: the last one that started, unless it was abandoned.
     pub(super) current: u64,
+    /// An evaluation was not published, because models were woken while it shared out a limit.
+    pub(super) has_repeated: bool,
     /// The models that were woken while that evaluation ran: it has not seen why.
     pub(super) woken: BTreeMap<GroupId, WokenGroup>,
 }
 
-/// A model that was woken.
-pub(super) struct Woken {
-    /// The term in which it was decided.
-    pub(super) term: Term,
-    /// The variants at zero that have a number now.
-    pub(super) variants: Vec<(Variant, Replicas)>,
+/// Requests that wait for a sleeping model.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct WaitingRequests {
+    /// The scheduler that holds them.
+    pub(super) scheduler: Endpoint,
+    /// How many.
+    pub(super) requests: f64,
+    /// When they were seen.
+    pub(super) seen: Instant,
+}
+
+/// What came of a try to wake models.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum WakeOutcome {
+    /// Another evaluation has published meanwhile, or the first one of the term has not yet: to be tried again.
+    Superseded,
+    /// These are woken. A limit holds the others back, say, or this instance may not decide.
+    Decided(BTreeSet<GroupId>),
 }
 
 /// What was decided when a model was woken.
@@ -43,6 +58,8 @@ pub(super) struct WokenGroup {
     pub(super) decisions: BTreeMap<VariantId, Decision>,
     pub(super) report: GroupReport,
     pub(super) memory: GroupMemory,
+    /// The objects that were decided about.
+    pub(super) revisions: BTreeMap<VariantId, Revision>,
 }
 
 /// What an evaluation is about to publish.
@@ -53,23 +70,32 @@ pub(super) struct Outcomes<'a> {
 }
 
 impl TermState {
-    /// The models that the evaluation `pass` would put to sleep again although they were woken while it ran. Forgets all of them:
-    /// later evaluations start from what is remembered.
+    /// The models that the evaluation `pass` would put to sleep again although they were woken while it ran, of the same objects. Forgets
+    /// all of them: later evaluations start from what is remembered.
     pub(super) fn take_woken(
         &mut self,
         pass: u64,
         decisions: &BTreeMap<VariantId, Decision>,
+        revisions: &BTreeMap<VariantId, Revision>,
     ) -> BTreeMap<GroupId, WokenGroup> {
         let mut woken = std::mem::take(&mut self.woken);
         let is_undone = |group: &WokenGroup| {
             let mut of_group = group.decisions.iter();
             of_group.any(|(id, decision)| {
-                // A variant that is gone meanwhile has no decision.
-                decisions.get(id).is_some_and(|decided| number(decided) < number(decision))
-            })
+                // A variant that is gone meanwhile has no decision, and one that became invalid no number.
+                let decided = decisions.get(id).and_then(number);
+                decided.is_some_and(|decided| Some(decided) < number(decision))
+            }) && group.revisions.iter().all(|(id, revision)| revisions.get(id) == Some(revision))
         };
         woken.retain(|_, group| group.pass == pass && is_undone(group));
         woken
+    }
+
+    /// Whether all is to be decided again, once, instead of being published with the `woken` models: a limit may have been shared out without
+    /// them.
+    pub(super) fn repeats(&mut self, woken: &BTreeMap<GroupId, WokenGroup>, policy: &Policy) -> bool {
+        self.has_repeated = has_shared_limits(policy) && !woken.is_empty() && !self.has_repeated;
+        self.has_repeated
     }
 }
 
@@ -88,6 +114,12 @@ pub(super) fn keep_awake(woken: BTreeMap<GroupId, WokenGroup>, outcomes: Outcome
         outcomes.report.groups.insert(id.clone(), group.report);
         memory.groups.insert(id, group.memory);
     }
+}
+
+/// Whether models share a limit.
+pub(super) fn has_shared_limits(policy: &Policy) -> bool {
+    let limits = &policy.limits;
+    limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
 }
 
 /// The desired replicas; `None` if there is no number.

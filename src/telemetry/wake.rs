@@ -45,7 +45,7 @@ impl WakeMetrics {
         };
         let help = "Sleeping models that were woken, because a request waited at their scheduler";
         registry.register("wva_wake_ups", help, metrics.wake_ups.clone());
-        let help = "Time from seeing the waiting request until the number was published, and until the scale was written";
+        let help = "Time from seeing the waiting request until the number was published, and from then until the scale was written";
         registry.register("wva_wake_seconds", help, metrics.seconds.clone());
         let help = "Writes of scale subresources to wake variants, by result: scaled, left (it has been scaled or is gone), failed";
         registry.register("wva_wake_scale_writes", help, metrics.scale_writes.clone());
@@ -60,7 +60,7 @@ impl WakeMetrics {
         self.observe("published", after);
     }
 
-    /// A scale was written, so long after the waiting request was seen.
+    /// A scale was written, so long after the number was published.
     pub fn scaled(&self, after: Duration) {
         self.scale_written("scaled");
         self.observe("scaled", after);

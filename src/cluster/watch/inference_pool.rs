@@ -14,13 +14,15 @@ use wva_core::snapshot::Phase;
 use super::kind_store::ObjectStore;
 use super::labels::{LabelSet, SelectorIndex};
 use super::partial_objects::PartialObject;
-use super::pods::{JoinedPod, WatchedPod};
+use super::pods::WatchedPod;
 use super::scale_target::ScaleTarget;
 use crate::cluster::objects::ObjectKey;
 use crate::engine::{Endpoint, Pool};
 
 /// Most pools of a namespace, the first by name: more than it has models.
 const MAX_POOLS_OF_NAMESPACE: usize = 1000;
+/// Most pools that a variant belongs to, the first by name: it has one.
+const MAX_POOLS_OF_VARIANT: usize = 4;
 /// Most pods of an endpoint picker, the first by name: it has one or two.
 const MAX_SCHEDULERS_OF_POOL: usize = 8;
 /// The kind that an endpoint picker may be named by.
@@ -130,12 +132,13 @@ impl<'a> PoolJoin<'a> {
         join
     }
 
-    /// Adds a variant to each pool that selects the pods of its template or, where its target has none, one of its pods.
-    pub(crate) fn add(&mut self, id: &VariantId, target: Option<&ScaleTarget>, pods: &[JoinedPod<'_>]) {
+    /// Adds a variant to each pool that selects the pods of its template. One without a template belongs to none: at zero it would have no
+    /// pods either, and nothing would wake it.
+    pub(crate) fn add(&mut self, id: &VariantId, target: Option<&ScaleTarget>) {
         let Some(selectors) = self.by_namespace.get(id.namespace.as_str()) else { return };
         let template = target.and_then(|target| target.labels.as_ref());
-        let of_pods = pods.iter().filter(|_| template.is_none()).map(|joined| &joined.pod.labels);
-        for pool in template.into_iter().chain(of_pods).flat_map(|labels| selectors.selecting(labels)) {
+        let pools = template.into_iter().flat_map(|labels| selectors.selecting(labels));
+        for pool in pools.take(MAX_POOLS_OF_VARIANT) {
             if let Some((_, _, variants)) = self.pools.get_mut(*pool) {
                 variants.insert(id.clone());
             }

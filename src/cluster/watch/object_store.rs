@@ -81,6 +81,8 @@ pub struct ClusterState {
     pub bystanders: Vec<Bystander>,
     /// Which pause of a ScaledObject keeps the scale target of a VariantAutoscaling from following its number, for people.
     pub pauses: BTreeMap<VariantId, Arc<str>>,
+    /// Whether all ScaledObjects are known.
+    pub knows_pauses: bool,
     /// The pods of variants; empty unless their deletion costs are written.
     pub pods: BTreeMap<VariantId, Vec<PodWithCost>>,
 }
@@ -126,8 +128,7 @@ impl ClusterStore {
             view.elsewhere = index.in_use(other_pods.into_iter());
             view.unlabelled = oldest_unlabelled(nodes());
         }
-        let read_types = self.finds_value_targets.then(|| self.read_types(&view.aliases));
-        let mut multipliers = BTreeMap::new();
+        let (read_types, mut multipliers) = (self.read_types(&view.aliases), BTreeMap::new());
         let mut pools = PoolJoin::new([&self.pools.objects, &self.x_pools.objects]);
         view.variants.reserve_exact(variants.len());
         view.endpoints.reserve_exact(pods.values().map(Vec::len).sum());
@@ -136,7 +137,7 @@ impl ClusterStore {
             let found = target.as_ref().ok().copied().flatten();
             let uid = found.map(|target| (variant.id.namespace.as_str(), &*target.uid));
             let pods = uid.and_then(|uid| pods.get(&uid)).map_or(&[][..], Vec::as_slice);
-            pools.add(&variant.id, found, pods);
+            pools.add(&variant.id, found);
             let costs = if variant.target.is_deployment() { deletion_costs(pods) } else { Vec::new() };
             if !costs.is_empty() {
                 with_cost.insert(variant.id.clone(), costs);
@@ -153,20 +154,22 @@ impl ClusterStore {
             }
             view.variants.push(state);
         }
-        // Without the list, an HPA that multiplies would be taken for one that does not.
-        let are_known = self.hpas.objects.has_listed();
-        view.value_targets = read_types.map(|_| ValueTargets { are_known, multipliers });
+        view.value_targets = self.value_targets(multipliers);
         view.pools = pools.finish(&self.services.objects, &self.pods);
-        ClusterState { view: Arc::new(view), objects, bystanders, pauses, pods: with_cost }
+        let knows_pauses = self.scaled_objects.is_known(false);
+        ClusterState { view: Arc::new(view), objects, bystanders, pauses, knows_pauses, pods: with_cost }
     }
 
-    fn read_types(&self, aliases: &BTreeMap<VariantId, SmolStr>) -> ReadTypes<'_> {
-        let reads = self
-            .hpas
-            .objects
-            .iter()
-            .flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
-        ReadTypes::new(reads, aliases)
+    /// Without the list of HPAs, one that multiplies would be taken for one that does not.
+    fn value_targets(&self, multipliers: BTreeMap<VariantId, u32>) -> Option<ValueTargets> {
+        let are_known = self.hpas.objects.has_listed();
+        self.finds_value_targets.then_some(ValueTargets { are_known, multipliers })
+    }
+
+    fn read_types(&self, aliases: &BTreeMap<VariantId, SmolStr>) -> Option<ReadTypes<'_>> {
+        let objects = self.hpas.objects.iter();
+        let reads = objects.flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
+        self.finds_value_targets.then(|| ReadTypes::new(reads, aliases))
     }
 
     /// True while there are InferencePools, which name Services.

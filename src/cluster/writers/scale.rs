@@ -1,7 +1,9 @@
 //! Writes the scale of variants that were woken, where that is enabled: from zero to the published number, and nothing else. Only while
 //! this instance is the leader in the term in which the number was published, and only a scale that nobody has changed meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -10,20 +12,23 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wva_core::model::Variant;
+use wva_core::decision::{Reason, Verdict};
+use wva_core::model::{Variant, VariantId};
 use wva_core::units::Replicas;
 
 use crate::cluster::crd::PAUSED;
 use crate::cluster::requests::{FIELD_MANAGER, LogOnce, RequestError, bounded};
-use crate::cluster::watch::{ClusterReader, scale_resource};
-use crate::engine::{Leadership, Term, WakeUp};
+use crate::cluster::watch::{ClusterReader, ClusterState, scale_resource};
+use crate::engine::{Leadership, Origin, Published, Term};
 use crate::telemetry::WakeMetrics;
 
 /// Writes at a time.
 const MAX_CONCURRENT_WRITES: usize = 32;
+/// How long a variant that was woken is tried to be scaled: as long as its number waits for it.
+const MAX_PENDING: Duration = Duration::from_secs(300);
 /// How often a scale is read and written while others change it.
 const MAX_ATTEMPTS: usize = 3;
 /// What to check when the API server refuses a write.
@@ -34,6 +39,7 @@ const HINT: &str = "allow the service account to get and patch scale subresource
 pub struct ScaleWriter {
     client: kube::Client,
     cluster: ClusterReader,
+    published: watch::Receiver<Arc<Published>>,
     leadership: watch::Receiver<Leadership>,
     metrics: WakeMetrics,
     logged: Mutex<LogOnce>,
@@ -47,42 +53,103 @@ enum Written {
     Left,
 }
 
+/// The variants that were woken and are still at zero, each with the time at which its number was first seen.
+#[derive(Default)]
+struct Woken(BTreeMap<VariantId, Instant>);
+
+/// A write that is due.
+struct Due {
+    term: Term,
+    variant: Variant,
+    replicas: Replicas,
+    since: Instant,
+}
+
+impl Woken {
+    /// What `published` makes due, while the watches know `state`. A variant that was woken stays due until it runs, its number is 0, or its
+    /// time is over, so that a write that failed is tried again with each evaluation.
+    fn follow(&mut self, published: &Published, state: &ClusterState, now: Instant) -> Vec<Due> {
+        let mut due = Vec::new();
+        let before = std::mem::take(&mut self.0);
+        let (Origin::Computed, Some(term)) = (published.origin, &published.term) else { return due };
+        for (id, decision) in &published.decisions {
+            let Verdict::Target(target) = &decision.verdict else { continue };
+            let since = match (before.get(id), target.reason) {
+                (Some(since), _) if now - *since < MAX_PENDING => *since,
+                (None, Reason::ScaleFromZero) => now,
+                _ => continue,
+            };
+            let known = state
+                .view
+                .variant(id)
+                .filter(|known| known.scale.is_some_and(|scale| scale.spec == Replicas::ZERO));
+            if let Some(known) = known.filter(|_| target.desired > Replicas::ZERO) {
+                self.0.insert(id.clone(), since);
+                due.push(Due {
+                    term: term.clone(),
+                    variant: known.variant.clone(),
+                    replicas: target.desired,
+                    since,
+                });
+            }
+        }
+        due
+    }
+}
+
 impl ScaleWriter {
     /// A writer that has not started.
     #[must_use]
     pub fn new(
         client: kube::Client,
         cluster: ClusterReader,
+        published: watch::Receiver<Arc<Published>>,
         leadership: watch::Receiver<Leadership>,
         metrics: WakeMetrics,
     ) -> Self {
-        Self { client, cluster, leadership, metrics, logged: Mutex::default() }
+        Self { client, cluster, published, leadership, metrics, logged: Mutex::default() }
     }
 
-    /// Writes for each of `wake_ups` until cancelled.
-    pub async fn run(self, mut wake_ups: mpsc::Receiver<WakeUp>, cancel: CancellationToken) {
+    /// Follows what is published until cancelled.
+    pub async fn run(self, cancel: CancellationToken) {
+        let mut published = self.published.clone();
         let this = Arc::new(self);
-        let mut writes: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+        let mut woken = Woken::default();
+        let mut writing: BTreeSet<VariantId> = BTreeSet::new();
+        let mut waiting: VecDeque<Due> = VecDeque::new();
+        let mut writes: FuturesUnordered<BoxFuture<'static, VariantId>> = FuturesUnordered::new();
         loop {
+            while writes.len() < MAX_CONCURRENT_WRITES
+                && let Some(due) = waiting.pop_front()
+            {
+                if writing.insert(due.variant.id.clone()) {
+                    let this = Arc::clone(&this);
+                    writes.push(async move { this.write(due).await }.boxed());
+                }
+            }
             tokio::select! {
                 () = cancel.cancelled() => return,
-                Some(()) = writes.next() => {}
-                Some(WakeUp { term, seen, variants }) = wake_ups.recv(), if writes.len() < MAX_CONCURRENT_WRITES => {
-                    for (variant, replicas) in variants {
-                        let (this, term) = (Arc::clone(&this), term.clone());
-                        writes.push(async move { this.follow(term, seen, variant, replicas).await }.boxed());
+                Some(id) = writes.next() => {
+                    writing.remove(&id);
+                }
+                changed = published.changed() => {
+                    if changed.is_err() {
+                        return;
                     }
+                    let newest = published.borrow_and_update().clone();
+                    waiting = woken.follow(&newest, &this.cluster.state(), Instant::now()).into();
                 }
             }
         }
     }
 
-    async fn follow(&self, term: Term, seen: Instant, variant: Variant, replicas: Replicas) {
+    async fn write(&self, Due { term, variant, replicas, since }: Due) -> VariantId {
         let written = self.scale(&term, &variant, replicas).await;
         if written.as_ref().is_ok_and(|written| *written == Written::Scaled) {
-            self.metrics.scaled(seen.elapsed());
+            self.metrics.scaled(since.elapsed());
         }
         self.report(&variant, replicas, &written);
+        variant.id
     }
 
     async fn scale(
@@ -140,13 +207,13 @@ impl ScaleWriter {
         leadership.is_mine() && leadership.term().as_ref() == Some(term)
     }
 
-    /// A person has paused what scales it.
+    /// A person has paused what scales it, or that is not known.
     fn is_paused(&self, variant: &Variant) -> bool {
         let state = self.cluster.state();
         let object = state.objects.get(&variant.id);
         let is_noticed =
             object.is_some_and(|object| object.notices.iter().any(|notice| notice.reason == PAUSED));
-        is_noticed || state.pauses.contains_key(&variant.id)
+        !state.knows_pauses || is_noticed || state.pauses.contains_key(&variant.id)
     }
 
     fn report(&self, variant: &Variant, replicas: Replicas, written: &Result<Written, RequestError>) {

@@ -16,8 +16,8 @@ use crate::engine::{QueueAnswer, QueueSource, Scheduler, SourceError};
 
 /// Time for one page: a scheduler renders it within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Most bytes of a page, decompressed: several times what a scheduler exposes. A longer one is read up to here, ten times a second.
-const MAX_BODY_BYTES: usize = 1024 * 1024;
+/// Most bytes of a page, decompressed: several times what a scheduler exposes. A longer one is read up to here.
+const MAX_BODY_BYTES: usize = 512 * 1024;
 
 /// Reads queues from schedulers. One connection is kept open to each, because reads of one scheduler come one after the other.
 pub struct QueueScraper {
@@ -25,7 +25,7 @@ pub struct QueueScraper {
 }
 
 impl QueueScraper {
-    /// A scraper with the scheme, path, token and trust of `settings`.
+    /// A scraper with the scheme, path and trust of `settings`.
     ///
     /// # Errors
     /// When the scheme or a certificate file is unusable.
@@ -35,10 +35,16 @@ impl QueueScraper {
     }
 
     async fn read_queues(&self, Scheduler { endpoint, models }: &Scheduler) -> QueueAnswer {
-        let authorization = self.fetcher.authorization().await?;
-        let fetched = self.fetcher.fetch(endpoint, authorization.as_ref()).await;
-        let fetched = fetched.map_err(|message| SourceError { kind: "scrape", message })?;
-        Ok(queues(parse::parse_scheduler(&fetched.body, parse::format(&fetched.content_type), models)))
+        let failed = |message| SourceError { kind: "scrape", message };
+        // Without credentials: any namespace may have a pool.
+        let fetched = self.fetcher.fetch(endpoint, None).await.map_err(failed)?;
+        let queues =
+            queues(parse::parse_scheduler(&fetched.body, parse::format(&fetched.content_type), models));
+        // A request that is seen waits, whatever is missing of the page. Otherwise nothing is known.
+        match fetched.truncation.filter(|_| queues.values().all(|requests| *requests <= 0.0)) {
+            Some(truncation) => Err(failed(truncation)),
+            None => Ok(queues),
+        }
     }
 }
 

@@ -82,7 +82,9 @@ impl ScrapeSource {
         round_robin.start_round(|endpoint| endpoints.contains(endpoint));
         let scrape = |endpoint| {
             let models = schedulers.get(endpoint).copied();
-            let scrape = self.scrape_until(deadline, endpoint, models, authorization.as_ref());
+            // Schedulers get no credentials: any namespace may have a pool.
+            let authorization = authorization.as_ref().filter(|_| models.is_none());
+            let scrape = self.scrape_until(deadline, endpoint, models, authorization);
             scrape.map(move |scrape| (endpoint, scrape)).instrument(debug_span!("scrape", pod = endpoint.pod))
         };
         let scrapes: Vec<_> = in_order(endpoints, &round_robin).into_iter().map(scrape).collect();

@@ -1,9 +1,10 @@
-//! The evaluation of one sleeping model alone, because a request waits for it at a scheduler: the same core decides as in an
-//! evaluation of all models, which may run meanwhile and does not undo it.
+//! The evaluation of sleeping models alone, because requests wait for them at schedulers: the same core decides as in an evaluation of all
+//! models, which may run meanwhile and does not undo it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::error;
@@ -12,7 +13,7 @@ use wva_core::model::Variant;
 use wva_core::report::GroupReport;
 use wva_core::snapshot::{Sample, Scale, Signal, VariantState};
 use wva_core::units::Replicas;
-use wva_core::{Decision, GroupId, Memory, Policy, VariantId};
+use wva_core::{Decision, GroupId, Memory, VariantId};
 
 use super::Engine;
 use crate::engine::assemble::{Assembled, assemble};
@@ -20,130 +21,126 @@ use crate::engine::board::{Origin, Published};
 use crate::engine::changes::log_changes;
 use crate::engine::model_names::{LearnedModels, NamedModels};
 use crate::engine::overdue::CurrentModel;
-use crate::engine::ports::{ClusterView, Collected, Endpoint, Labels, Series};
-use crate::engine::term_state::{Woken, WokenGroup, number};
+use crate::engine::ports::{ClusterView, Collected, Labels, Revision, Series};
+use crate::engine::term_state::{WaitingRequests, WakeOutcome, WokenGroup, has_shared_limits, number};
 
 /// How often the result is decided anew because another evaluation has published meanwhile.
 const MAX_ATTEMPTS: usize = 3;
+
+/// The models to decide about, and what waits for each.
+type Waiting = BTreeMap<GroupId, WaitingRequests>;
 
 /// What was decided about one model.
 struct ModelResult {
     decisions: BTreeMap<VariantId, Decision>,
     report: GroupReport,
     memory: GroupMemory,
-    variants: Vec<(Variant, Replicas)>,
 }
 
 impl Engine {
-    /// Decides about `model`, for which `waiting` requests wait at `scheduler`, and publishes the result if a variant is woken.
-    /// `None` if none is: a limit holds it back, say, or this instance may not decide.
-    pub(in crate::engine) async fn wake(
-        self: &Arc<Self>,
-        model: &GroupId,
-        scheduler: &Endpoint,
-        waiting: f64,
-    ) -> Option<Woken> {
-        if self.abandoned.stuck_models().contains(model) {
-            return None;
+    /// Decides about the models for which requests wait, all together, and publishes what wakes a variant. One at a time: the caller
+    /// waits for the end.
+    pub(in crate::engine) async fn wake(self: &Arc<Self>, mut waiting: Waiting) -> WakeOutcome {
+        for stuck in self.abandoned.stuck_models() {
+            waiting.remove(&stuck);
         }
         let current = Arc::new(CurrentModel::new(self.observer.clone()));
-        let (engine, model, scheduler, progress) =
-            (Arc::clone(self), model.clone(), scheduler.clone(), current.clone());
-        let stuck = model.clone();
-        // Models that wake at once would supersede each other, and each has to count what the others get.
-        let _turn = self.waking.lock().await;
+        let (engine, progress) = (Arc::clone(self), current.clone());
         let deadline = Instant::now() + self.decision_timeout;
         let mut waking = spawn_blocking(move || {
-            let mut attempts =
-                (0..MAX_ATTEMPTS).map(|_| engine.try_wake(&model, &scheduler, waiting, &progress, deadline));
-            attempts.find_map(Result::ok).flatten()
+            let mut attempts = (0..MAX_ATTEMPTS).map(|_| engine.try_wake(&waiting, &progress, deadline));
+            attempts.find(|outcome| *outcome != WakeOutcome::Superseded).unwrap_or(WakeOutcome::Superseded)
         });
+        let none = || WakeOutcome::Decided(BTreeSet::new());
         match timeout(self.decision_timeout, &mut waking).await {
-            Ok(Ok(woken)) => woken,
+            Ok(Ok(outcome)) => outcome,
             Ok(Err(failure)) => {
-                error!(failure = failure.to_string().as_str(), "waking a model panicked");
-                None
+                error!(failure = failure.to_string().as_str(), "waking models panicked");
+                none()
             }
             // Its thread cannot be ended, and what it decides is too late. While it runs, the model is held.
             Err(_) => {
                 self.parts.metrics.overdue();
-                error!(
-                    model = stuck.to_string().as_str(),
-                    "the decision to wake a model is overdue; please report this"
-                );
-                if !self.abandoned.add(waking.abort_handle(), Some(stuck)) {
+                let stuck = current.stuck_model(self.decision_timeout);
+                let model = stuck.as_ref().map(ToString::to_string).unwrap_or_default();
+                error!(model, "the decision to wake a model is overdue; please report this");
+                if !self.abandoned.add(waking.abort_handle(), stuck) {
                     drop(waking.await);
                 }
-                None
+                none()
             }
         }
     }
 
-    /// One attempt; an error if another evaluation has published meanwhile.
-    fn try_wake(
-        &self,
-        model: &GroupId,
-        scheduler: &Endpoint,
-        waiting: f64,
-        progress: &CurrentModel,
-        deadline: Instant,
-    ) -> Result<Option<Woken>, Superseded> {
+    /// One attempt.
+    fn try_wake(&self, waiting: &Waiting, progress: &CurrentModel, deadline: Instant) -> WakeOutcome {
+        let none = WakeOutcome::Decided(BTreeSet::new());
         let previous = self.parts.board.newest();
-        let Some(term) = self.current_term() else { return Ok(None) };
+        let Some(term) = self.current_term() else { return none };
         if previous.origin != Origin::Computed || previous.term.as_ref() != Some(&term) {
             // All models are about to be evaluated for the first time in this term.
-            return Ok(None);
+            return WakeOutcome::Superseded;
         }
         let (view, before) = (self.parts.cluster.view(), self.memory.borrow().clone());
-        let Some(result) =
-            self.decide_alone(model, &view, (&before, &previous), (scheduler, waiting), progress)
-        else {
-            return Ok(None);
-        };
-        let variants = result.variants.clone();
+        let results = self.decide_together(waiting, &view, (&before, &previous), progress);
+        if results.is_empty() {
+            return none;
+        }
         let mut after = Memory::clone(&before);
-        after.groups.insert(model.clone(), result.memory.clone());
-        let published = published(&previous, model, &result, &view);
+        let mut published = Published::clone(&previous);
+        for (id, result) in &results {
+            after.groups.insert(id.clone(), result.memory.clone());
+            replace(&mut published, id, result);
+            follow_revisions(&mut published, &revisions_of(&result.decisions, &view));
+        }
         let mut term_state = self.term_state.lock();
         if Instant::now() >= deadline || term_state.term.as_ref() != Some(&term) || !self.is_mine(&term) {
-            return Ok(None);
+            return none;
         }
         let is_newest = Arc::ptr_eq(&previous, &self.parts.board.newest());
-        if !is_newest || !Arc::ptr_eq(&before, &self.memory.borrow()) {
-            return Err(Superseded);
+        let sleeps = results
+            .values()
+            .flat_map(|result| result.decisions.keys())
+            .all(|id| is_at_zero(&self.parts.cluster.view(), id));
+        if !is_newest || !sleeps || !Arc::ptr_eq(&before, &self.memory.borrow()) {
+            return WakeOutcome::Superseded;
         }
-        let ModelResult { decisions, report, memory, .. } = result;
-        let pass = term_state.current;
-        term_state.woken.insert(model.clone(), WokenGroup { pass, decisions, report, memory });
+        let (pass, woken) = (term_state.current, results.keys().cloned().collect());
+        for (id, ModelResult { decisions, report, memory }) in results {
+            let revisions = revisions_of(&decisions, &view);
+            term_state.woken.insert(id, WokenGroup { pass, decisions, report, memory, revisions });
+        }
         self.memory.send_replace(Arc::new(after));
         let newest = self.parts.board.publish(published);
         drop(term_state);
         log_changes(&previous, &newest);
-        Ok(Some(Woken { term, variants }))
+        WakeOutcome::Decided(woken)
     }
 
-    /// What the core decides about `model` alone; `None` if that wakes no variant.
-    fn decide_alone(
+    /// What the core decides about the models `waiting` alone, of those of which that wakes a variant.
+    fn decide_together(
         &self,
-        model: &GroupId,
+        waiting: &Waiting,
         view: &ClusterView,
         (before, previous): (&Memory, &Published),
-        (scheduler, waiting): (&Endpoint, f64),
         progress: &CurrentModel,
-    ) -> Option<ModelResult> {
+    ) -> BTreeMap<GroupId, ModelResult> {
         let (now, policy) = (self.parts.clock.now(), self.policy());
         let in_force = self.models.in_force();
+        let group = |variant: &Variant| group_of(variant, &in_force).filter(|id| waiting.contains_key(id));
         let (own, others): (Vec<&VariantState>, Vec<&VariantState>) =
-            view.variants.iter().partition(|state| is_of_model(&state.variant, model, &in_force));
-        let asleep: Vec<Variant> = own
-            .iter()
-            .filter(|state| state.scale.is_some_and(|scale| scale.spec == Replicas::ZERO))
-            .map(|state| state.variant.clone())
-            .collect();
+            view.variants.iter().partition(|state| group(&state.variant).is_some());
+        let has_number = |state: &VariantState| {
+            let decision = previous.decisions.get(&state.variant.id);
+            decision.and_then(number).is_some_and(|number| number > Replicas::ZERO)
+        };
+        let is_awake = |state: &&&VariantState| !sleeps(state) || has_number(state);
+        let awake: BTreeSet<GroupId> =
+            own.iter().filter(is_awake).filter_map(|state| group(&state.variant)).collect();
         let models: NamedModels = own
             .iter()
             .filter(|state| !state.variant.names_model())
-            .map(|state| (state.variant.id.clone(), Ok(model.model.clone())))
+            .filter_map(|state| Some((state.variant.id.clone(), Ok(group(&state.variant)?.model))))
             .collect();
         let alone = ClusterView {
             variants: own.into_iter().cloned().collect(),
@@ -152,45 +149,58 @@ impl Engine {
             unlabelled: view.unlabelled.clone(),
             ..ClusterView::default()
         };
-        let series = vec![queue(model, scheduler, Sample { at: now, value: waiting })];
+        let series = waiting.iter().map(|(id, waiting)| queue(id, waiting, now)).collect();
         let answer = Ok(Collected { series, ..Collected::default() });
         let Assembled { mut snapshot, .. } = assemble(&alone, &models, answer, now);
+        // They are woken already, or by something else: what their pods show was not read here.
+        snapshot.groups.retain(|id, _| !awake.contains(id));
         if has_shared_limits(&policy) {
             // Nothing is decided about them; what they use counts.
             snapshot.undecided = others.into_iter().map(|state| with_published(state, previous)).collect();
         }
-        let own_memory = before.groups.get(model).cloned();
-        let memory = Memory {
-            groups: own_memory.map(|own| (model.clone(), own)).into_iter().collect(),
-            ..Memory::default()
-        };
+        let known = |id: &GroupId| Some((id.clone(), before.groups.get(id)?.clone()));
+        let memory =
+            Memory { groups: snapshot.groups.keys().filter_map(known).collect(), ..Memory::default() };
         let memory = wva_core::observe_watched(&snapshot, memory, progress);
         let mut outcome = wva_core::decide_watched(&snapshot, &memory, &policy, progress);
-        if !outcome.report.violations.is_empty() || !outcome.report.failed.is_empty() {
-            return None; // logged by the next evaluation of all models, which finds the same
-        }
-        let woken = |variant: Variant| {
-            let number = number(outcome.decisions.get(&variant.id)?)?;
-            (number > Replicas::ZERO).then_some((variant, number))
-        };
-        let variants: Vec<_> = asleep.into_iter().filter_map(woken).collect();
-        (!variants.is_empty()).then_some(ModelResult {
-            memory: outcome.memory.groups.remove(model)?,
-            report: outcome.report.groups.remove(model).unwrap_or_default(),
-            decisions: outcome.decisions,
-            variants,
-        })
+        // Logged by the next evaluation of all models, which finds the same.
+        let unsound = outcome.report.violations.iter().map(|violation| violation.variant.clone());
+        let unsound: BTreeSet<VariantId> = unsound.collect();
+        let failed: BTreeSet<GroupId> =
+            outcome.report.failed.iter().map(|failure| failure.group.clone()).collect();
+        let results =
+            snapshot.groups.iter().filter(|(id, _)| !failed.contains(id)).filter_map(|(id, group)| {
+                let ids = group.variants.iter().map(|state| &state.variant.id);
+                let decisions: BTreeMap<VariantId, Decision> =
+                    ids.filter_map(|id| outcome.decisions.remove_entry(id)).collect();
+                let is_woken = decisions.values().filter_map(number).any(|number| number > Replicas::ZERO);
+                if !is_woken || decisions.keys().any(|id| unsound.contains(id)) {
+                    return None;
+                }
+                let memory = outcome.memory.groups.remove(id)?;
+                let report = outcome.report.groups.remove(id).unwrap_or_default();
+                Some((id.clone(), ModelResult { decisions, report, memory }))
+            });
+        results.collect()
     }
 }
 
-/// Another evaluation has published since this one began.
-struct Superseded;
+/// The model of a variant, by its own or by a learned name.
+fn group_of(variant: &Variant, in_force: &LearnedModels) -> Option<GroupId> {
+    if variant.names_model() {
+        return Some(variant.group());
+    }
+    let learned = in_force.get(&variant.id).filter(|learned| learned.is_decided)?;
+    Some(GroupId::new(variant.id.namespace.clone(), learned.name.clone()))
+}
 
-fn is_of_model(variant: &Variant, model: &GroupId, in_force: &LearnedModels) -> bool {
-    let name =
-        || in_force.get(&variant.id).is_some_and(|learned| learned.is_decided && learned.name == model.model);
-    variant.id.namespace == model.namespace
-        && if variant.names_model() { variant.model == model.model } else { name() }
+/// Nothing of it runs, as far as its scale target is known.
+fn sleeps(state: &VariantState) -> bool {
+    state.scale.is_none_or(|scale| scale.spec == Replicas::ZERO)
+}
+
+fn is_at_zero(view: &ClusterView, id: &VariantId) -> bool {
+    view.variant(id).is_some_and(sleeps)
 }
 
 /// `state`, as if its published number ran already, where that is more than what runs: it was granted.
@@ -204,36 +214,38 @@ fn with_published(state: &VariantState, previous: &Published) -> VariantState {
     state
 }
 
-fn has_shared_limits(policy: &Policy) -> bool {
-    let limits = &policy.limits;
-    limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
-}
-
-fn queue(model: &GroupId, scheduler: &Endpoint, sample: Sample) -> Series {
+fn queue(model: &GroupId, waiting: &WaitingRequests, now: Timestamp) -> Series {
     let labels = Labels {
         namespace: model.namespace.as_str().into(),
-        pod: scheduler.pod.as_str().into(),
+        pod: waiting.scheduler.pod.as_str().into(),
         engine: "".into(),
-        port: scheduler.port,
+        port: waiting.scheduler.port,
         model: Some(model.model.as_str().into()),
         destination: None,
     };
+    let sample = Sample { at: now, value: waiting.requests };
     Series { labels: Arc::new(labels), signal: Signal::SchedulerQueueSize, samples: [sample].into() }
 }
 
-/// `previous`, with the decisions about one model replaced. Its time and its number stay those of the last evaluation of all models,
-/// so that the next one comes when it would have come, and readers that wait for it go on waiting for the same one.
-fn published(previous: &Published, model: &GroupId, result: &ModelResult, view: &ClusterView) -> Published {
-    let mut published = previous.clone();
-    let ids = result.decisions.keys();
-    let is_newer = |id: &&VariantId| view.revisions.get(*id) != previous.revisions.get(*id);
-    if ids.clone().any(|id| is_newer(&id)) {
-        let newer = ids.filter_map(|id| Some((id.clone(), view.revisions.get(id)?.clone())));
-        let mut revisions = BTreeMap::clone(&previous.revisions);
-        revisions.extend(newer);
-        published.revisions = Arc::new(revisions);
-    }
+/// Replaces the decisions about one model. The time and the number of `published` stay those of the last evaluation of all models, so that the
+/// next one comes when it would have come, and readers that wait for it go on waiting for the same one.
+fn replace(published: &mut Published, model: &GroupId, result: &ModelResult) {
     published.decisions.extend(result.decisions.clone());
     published.report.groups.insert(model.clone(), result.report.clone());
-    published
+}
+
+/// Notes the objects that were decided about, where they have changed.
+fn follow_revisions(published: &mut Published, newer: &BTreeMap<VariantId, Revision>) {
+    if newer.iter().any(|(id, revision)| published.revisions.get(id) != Some(revision)) {
+        let mut revisions = BTreeMap::clone(&published.revisions);
+        revisions.extend(newer.clone());
+        published.revisions = Arc::new(revisions);
+    }
+}
+
+fn revisions_of(
+    decisions: &BTreeMap<VariantId, Decision>,
+    view: &ClusterView,
+) -> BTreeMap<VariantId, Revision> {
+    decisions.keys().filter_map(|id| Some((id.clone(), view.revisions.get(id)?.clone()))).collect()
 }

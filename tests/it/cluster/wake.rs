@@ -1,61 +1,87 @@
 //! The scale of woken variants, and InferencePools, as the API server sees them.
 
-use wva::cluster::ScaleWriter;
-use wva::engine::{Term, WakeUp};
+use wva::cluster::{ClusterState, ScaleWriter};
+use wva::engine::Term;
 use wva::telemetry::WakeMetrics;
-use wva_core::Variant;
-use wva_core::model::{Bounds, Role, TargetRef};
-use wva_core::units::Cost;
 
 use super::*;
 
 const SCALE: &str = "/apis/apps/v1/namespaces/llm/deployments/chat/scale";
+const SCALED_OBJECTS: &str = "/apis/keda.sh/v1alpha1/scaledobjects";
 
 fn scale(replicas: i32) -> (u16, Value) {
     let metadata = json!({ "namespace": "llm", "name": "chat", "resourceVersion": "41" });
     (200, json!({ "metadata": metadata, "spec": { "replicas": replicas }, "status": { "replicas": 0 } }))
 }
 
-fn woken(epoch: i64) -> WakeUp {
-    let variant = Variant {
-        id: VariantId::new("llm", "chat"),
-        model: "m".into(),
-        target: TargetRef::deployment("chat"),
-        cost: Cost::new(1.0).unwrap(),
-        bounds: Bounds { min: Replicas::ZERO, max: None },
-        accelerator: None,
-        role: Role::Both,
-        woken_by: None,
-    };
-    let term = Term { epoch, ..held().term().unwrap() };
-    WakeUp { term, seen: Instant::now(), variants: vec![(variant, Replicas::new(2))] }
+/// The number of the variant chat, decided in the term of this epoch.
+fn published(epoch: i64, reason: Reason) -> Published {
+    let verdict = Verdict::Target(Target {
+        desired: Replicas::new(2),
+        reason,
+        explanation: "a request waits".into(),
+        evidence: "2026-11-21T10:00:00Z".parse().unwrap(),
+    });
+    let decision =
+        Decision { model: "m".into(), accelerator: None, current: Some(Replicas::ZERO), verdict, gap: None };
+    Published {
+        origin: Origin::Computed,
+        term: Some(Term { epoch, ..held().term().unwrap() }),
+        decisions: [(VariantId::new("llm", "chat"), decision)].into(),
+        ..Published::empty()
+    }
 }
 
-/// A writer beside an API server that answers reads of the scale with `read`, and writes with each of `written` in turn.
+/// A writer beside an API server that has the variant chat at zero, and answers reads of its scale with `read`, and writes with each of
+/// `written` in turn.
 struct Fixture {
     writes: Writes,
-    wake_ups: mpsc::Sender<WakeUp>,
+    board: Board,
     leadership: watch::Sender<Leadership>,
     registry: Registry,
     stop: CancellationToken,
 }
 
-fn fixture(read: (u16, Value), written: Vec<(u16, Value)>) -> Fixture {
+async fn fixture(read: (u16, Value), written: Vec<(u16, Value)>) -> Fixture {
+    fixture_with(read, written, list(json!([])).unwrap()).await
+}
+
+/// The same, with this answer to a list of ScaledObjects.
+async fn fixture_with(
+    read: (u16, Value),
+    written: Vec<(u16, Value)>,
+    scaled_objects: (u16, Value),
+) -> Fixture {
     let mut written = written.into_iter();
+    let is_known = scaled_objects.0 == 200;
     let (client, writes) = server(move |request| match request.path.as_str() {
         _ if request.is_watch() => None,
         SCALE if request.method == "GET" => Some(read.clone()),
         SCALE => Some(written.next().expect("no further write")),
+        SCALED_OBJECTS => Some(scaled_objects.clone()),
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+        "/apis/apps/v1/deployments" => list(json!([{
+            "metadata": { "namespace": "llm", "name": "chat", "uid": "d-1" }, "spec": { "replicas": 0 },
+        }])),
         _ => list(json!([])),
     });
-    let (_, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
+    let stop = CancellationToken::new();
+    let settings = WatchSettings { annotated: true, ..WatchSettings::default() };
+    let (watches, reader) = ClusterWatch::new(client.clone(), settings);
+    spawn(watches.run(stop.clone()));
+    let mut states = reader.subscribe();
+    let is_ready = |state: &Arc<ClusterState>| {
+        let is_at_zero = state.view.variants.iter().any(|variant| variant.scale.is_some());
+        is_at_zero && state.knows_pauses == is_known
+    };
+    timeout(WRITE_TIMEOUT, states.wait_for(is_ready)).await.unwrap().unwrap();
     let leadership = watch::Sender::new(held());
     let mut registry = Registry::default();
     let metrics = WakeMetrics::register(&mut registry);
-    let (wake_ups, receiver) = mpsc::channel(8);
-    let stop = CancellationToken::new();
-    spawn(ScaleWriter::new(client, reader, leadership.subscribe(), metrics).run(receiver, stop.clone()));
-    Fixture { writes, wake_ups, leadership, registry, stop }
+    let board = Board::new();
+    let writer = ScaleWriter::new(client, reader, board.subscribe(), leadership.subscribe(), metrics);
+    spawn(writer.run(stop.clone()));
+    Fixture { writes, board, leadership, registry, stop }
 }
 
 impl Drop for Fixture {
@@ -69,8 +95,8 @@ impl Fixture {
         self.leadership.borrow().term().unwrap().epoch
     }
 
-    async fn wake(&self) {
-        self.wake_ups.send(woken(self.epoch())).await.unwrap();
+    fn wake(&self) {
+        self.board.publish(published(self.epoch(), Reason::ScaleFromZero));
     }
 
     fn counted(&self, result: &str) -> bool {
@@ -82,8 +108,8 @@ impl Fixture {
 
 #[tokio::test]
 async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
-    let mut fixture = fixture(scale(0), vec![scale(2)]);
-    fixture.wake().await;
+    let mut fixture = fixture(scale(0), vec![scale(2)]).await;
+    fixture.wake();
     let request = next(&mut fixture.writes).await;
     assert_eq!((request.method.as_str(), request.path.as_str()), ("PATCH", SCALE));
     assert_eq!(request.content_type, "application/merge-patch+json");
@@ -95,20 +121,20 @@ async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
 
 #[tokio::test]
 async fn a_scale_that_somebody_has_changed_is_left_as_it_is() {
-    let mut scaled = fixture(scale(1), vec![]);
-    scaled.wake().await;
+    let mut scaled = fixture(scale(1), vec![]).await;
+    scaled.wake();
     silence(&mut scaled.writes).await;
     assert!(scaled.counted("left"));
-    let mut gone = fixture(status(404, "NotFound"), vec![]);
-    gone.wake().await;
+    let mut gone = fixture(status(404, "NotFound"), vec![]).await;
+    gone.wake();
     silence(&mut gone.writes).await;
     assert!(gone.counted("left"));
 }
 
 #[tokio::test]
 async fn after_a_conflict_the_scale_is_read_again_and_not_for_ever() {
-    let mut fixture = fixture(scale(0), vec![status(409, "Conflict"), scale(2)]);
-    fixture.wake().await;
+    let mut fixture = fixture(scale(0), vec![status(409, "Conflict"), scale(2)]).await;
+    fixture.wake();
     next(&mut fixture.writes).await;
     next(&mut fixture.writes).await;
     silence(&mut fixture.writes).await;
@@ -117,24 +143,53 @@ async fn after_a_conflict_the_scale_is_read_again_and_not_for_ever() {
 
 #[tokio::test]
 async fn an_instance_that_does_not_decide_in_the_term_of_the_number_writes_nothing() {
-    let mut lost = fixture(scale(0), vec![]);
+    let mut lost = fixture(scale(0), vec![]).await;
     let epoch = lost.epoch();
     lost.leadership.send_replace(Leadership::default());
-    lost.wake_ups.send(woken(epoch)).await.unwrap();
+    lost.board.publish(published(epoch, Reason::ScaleFromZero));
     silence(&mut lost.writes).await;
-    let mut later = fixture(scale(0), vec![]);
-    later.wake_ups.send(woken(later.epoch() - 1)).await.unwrap();
+    let mut later = fixture(scale(0), vec![]).await;
+    later.board.publish(published(later.epoch() - 1, Reason::ScaleFromZero));
     silence(&mut later.writes).await;
     assert!(later.counted("left"));
 }
 
 #[tokio::test]
 async fn a_right_that_is_missing_is_counted() {
-    let mut fixture = fixture(scale(0), vec![status(403, "Forbidden")]);
-    fixture.wake().await;
+    let mut fixture = fixture(scale(0), vec![status(403, "Forbidden")]).await;
+    fixture.wake();
     next(&mut fixture.writes).await;
     silence(&mut fixture.writes).await;
     assert!(fixture.counted("failed"));
+}
+
+#[tokio::test]
+async fn a_write_that_failed_was_never_tried_again() {
+    let mut fixture = fixture(scale(0), vec![status(403, "Forbidden"), scale(2)]).await;
+    fixture.wake();
+    next(&mut fixture.writes).await;
+    silence(&mut fixture.writes).await;
+    // The next evaluation waits for the pods of that number.
+    fixture.board.publish(published(fixture.epoch(), Reason::Transition));
+    next(&mut fixture.writes).await;
+    silence(&mut fixture.writes).await;
+    assert!(fixture.counted("scaled"));
+}
+
+#[tokio::test]
+async fn a_number_that_no_request_woke_is_not_written() {
+    let mut fixture = fixture(scale(0), vec![]).await;
+    fixture.board.publish(published(fixture.epoch(), Reason::Transition));
+    silence(&mut fixture.writes).await;
+}
+
+/// A person may have paused the workload by an object that may not be read.
+#[tokio::test]
+async fn while_scaled_objects_are_not_known_nothing_is_scaled() {
+    let mut fixture = fixture_with(scale(0), vec![], status(403, "Forbidden")).await;
+    fixture.wake();
+    silence(&mut fixture.writes).await;
+    assert!(fixture.counted("left"));
 }
 
 /// The kinds may be absent, refused or broken: the first state does not wait for them.
