@@ -1,8 +1,10 @@
 //! Health and the server's own metrics.
 
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use wva::engine::{ClusterView, Leadership};
 use wva_core::VariantId;
 use wva_core::decision::{GapCause, Reason, SignalGap, Verdict};
@@ -202,6 +204,24 @@ async fn metrics_export_published_targets_and_nothing_unknown() {
         assert!(!answer.body.contains(&number), "{number} must not be there");
     }
     assert!(answer.body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn compressed_metrics_are_the_same_text() {
+    let server = TestServer::new().await;
+    let plain = server.metrics().await;
+    assert_eq!(plain.header("content-encoding"), None);
+    let lines = ["Authorization: Bearer good", "Accept-Encoding: gzip"];
+    let packed = server.send(None, "GET /metrics", &lines).await;
+    assert_eq!((packed.status, packed.header("content-encoding")), (200, Some("gzip")));
+    assert_eq!(packed.header("content-type"), plain.header("content-type"));
+    let mut text = String::new();
+    GzDecoder::new(&packed.bytes[..]).read_to_string(&mut text).unwrap();
+    let of_variants = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| line.contains("variant_name=")).map(str::to_owned).collect()
+    };
+    assert!(!of_variants(&text).is_empty() && text.ends_with("# EOF\n"), "{text}");
+    assert_eq!(of_variants(&text), of_variants(&plain.body));
 }
 
 /// The text of `/metrics/decisions`.
