@@ -33,14 +33,17 @@ pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
 pub(crate) const CAPACITY_CONSTRAINED: &str = "CapacityConstrained";
 /// Condition, and its reason: a ScaledObject with the same scale target is paused. Absent otherwise.
 pub(crate) const PAUSED: &str = "Paused";
+/// Condition: whether the autoscalers that read the number follow it. Absent where none does.
+pub(crate) const AUTOSCALER_CONFIGURED: &str = "AutoscalerConfigured";
 /// All conditions that `writers` set.
-pub(crate) const CONDITIONS: [&str; 7] = [
+pub(crate) const CONDITIONS: [&str; 8] = [
     TARGET_RESOLVED,
     METRICS_AVAILABLE,
     SIGNALS_COMPLETE,
     OPTIMIZATION_READY,
     CAPACITY_CONSTRAINED,
     LIMIT_ENFORCED,
+    AUTOSCALER_CONFIGURED,
     PAUSED,
 ];
 /// Longest `modelID`.

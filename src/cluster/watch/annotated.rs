@@ -9,9 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::core::error_boundary::InvalidObject;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 
+use super::autoscalers::Reader;
 use super::convert::{
     accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id, woken_by,
 };
@@ -40,10 +42,28 @@ const DESIRED_REPLICAS: &str = "desired_replicas";
 /// An HPA or a ScaledObject, of which only this is read.
 pub(super) type Autoscaler = PartialObject<AutoscalerSpec, IgnoredAny>;
 
+/// The spec of an object of either kind.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(try_from = "Value")]
+pub(super) struct AutoscalerSpec {
+    fields: AutoscalerFields,
+    /// All of it, where a number of this program is read.
+    reading: Option<Value>,
+}
+
+impl TryFrom<Value> for AutoscalerSpec {
+    type Error = serde_json::Error;
+
+    fn try_from(spec: Value) -> Result<Self, serde_json::Error> {
+        let fields = AutoscalerFields::deserialize(&spec)?;
+        Ok(Self { fields, reading: mentions_number(&spec).then_some(spec) })
+    }
+}
+
 /// The fields of both kinds. No kind has those of the other.
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct AutoscalerSpec {
+struct AutoscalerFields {
     scale_target_ref: Option<TargetReference>,
     #[serde(alias = "minReplicaCount")]
     min_replicas: Option<i32>,
@@ -106,6 +126,18 @@ pub(crate) struct WatchedAutoscaler {
     pub(super) pause: Option<Box<Pause>>,
     /// How it reads the desired replicas; empty unless that is asked for.
     pub(super) reads: Box<[NumberRead]>,
+    /// Where it reads a number of this program: what says how it follows that.
+    pub(super) reader: Option<Arc<Reader>>,
+}
+
+/// Whether a text in a value names a number of this program, or means to.
+fn mentions_number(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains(DESIRED_REPLICAS) || text.starts_with("wva_"),
+        Value::Array(items) => items.iter().any(mentions_number),
+        Value::Object(fields) => fields.values().any(mentions_number),
+        _ => false,
+    }
 }
 
 /// What is kept of an object of this kind, with its reads if these are asked for; `None` for one of which nothing is.
@@ -117,15 +149,22 @@ pub(super) fn watched_autoscaler(
     let parsed = object.as_ref().ok();
     let pause = parsed.filter(|_| kind == VariantKind::ScaledObject).and_then(pause).map(Box::new);
     let reads = parsed.filter(|_| with_reads).map(number_reads).unwrap_or_default();
+    let reader = parsed.and_then(|object| {
+        let spec = object.spec.reading.as_ref()?;
+        Reader::new(kind, &object.metadata, target(&object.spec.fields).ok()?, spec)
+    });
     let variant = annotated_object(kind, object).map(|variant| without_notice(variant, with_reads));
-    let watched = WatchedAutoscaler { variant, pause, reads };
-    let is_empty = watched.variant.is_none() && watched.pause.is_none() && watched.reads.is_empty();
+    let watched = WatchedAutoscaler { variant, pause, reads, reader: reader.map(Arc::new) };
+    let is_empty = watched.variant.is_none()
+        && watched.pause.is_none()
+        && watched.reads.is_empty()
+        && watched.reader.is_none();
     (!is_empty).then_some(watched)
 }
 
 /// How an HPA reads the desired replicas.
 fn number_reads(object: &Autoscaler) -> Box<[NumberRead]> {
-    let externals = object.spec.metrics.iter().filter_map(|metric| metric.external.as_ref());
+    let externals = object.spec.fields.metrics.iter().filter_map(|metric| metric.external.as_ref());
     let desired = externals.filter(|external| number_named(&external.metric.name) == Some(Number::Desired));
     desired
         .map(|external| NumberRead::new(external.metric.selector.as_ref(), &external.target.type_))
@@ -145,7 +184,7 @@ fn without_notice(variant: Arc<VariantObject>, is_served: bool) -> Arc<VariantOb
 fn pause(object: &Autoscaler) -> Option<Pause> {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     let note = format!("ScaledObject {name}: {}", paused(&object.metadata)?);
-    Some(Pause { target: target(&object.spec).ok()?, note: note.into() })
+    Some(Pause { target: target(&object.spec.fields).ok()?, note: note.into() })
 }
 
 /// The variant that an object of this kind makes; `None` without the annotation for that, and for the HPA that KEDA makes of a
@@ -155,7 +194,7 @@ fn annotated_object(
     object: Result<Autoscaler, InvalidObject>,
 ) -> Option<Arc<VariantObject>> {
     let (metadata, spec) = match object {
-        Ok(object) => (object.metadata, Ok(object.spec)),
+        Ok(object) => (object.metadata, Ok(object.spec.fields)),
         Err(invalid) => (invalid.metadata, Err(invalid.error)),
     };
     if annotation(&metadata, MANAGED_ANNOTATION) != Some("true") || is_of_keda(&metadata) {
@@ -187,7 +226,7 @@ fn annotated_object(
 pub(crate) fn annotated_manifest(
     kind: VariantKind,
     metadata: &ObjectMeta,
-    object: &serde_json::Value,
+    object: &Value,
 ) -> Option<Arc<VariantObject>> {
     let read = serde_json::from_str(&object.to_string());
     let invalid =
@@ -204,7 +243,7 @@ fn variant(
     kind: VariantKind,
     id: VariantId,
     metadata: &ObjectMeta,
-    spec: AutoscalerSpec,
+    spec: AutoscalerFields,
 ) -> Result<Variant, String> {
     let target = target(&spec)?;
     let model = named_model(metadata).map(|id| model(&format!("the annotation {MODEL_ANNOTATION}"), id));
@@ -220,7 +259,7 @@ fn variant(
     })
 }
 
-fn target(spec: &AutoscalerSpec) -> Result<TargetRef, String> {
+fn target(spec: &AutoscalerFields) -> Result<TargetRef, String> {
     let Some(reference) = &spec.scale_target_ref else {
         return Err("spec.scaleTargetRef is missing: set it to the workload to scale".into());
     };
@@ -237,7 +276,7 @@ fn spec_bounds(kind: VariantKind, min: Option<i32>, max: Option<i32>) -> Result<
 }
 
 /// What the owner of an object should know: an autoscaler that does something else with the number than follow it.
-fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerSpec) -> Vec<Notice> {
+fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerFields) -> Vec<Notice> {
     let mut notices = Vec::new();
     let multiplies = |trigger: &Trigger| {
         trigger.metric_type == "Value"
@@ -261,7 +300,7 @@ fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerSpec) -> V
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
     use wva_core::model::TargetRef;
     use wva_core::units::{Cost, Replicas};
 

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::{ApiResource, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
 use kube::runtime::watcher::watcher;
+use smol_str::SmolStr;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -232,6 +233,7 @@ impl ClusterWatch {
             awaits_targets: true,
             awaits_annotated: self.settings.annotated,
             finds_value_targets: self.settings.value_targets,
+            controller_instance: self.settings.controller_instance.as_deref().map(SmolStr::from),
             ..ClusterStore::default()
         }
     }

@@ -3,6 +3,7 @@
 mod accelerator;
 mod annotated;
 mod annotated_watch;
+mod autoscalers;
 mod claims;
 mod cluster_watch;
 pub mod config_maps;
@@ -38,6 +39,7 @@ mod variant_objects;
 pub(crate) mod watch_health;
 
 pub(crate) use annotated::annotated_manifest;
+pub(crate) use autoscalers::{AutoscalerVerdict, candidates};
 pub(crate) use claims::{claims, split_by_validity};
 pub(crate) use cluster_watch::variant_object;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};

@@ -13,6 +13,7 @@ use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantState};
 use wva_core::units::Replicas;
 
 use super::annotated::WatchedAutoscaler;
+use super::autoscalers::{AutoscalerVerdict, Autoscalers};
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::inference_pool::{PoolJoin, WatchedPool};
@@ -66,6 +67,8 @@ pub(crate) struct ClusterStore {
     pub(crate) awaits_nodes: bool,
     /// The namespaces whose variants are ignored.
     pub(crate) excluded: ObjectStore<()>,
+    /// The controller instance of this installation.
+    pub(crate) controller_instance: Option<SmolStr>,
     /// Nothing waits for the namespaces: they could not be listed in time, or only one is watched.
     pub(crate) ignores_exclusions: bool,
 }
@@ -83,8 +86,17 @@ pub struct ClusterState {
     pub pauses: BTreeMap<VariantId, Arc<str>>,
     /// Whether all ScaledObjects are known.
     pub knows_pauses: bool,
+    /// The autoscalers that read a number.
+    pub(crate) autoscalers: Autoscalers,
     /// The pods of variants; empty unless their deletion costs are written.
     pub pods: BTreeMap<VariantId, Vec<PodWithCost>>,
+}
+
+impl ClusterState {
+    /// Whether the autoscalers that scale the target of a variant follow its number; `None` if none of them reads one.
+    pub(crate) fn autoscaler(&self, id: &VariantId) -> Option<AutoscalerVerdict> {
+        self.autoscalers.verdict(id, &self.view)
+    }
 }
 
 impl ClusterStore {
@@ -154,10 +166,21 @@ impl ClusterStore {
             }
             view.variants.push(state);
         }
+        let autoscalers = self.autoscalers(&view.excluded);
         view.value_targets = self.value_targets(multipliers);
         view.pools = pools.finish(&self.services.objects, &self.pods);
         let knows_pauses = self.scaled_objects.is_known(false);
-        ClusterState { view: Arc::new(view), objects, bystanders, pauses, knows_pauses, pods: with_cost }
+        let view = Arc::new(view);
+        ClusterState { view, objects, bystanders, pauses, knows_pauses, autoscalers, pods: with_cost }
+    }
+
+    /// Those that read a number, of all namespaces but the excluded ones.
+    fn autoscalers(&self, excluded: &BTreeSet<SmolStr>) -> Autoscalers {
+        let objects = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
+        let included = objects.filter(|(key, _)| !excluded.contains(&*key.namespace));
+        let readers =
+            included.filter_map(|(key, object)| Some(((&*key.namespace).into(), object.reader.clone()?)));
+        Autoscalers::new(readers.collect(), self.controller_instance.clone())
     }
 
     /// Without the list of HPAs, one that multiplies would be taken for one that does not.

@@ -9,9 +9,10 @@ use wva_core::report::LimitGap;
 
 use super::signal_gap::{SeriesOf, describe_gap};
 use crate::cluster::crd::{
-    Actuation, CAPACITY_CONSTRAINED, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
-    OptimizedAlloc, PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
+    AUTOSCALER_CONFIGURED, Actuation, CAPACITY_CONSTRAINED, CONDITIONS, LIMIT_ENFORCED, METRICS_AVAILABLE,
+    OPTIMIZATION_READY, OptimizedAlloc, PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
+use crate::cluster::watch::AutoscalerVerdict;
 use wva_core::text::shortened;
 
 /// The reason of conditions while it is not known which model the pods serve.
@@ -48,6 +49,8 @@ pub(crate) struct StatusInput<'a> {
     pub(crate) series: SeriesOf,
     /// The limit that is configured and not enforced, if any.
     pub(crate) limit: Option<&'a LimitGap>,
+    /// Whether the autoscalers that read the number follow it; `None` if none reads it.
+    pub(crate) autoscaler: Option<&'a AutoscalerVerdict>,
     /// Why KEDA does not follow the number, if it does not.
     pub(crate) pause: Option<&'a str>,
 }
@@ -87,6 +90,10 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
     if let Some(gap) = input.limit {
         states.push((LIMIT_ENFORCED, ConditionState::new("False", gap.as_str(), gap.to_string())));
     }
+    states.extend(input.autoscaler.map(|verdict| {
+        let status = if verdict.is_right { "True" } else { "False" };
+        (AUTOSCALER_CONFIGURED, ConditionState::new(status, verdict.reason, verdict.message.as_str()))
+    }));
     states.extend(input.pause.map(|note| (PAUSED, ConditionState::new("True", PAUSED, note))));
     let mut conditions: Vec<_> =
         states.into_iter().map(|(type_, state)| condition(type_, state, input, old)).collect();

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::events::MAX_NOTE_BYTES;
 use crate::cluster::crd::{
-    CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY, PAUSED, SIGNALS_COMPLETE,
-    TARGET_RESOLVED, VariantAutoscalingStatus,
+    AUTOSCALER_CONFIGURED, CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
+    PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use wva_core::text::shortened;
 
@@ -76,6 +76,7 @@ pub(super) fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingSta
         (METRICS_AVAILABLE, "False"),
         (CAPACITY_CONSTRAINED, "True"),
         (LIMIT_ENFORCED, "False"),
+        (AUTOSCALER_CONFIGURED, "False"),
         (PAUSED, "True"),
     ];
     for (type_, status) in problems.into_iter().filter(|(type_, _)| !is_lost || *type_ != METRICS_AVAILABLE) {
@@ -161,6 +162,7 @@ mod tests {
             series: |_| Vec::new(),
             limit,
             pause: None,
+            autoscaler: None,
         };
         let new = render(&input, old);
         let events = events(old, &new)

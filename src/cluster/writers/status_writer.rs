@@ -273,6 +273,8 @@ pub(super) fn new_status(
 ) -> Option<VariantAutoscalingStatus> {
     let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
     let group = GroupId::new(id.namespace.clone(), decision.model.clone());
+    // An annotated object has no status, and events of its own about this.
+    let autoscaler = (!object.kind.is_annotated()).then(|| state.autoscaler(id)).flatten();
     let input = StatusInput {
         decision,
         target: object.variant.as_ref().ok().map(|variant| &variant.target),
@@ -281,6 +283,7 @@ pub(super) fn new_status(
         series,
         limit: published.report.groups.get(&group).and_then(|group| group.limit_gaps.get(&id.name)),
         pause: state.pauses.get(id).map(AsRef::as_ref),
+        autoscaler: autoscaler.as_ref(),
     };
     Some(render(&input, old))
 }

@@ -12,10 +12,9 @@ use super::policy::Loaded;
 use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ClusterState;
-use crate::cluster::watch::ListedKind;
+use crate::cluster::watch::{ListedKind, candidates};
 use crate::lint::{
-    Candidate, Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint,
-    reads_a_number,
+    Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint, reads_a_number,
 };
 
 /// The scale targets that are listed, by API group and kind.
@@ -39,7 +38,8 @@ struct Autoscalers {
 pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, report: &mut Report) {
     let Loaded { state, policy, .. } = loaded;
     check_variants(inputs, state, report);
-    let candidates: Candidates = candidates(state, settings).collect();
+    let instance = settings.controller_instance.as_deref();
+    let candidates: Candidates = candidates(&state.view, instance).collect();
     let facts: BTreeMap<TargetKey, VariantFacts> =
         facts(state, policy, settings.serve_value_targets).collect();
     let mut targets = by_target(inputs);
@@ -125,20 +125,6 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
     }
 }
 
-/// Every name of every variant, with the labels of its number.
-fn candidates(state: &ClusterState, settings: &Settings) -> impl Iterator<Item = Candidate> {
-    let instance = settings.controller_instance.as_deref();
-    let candidate = move |state: &VariantState, name: &SmolStr| {
-        Candidate::new(&state.variant, name, instance, state.scale.is_some())
-    };
-    let own = state.view.variants.iter().map(move |state| candidate(state, &state.variant.id.name));
-    let aliases = state.view.aliases.iter().filter_map(move |(alias, name)| {
-        let id = VariantId::new(alias.namespace.clone(), name.clone());
-        Some(candidate(state.view.variant(&id)?, &alias.name))
-    });
-    own.chain(aliases)
-}
-
 /// What decides about each scale target.
 fn facts(
     state: &ClusterState,
@@ -205,6 +191,7 @@ fn target_ref(api_version: Option<&str>, kind: Option<&str>, name: &str) -> Targ
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lint::Candidate;
     use crate::lint::{Label, NUMBERS, Number};
     use wva_core::model::{Bounds, Role, Variant};
     use wva_core::units::Cost;

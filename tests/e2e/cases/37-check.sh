@@ -65,7 +65,18 @@ eventually 0 "the selector" found "HorizontalPodAutoscaler llm/second" SelectsNo
 eventually 0 "the maximum" found "HorizontalPodAutoscaler llm/second" MaximumBelowVariants "maxReplicas is 3"
 eventually 0 "the fix of a finding can be applied" kubectl -n llm patch hpa second --type merge --dry-run=server \
   -p "$(jq -r '.findings[] | select(.reason == "MaximumBelowVariants") | .fix' "$CLUSTER_DIR/check.json")"
+# configured_is TEXT: the condition AutoscalerConfigured of the variant contains it
+configured_is() {
+  local actual
+  actual=$(kubectl -n llm get va llama -o jsonpath='{range .status.conditions[?(@.type=="AutoscalerConfigured")]}{.status} {.reason}: {.message}{end}')
+  echo "$actual"
+  [[ $actual == *"$1"* ]]
+}
+eventually 30 "the condition of the variant says so" configured_is "False MaximumBelowVariants: HorizontalPodAutoscaler llm/second: maxReplicas is 3"
+has_event() { kubectl -n llm get events --field-selector reason=MaximumBelowVariants,involvedObject.name=llama -o jsonpath='{.items[*].message}' | grep .; }
+eventually 30 "and one event" has_event
 kubectl -n llm delete hpa second >/dev/null
+eventually 30 "the HPA is gone: the others follow the number" configured_is "True AsExpected"
 
 # The rights of the program, and of who runs the check.
 role=$(kubectl get clusterrole -l app.kubernetes.io/instance=wva -o name | grep ':wva$')

@@ -34,6 +34,7 @@ fn input(decision: &Decision, seconds: i64) -> StatusInput<'_> {
         series: |_| Vec::new(),
         limit: None,
         pause: None,
+        autoscaler: None,
     }
 }
 
@@ -261,4 +262,26 @@ fn a_missing_target_and_an_invalid_object_have_different_conditions() {
     let invalid = first(&unknown(Cause::InvalidVariant));
     assert_eq!(find(&invalid, TARGET_RESOLVED).status, "Unknown");
     assert_eq!(find(&invalid, METRICS_AVAILABLE).reason, "InvalidConfiguration");
+}
+
+#[test]
+fn an_autoscaler_that_does_not_follow_is_a_condition_and_one_event_until_it_is_mended() {
+    let calm = target(2, Reason::Steady, "calm");
+    let before = first(&calm);
+    assert!(before.condition(AUTOSCALER_CONFIGURED).is_none(), "nothing reads the number");
+    let with = |is_right, reason, message: &str| {
+        let verdict = AutoscalerVerdict { is_right, reason, message: message.into() };
+        render(&StatusInput { autoscaler: Some(&verdict), ..input(&calm, 200) }, &before)
+    };
+    let reasons = |old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus| -> Vec<String> {
+        events(old, new).into_iter().map(|event| event.reason).collect()
+    };
+    let wrong = with(false, "TargetTypeMultiplies", "HPA chat multiplies");
+    assert_eq!(state(&wrong, AUTOSCALER_CONFIGURED), ("False", "TargetTypeMultiplies"));
+    assert_eq!(reasons(&before, &wrong), ["TargetTypeMultiplies"]);
+    assert!(reasons(&wrong, &wrong).is_empty(), "once");
+    let right = with(true, "AsExpected", "they follow it");
+    assert_eq!(state(&right, AUTOSCALER_CONFIGURED), ("True", "AsExpected"));
+    assert!(reasons(&wrong, &right).is_empty());
+    assert_eq!(difference(&wrong, &right, false), Difference::Facts);
 }
