@@ -283,3 +283,46 @@ async fn an_annotated_object_gets_events_and_no_status() {
     silence(&mut writes).await;
     stop.cancel();
 }
+
+/// An HPA without annotations, which the watch of annotated ones did not keep before.
+#[tokio::test]
+async fn an_hpa_that_multiplies_the_number_is_a_condition_of_the_variant_and_an_event() {
+    let (client, mut writes, reader, stop) = watched(|request| match request.path.as_str() {
+        "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
+        HPAS => {
+            let mut plain = hpa("plain", "chat", 2025);
+            plain["metadata"]["annotations"] = Value::Null;
+            plain["spec"]["maxReplicas"] = json!(8);
+            plain["spec"]["metrics"] = json!([{ "type": "External", "external": {
+                "metric": { "name": "wva_desired_replicas", "selector": { "matchLabels": { "variant_name": "chat" } } },
+                "target": { "type": "Value", "value": "1" }
+            } }]);
+            list(json!([plain]))
+        }
+        _ => None,
+    });
+    once(&reader, |state| names(state) == ["chat"]).await;
+    let (board, leadership) = (Board::new(), watch::Sender::new(held()));
+    let (results, held) = (board.subscribe(), leadership.subscribe());
+    let statuses = StatusWriter::new(client, reader, results, held, "a".into(), |_| Vec::new());
+    spawn(statuses.run(stop.clone()));
+    board.publish(published(1, 1));
+    let written = next(&mut writes).await;
+    assert!(written.path.ends_with("/chat/status"), "{written:?}");
+    let conditions = written.body["status"]["conditions"].as_array().unwrap();
+    let condition = conditions.iter().find(|condition| condition["type"] == "AutoscalerConfigured").unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!("False"), &json!("TargetTypeMultiplies"))
+    );
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.starts_with("HorizontalPodAutoscaler llm/plain: the target"), "{message}");
+    loop {
+        let event = next(&mut writes).await;
+        if event.body["reason"] == "TargetTypeMultiplies" {
+            assert_eq!(event.body["regarding"]["name"], "chat");
+            break;
+        }
+    }
+    stop.cancel();
+}
