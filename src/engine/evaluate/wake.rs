@@ -128,15 +128,19 @@ impl Engine {
         let (now, policy) = (self.parts.clock.now(), self.policy());
         let in_force = self.models.in_force();
         let group = |variant: &Variant| group_of(variant, &in_force).filter(|id| waiting.contains_key(id));
-        let (own, others): (Vec<&VariantState>, Vec<&VariantState>) =
-            view.variants.iter().partition(|state| group(&state.variant).is_some());
-        let has_number = |state: &VariantState| {
+        let is_awake = |state: &VariantState| {
             let decision = previous.decisions.get(&state.variant.id);
-            decision.and_then(number).is_some_and(|number| number > Replicas::ZERO)
+            !sleeps(state) || decision.and_then(number).is_some_and(|number| number > Replicas::ZERO)
         };
-        let is_awake = |state: &&&VariantState| !sleeps(state) || has_number(state);
-        let awake: BTreeSet<GroupId> =
-            own.iter().filter(is_awake).filter_map(|state| group(&state.variant)).collect();
+        // They are woken already, or by something else: what their pods show was not read here. What they use counts like that of all others.
+        let awake: BTreeSet<GroupId> = view
+            .variants
+            .iter()
+            .filter(|state| is_awake(state))
+            .filter_map(|state| group(&state.variant))
+            .collect();
+        let is_own = |state: &&VariantState| group(&state.variant).is_some_and(|id| !awake.contains(&id));
+        let (own, others): (Vec<&VariantState>, Vec<&VariantState>) = view.variants.iter().partition(is_own);
         let models: NamedModels = own
             .iter()
             .filter(|state| !state.variant.names_model())
@@ -152,8 +156,6 @@ impl Engine {
         let series = waiting.iter().map(|(id, waiting)| queue(id, waiting, now)).collect();
         let answer = Ok(Collected { series, ..Collected::default() });
         let Assembled { mut snapshot, .. } = assemble(&alone, &models, answer, now);
-        // They are woken already, or by something else: what their pods show was not read here.
-        snapshot.groups.retain(|id, _| !awake.contains(id));
         if has_shared_limits(&policy) {
             // Nothing is decided about them; what they use counts.
             snapshot.undecided = others.into_iter().map(|state| with_published(state, previous)).collect();

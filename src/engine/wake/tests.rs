@@ -375,3 +375,21 @@ async fn of_two_models_that_wake_at_once_a_limit_with_room_for_one_keeps_the_oth
         assert_eq!(fixture.numbers().into_values().sum::<u32>(), 1, "the number counts before anything runs");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_model_that_is_decided_about_beside_one_that_is_awake_already_was_granted_what_that_uses() {
+    let fixture = fixture(Duration::ZERO).await;
+    *fixture.cluster.0.lock() = Arc::new(sleeping_models(2));
+    let mut policy = Policy::clone(&fixture.engine.policy());
+    policy.limits.spend = Some(Cost::new(15.0).unwrap());
+    fixture.engine.set_policy(policy);
+    fixture.engine.evaluate().await;
+    // A scheduler is read until it is seen that its model is awake, so that the second time both are waited for.
+    for models in [&["model-00"][..], &["model-00", "model-01"]] {
+        let waits = || WaitingRequests { scheduler: endpoint(), requests: 1.0, seen: Instant::now() };
+        let waiting = models.iter().map(|model| (GroupId::new("llm", *model), waits())).collect();
+        fixture.engine.wake(waiting).await;
+        let expected = [("model-00".to_owned(), 1), ("model-01".to_owned(), 0)];
+        assert_eq!(fixture.numbers(), expected.into());
+    }
+}
