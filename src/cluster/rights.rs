@@ -127,6 +127,7 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
     const POOLS: (&str, &str) = ("inference.networking.k8s.io", "inferencepools");
     const EARLIER_POOLS: (&str, &str) = ("inference.networking.x-k8s.io", "inferencepools");
     const SETS: (&str, &str) = ("leaderworkerset.x-k8s.io", "leaderworkersets");
+    const QUEUES: (&str, &str) = ("kueue.x-k8s.io", "localqueues");
     use RightScope::Watched;
     let watched = |resource, verbs, without| right(Watched, resource, verbs, without);
     vec![
@@ -146,6 +147,16 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
         watched(POOLS, READ, "nothing wakes the models of InferencePools of v1"),
         watched(EARLIER_POOLS, READ, "nothing wakes the models of InferencePools of v1alpha2"),
         watched(("", "services"), READ, "endpoint pickers are not found, and nothing wakes their models"),
+        watched(
+            ("", "resourcequotas"),
+            READ,
+            "ResourceQuotas are no limit: pods that they refuse are asked for",
+        ),
+        watched(
+            QUEUES,
+            READ,
+            "closed LocalQueues of Kueue are no limit: pods that they do not admit are asked for",
+        ),
         Right {
             names: config_maps.to_vec(),
             ..watched(("", "configmaps"), READ, "ConfigMaps of namespaces do not count")

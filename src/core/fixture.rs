@@ -22,6 +22,7 @@ pub(crate) fn variant_state(pods: Vec<Pod>) -> VariantState {
         target_problem: None,
         pods,
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     }
 }

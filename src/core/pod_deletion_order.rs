@@ -188,6 +188,7 @@ mod tests {
             inventory: None,
             elsewhere: BTreeMap::new(),
             unlabelled: None,
+            limits: Vec::new(),
         };
         let decision =
             Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };

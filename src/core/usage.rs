@@ -187,6 +187,7 @@ mod tests {
             inventory: None,
             elsewhere: BTreeMap::new(),
             unlabelled: None,
+            limits: Vec::new(),
         };
         usage(&snapshot, policy)[&VariantId::new("default", "llama")]
     }

@@ -59,7 +59,7 @@ fn without_series(
     answer: &Result<Collected, SourceError>,
     now: Timestamp,
 ) -> Snapshot {
-    let ClusterView { variants, invalid, inventory, elsewhere, unlabelled, .. } = view;
+    let ClusterView { variants, invalid, inventory, elsewhere, unlabelled, limits, .. } = view;
     let unlabelled =
         unlabelled.as_ref().filter(|node| Seconds::between(node.joined, now) >= NODE_JOIN_WINDOW);
     let mut snapshot = Snapshot {
@@ -70,6 +70,7 @@ fn without_series(
         inventory: inventory.clone(),
         elsewhere: elsewhere.clone(),
         unlabelled: unlabelled.map(|node| node.name.clone()),
+        limits: limits.to_vec(),
     };
     for state in variants {
         let mut state = state.clone();

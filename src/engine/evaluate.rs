@@ -29,7 +29,7 @@ use super::overdue::{AbandonedDecisions, CurrentModel};
 use super::ports::{Clock, Cluster, ClusterView, Collected, MetricSource, Scope, SourceError};
 use super::recorder::{Evaluation, Recorder};
 use super::restored::{Restored, adopt};
-use super::term_state::{Outcomes, TermState, keep_awake};
+use super::term_state::{Outcomes, TermState, has_shared_limits, keep_awake};
 use crate::telemetry::EvaluationMetrics;
 
 /// Longest wait for the metric source: a third of the aggregator's 60 s, so that a retry fits in.
@@ -373,7 +373,7 @@ impl Engine {
             return previous;
         };
         let woken = term_state.take_woken(pass.number, &result.outcome.decisions, &view.revisions);
-        if term_state.repeats(&woken, &pass.policy) {
+        if term_state.repeats(&woken, has_shared_limits(&pass.policy, &view)) {
             return previous;
         }
         // With the decisions of another snapshot in it, it cannot be replayed.

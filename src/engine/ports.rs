@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use wva_core::RequiredSignals;
 use wva_core::VariantId;
 use wva_core::model::{InvalidVariant, TargetRef};
-use wva_core::snapshot::{Signal, VariantState};
+use wva_core::snapshot::{Signal, VariantLimit, VariantState};
 
 use super::join_failure::JoinFailure;
 use super::samples::Samples;
@@ -252,6 +252,8 @@ pub struct ClusterView {
     pub elsewhere: BTreeMap<SmolStr, u32>,
     /// The oldest node with GPUs whose accelerator no label names.
     pub unlabelled: Option<UnlabelledNode>,
+    /// Limits that objects of the cluster set for some variants.
+    pub limits: Arc<[VariantLimit]>,
     /// Namespaces whose variants are ignored, by their annotation.
     pub excluded: BTreeSet<SmolStr>,
     /// The objects that the variants were read from.

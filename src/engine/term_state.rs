@@ -11,7 +11,7 @@ use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, Memory, Policy, Report, VariantId};
 
 use super::leadership::Term;
-use super::ports::{Endpoint, Revision};
+use super::ports::{ClusterView, Endpoint, Revision};
 
 /// The term in which decisions are made.
 #[derive(Default)]
@@ -93,8 +93,8 @@ impl TermState {
 
     /// Whether all is to be decided again, once, instead of being published with the `woken` models: a limit may have been shared out without
     /// them.
-    pub(super) fn repeats(&mut self, woken: &BTreeMap<GroupId, WokenGroup>, policy: &Policy) -> bool {
-        self.has_repeated = has_shared_limits(policy) && !woken.is_empty() && !self.has_repeated;
+    pub(super) fn repeats(&mut self, woken: &BTreeMap<GroupId, WokenGroup>, has_shared_limits: bool) -> bool {
+        self.has_repeated = has_shared_limits && !woken.is_empty() && !self.has_repeated;
         self.has_repeated
     }
 }
@@ -117,9 +117,13 @@ pub(super) fn keep_awake(woken: BTreeMap<GroupId, WokenGroup>, outcomes: Outcome
 }
 
 /// Whether models share a limit.
-pub(super) fn has_shared_limits(policy: &Policy) -> bool {
+pub(super) fn has_shared_limits(policy: &Policy, view: &ClusterView) -> bool {
     let limits = &policy.limits;
-    limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
+    !view.limits.is_empty()
+        || limits.inventory
+        || !limits.quotas.is_empty()
+        || limits.power.is_some()
+        || limits.spend.is_some()
 }
 
 /// The desired replicas; `None` if there is no number.

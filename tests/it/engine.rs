@@ -114,6 +114,7 @@ impl Cluster for OneVariant {
             target_problem: None,
             pods: vec![replica],
             last_status: None,
+            unschedulable: None,
             template: Template::default(),
         };
         Arc::new(ClusterView { synced: true, variants: vec![state], ..ClusterView::default() })

@@ -238,6 +238,7 @@ mod tests {
             pods: Vec::new(),
             last_status: None,
             template: Default::default(),
+            unschedulable: None,
         };
         ClusterView { variants: vec![state], ..ClusterView::default() }
     }

@@ -32,6 +32,7 @@ use super::pod_join::ReplicaSetOwner;
 use super::pods::WatchedPod;
 use super::pool_watch::{pool_changes, service_changes};
 use super::store_events::{Change, changes_by, guarded_events, store_events};
+use super::supply_watch::supply_changes;
 use super::target_api::{scale_target, target_api};
 use super::target_watch::TargetWatches;
 use super::watch_health::watch_config;
@@ -265,6 +266,7 @@ impl ClusterWatch {
         ]);
         let namespace = self.settings.namespace.as_deref();
         changes.extend(pool_changes(&self.client, namespace));
+        changes.extend(supply_changes(&self.client, namespace));
         if self.settings.annotated {
             changes.extend(annotated_changes(
                 &self.client,

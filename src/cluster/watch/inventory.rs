@@ -8,6 +8,7 @@ use smol_str::SmolStr;
 
 use super::accelerator::short_name;
 use super::partial_objects::{PartialContainer, PartialNode, PartialPod};
+use super::placement::NodeTraits;
 use super::template::{GPU_RESOURCES, gpu_count, requested_gpus};
 use crate::cluster::objects::ACCELERATOR_KEYS;
 use crate::engine::UnlabelledNode;
@@ -20,6 +21,7 @@ pub(crate) struct NodeGpus {
     pub(crate) count: u32,
     /// When the node joined the cluster.
     pub(crate) joined: Timestamp,
+    pub(crate) traits: NodeTraits,
 }
 
 impl NodeGpus {
@@ -38,7 +40,8 @@ impl NodeGpus {
         let counts = GPU_RESOURCES.iter().map(|resource| gpu_count(&node.status.allocatable, resource));
         let count = counts.fold(0, u32::saturating_add);
         let joined = node.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        (count > 0).then_some(Self { accelerator, count, joined })
+        let traits = || NodeTraits::new(node.metadata.labels.as_ref(), &node.spec.taints);
+        (count > 0).then(|| Self { accelerator, count, joined, traits: traits() })
     }
 }
 
@@ -201,7 +204,12 @@ mod tests {
 
     #[test]
     fn gpus_in_use_count_on_schedulable_nodes_only() {
-        let gpus = NodeGpus { accelerator: Some("H100".into()), count: 8, joined: Timestamp::UNIX_EPOCH };
+        let gpus = NodeGpus {
+            accelerator: Some("H100".into()),
+            count: 8,
+            joined: Timestamp::UNIX_EPOCH,
+            traits: NodeTraits::default(),
+        };
         let used = |node: &str, count| PodGpus { node: node.into(), count };
         let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
         let nodes = NodeIndex::new([("a", &gpus), ("b", &gpus)].into_iter());

@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantState};
+use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantLimit, VariantState};
 use wva_core::units::Replicas;
 
 use super::annotated::WatchedAutoscaler;
@@ -25,6 +25,8 @@ use super::optional_objects::OptionalObjects;
 use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
+use super::supply::{SuppliedVariant, node_limits, queue_limits, quota_limits};
+use super::supply_objects::{ClosedQueue, WatchedQuota};
 use super::template::replica_gpus;
 use super::value_targets::{ReadTypes, multiplier};
 use super::variant_objects::VariantObjects;
@@ -61,6 +63,11 @@ pub(crate) struct ClusterStore {
     pub(crate) x_pools: OptionalObjects<WatchedPool>,
     /// The selectors of Services; empty unless there are pools.
     pub(crate) services: OptionalObjects<LabelSet>,
+    /// ResourceQuotas that limit GPUs.
+    pub(crate) quotas: OptionalObjects<WatchedQuota>,
+    /// LocalQueues of Kueue that admit nothing, of `v1beta2` and of `v1beta1`.
+    pub(crate) queues: OptionalObjects<ClosedQueue>,
+    pub(crate) earlier_queues: OptionalObjects<ClosedQueue>,
     /// Empty unless a limit is what the nodes have.
     pub(crate) nodes: ObjectStore<NodeGpus>,
     /// Nothing is decided before the nodes are listed: without them the limit would be ignored.
@@ -140,6 +147,7 @@ impl ClusterStore {
             view.elsewhere = index.in_use(other_pods.into_iter());
             view.unlabelled = oldest_unlabelled(nodes());
         }
+        let mut supplied = Vec::with_capacity(variants.len());
         let (read_types, mut multipliers) = (self.read_types(&view.aliases), BTreeMap::new());
         let mut pools = PoolJoin::new([&self.pools.objects, &self.x_pools.objects]);
         view.variants.reserve_exact(variants.len());
@@ -165,7 +173,9 @@ impl ClusterStore {
                 count_excess(&mut view, in_use, &state);
             }
             view.variants.push(state);
+            supplied.push((found, pods));
         }
+        view.limits = self.limits(&view.variants, supplied).into();
         let autoscalers = self.autoscalers(&view.excluded);
         view.value_targets = self.value_targets(multipliers);
         view.pools = pools.finish(&self.services.objects, &self.pods);
@@ -181,6 +191,25 @@ impl ClusterStore {
         let readers =
             included.filter_map(|(key, object)| Some(((&*key.namespace).into(), object.reader.clone()?)));
         Autoscalers::new(readers.collect(), self.controller_instance.clone())
+    }
+
+    /// The limits that objects set for `variants`, with their targets and pods in the same order.
+    fn limits(
+        &self,
+        variants: &[VariantState],
+        supplied: Vec<(Option<&ScaleTarget>, &[JoinedPod<'_>])>,
+    ) -> Vec<VariantLimit> {
+        let supplied = variants.iter().zip(supplied);
+        let supplied: Vec<_> = supplied
+            .filter_map(|(state, (target, pods))| Some(SuppliedVariant { state, target: target?, pods }))
+            .collect();
+        let mut limits = quota_limits(&self.quotas.objects, &supplied);
+        limits.extend(queue_limits([&self.queues.objects, &self.earlier_queues.objects], &supplied));
+        if self.nodes.has_listed() {
+            let pods = self.pods.iter().filter_map(|(_, pod)| pod.gpus.as_ref());
+            limits.extend(node_limits(&self.nodes, pods, &supplied));
+        }
+        limits
     }
 
     /// Without the list of HPAs, one that multiplies would be taken for one that does not.
@@ -382,6 +411,7 @@ fn variant_state(
         target_problem,
         pods: replicas.iter().map(|(key, pod)| replica(key, pod)).collect(),
         last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
+        unschedulable: pods.iter().find_map(|joined| joined.pod.unschedulable.as_deref()).map(SmolStr::from),
         template: target.map(|target| template(target, pods)).unwrap_or_default(),
     }
 }

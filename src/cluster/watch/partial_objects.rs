@@ -183,6 +183,8 @@ pub(crate) struct TemplateSpec {
     pub(crate) node_selector: Option<BTreeMap<String, String>>,
     pub(crate) affinity: Option<PartialAffinity>,
     #[serde(default)]
+    pub(crate) tolerations: Vec<PartialToleration>,
+    #[serde(default)]
     pub(crate) containers: Vec<TemplateContainer>,
 }
 
@@ -236,13 +238,28 @@ impl PartialAffinity {
     /// The terms of node affinity: required ones first, then preferred ones.
     pub(crate) fn terms(&self) -> impl Iterator<Item = &NodeSelectorTerm> {
         let node = self.node_affinity.as_ref();
-        let required =
-            node.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
         let preferred =
             node.and_then(|node| node.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let required = required.into_iter().flat_map(|selector| &selector.node_selector_terms);
-        required.chain(preferred.into_iter().flatten().map(|term| &term.preference))
+        self.required().chain(preferred.into_iter().flatten().map(|term| &term.preference))
     }
+
+    /// The terms of required node affinity.
+    pub(crate) fn required(&self) -> impl Iterator<Item = &NodeSelectorTerm> {
+        let node = self.node_affinity.as_ref();
+        let required =
+            node.and_then(|node| node.required_during_scheduling_ignored_during_execution.as_ref());
+        required.into_iter().flat_map(|selector| &selector.node_selector_terms)
+    }
+}
+
+/// A toleration of a pod template.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct PartialToleration {
+    pub(crate) key: Option<String>,
+    pub(crate) operator: Option<String>,
+    pub(crate) value: Option<String>,
+    pub(crate) effect: Option<String>,
 }
 
 /// A ReplicaSet, of which only the metadata is fetched.
@@ -313,10 +330,11 @@ pub(crate) struct PodCondition {
     pub(crate) type_: String,
     pub(crate) status: String,
     pub(crate) reason: Option<String>,
+    pub(crate) message: Option<String>,
     pub(crate) last_transition_time: Option<Time>,
 }
 
-/// A node: its labels, whether it accepts pods, and its allocatable resources.
+/// A node: its labels, whether and which pods it accepts, and its allocatable resources.
 #[derive(Resource, Deserialize, Debug, Clone)]
 #[resource(inherit = "Node")]
 pub(crate) struct PartialNode {
@@ -332,6 +350,15 @@ pub(crate) struct PartialNode {
 #[serde(default)]
 pub(crate) struct NodeSpec {
     pub(crate) unschedulable: bool,
+    pub(crate) taints: Vec<PartialTaint>,
+}
+
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(default)]
+pub(crate) struct PartialTaint {
+    pub(crate) key: String,
+    pub(crate) value: Option<String>,
+    pub(crate) effect: String,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]

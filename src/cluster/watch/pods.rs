@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use wva_core::snapshot::Phase;
+use wva_core::text::plain;
 
 use super::inventory::PodGpus;
 use super::labels::LabelSet;
@@ -17,6 +18,11 @@ use crate::cluster::objects::{DELETION_COST_ANNOTATION, ObjectKey, StoredCost};
 /// The kubelet writes a pod's first status, which says that it is not ready, at most this long after it has accepted the
 /// pod. A model server takes longer than that to become ready and fail again.
 const FIRST_STATUS_WINDOW: SignedDuration = SignedDuration::from_secs(5);
+
+/// The reasons of the condition `PodScheduled` of a pod that does not start by itself.
+const NOT_SCHEDULED: [&str; 2] = ["Unschedulable", "SchedulingGated"];
+/// Longest message of the scheduler that is kept, bytes: it names each kind of node.
+const MAX_MESSAGE_BYTES: usize = 256;
 
 /// Controllers of pods that are no replicas of anything.
 const UNSCALED: [&str; 3] = ["DaemonSet", "Job", "Node"];
@@ -35,6 +41,8 @@ pub(crate) struct WatchedPod {
     pub(crate) address: Option<MetricsAddress>,
     pub(crate) labels: LabelSet,
     pub(crate) gpus: Option<PodGpus>,
+    /// Why the scheduler places it on no node, in its own words.
+    pub(crate) unschedulable: Option<Box<str>>,
     /// `None` unless deletion costs are written.
     pub(crate) deletion_cost: Option<Box<StoredCost>>,
 }
@@ -118,6 +126,7 @@ impl WatchedPod {
             address: MetricsAddress::of(pod),
             labels: LabelSet::of(pod.metadata.labels.as_ref()),
             gpus,
+            unschedulable: unschedulable(pod),
             deletion_cost: None,
         })
     }
@@ -147,17 +156,35 @@ fn ready_since(pod: &PartialPod) -> Option<Timestamp> {
     (ready.status == "True" || accepted.is_some_and(has_failed)).then_some(changed)
 }
 
+/// The condition that says that the scheduler places a pod on no node: none has room for it, or gates keep it from being placed at all.
+fn not_scheduled(pod: &PartialPod) -> Option<&PodCondition> {
+    condition(pod, "PodScheduled").filter(|scheduled| {
+        let reason = scheduled.reason.as_deref();
+        scheduled.status == "False" && reason.is_some_and(|reason| NOT_SCHEDULED.contains(&reason))
+    })
+}
+
+fn unschedulable(pod: &PartialPod) -> Option<Box<str>> {
+    if phase(pod) != Phase::Unschedulable {
+        return None;
+    }
+    let message = not_scheduled(pod)?.message.as_deref()?;
+    // What follows, about claims and preemption, says again for each node that nothing helps.
+    let end =
+        ["no new claims to deallocate", "preemption:"].iter().filter_map(|next| message.find(next)).min();
+    let message = message.get(..end.unwrap_or(message.len()))?.trim_end_matches(['.', ',', ' ']);
+    let message = plain(message, MAX_MESSAGE_BYTES);
+    (!message.is_empty()).then(|| message.as_str().into())
+}
+
 fn phase(pod: &PartialPod) -> Phase {
-    let is_unschedulable = |condition: &PodCondition| {
-        condition.status == "False" && condition.reason.as_deref() == Some("Unschedulable")
-    };
     if pod.metadata.deletion_timestamp.is_some() {
         Phase::Terminating
     } else if condition(pod, "Ready").is_some_and(|ready| ready.status == "True") {
         Phase::Ready
     } else if pod.spec.node_name.is_some() {
         Phase::Starting
-    } else if condition(pod, "PodScheduled").is_some_and(is_unschedulable) {
+    } else if not_scheduled(pod).is_some() {
         Phase::Unschedulable
     } else {
         Phase::Pending
@@ -212,12 +239,36 @@ mod tests {
             json!([{ "type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z" }]);
         assert_eq!(phase_of(json!({})), Some(Phase::Pending));
         assert_eq!(phase_of(json!({ "status.conditions": refused })), Some(Phase::Unschedulable));
+        let gated = json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }]);
+        assert_eq!(phase_of(json!({ "status.conditions": gated })), Some(Phase::Unschedulable));
+        let failed = json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulerError" }]);
+        assert_eq!(phase_of(json!({ "status.conditions": failed })), Some(Phase::Pending));
         assert_eq!(phase_of(json!({ "spec.nodeName": "n" })), Some(Phase::Starting));
         assert_eq!(phase_of(json!({ "spec.nodeName": "n", "status.conditions": ready })), Some(Phase::Ready));
         let deleted =
             json!({ "metadata.deletionTimestamp": "2026-01-01T00:00:00Z", "status.conditions": ready });
         assert_eq!(phase_of(deleted), Some(Phase::Terminating));
         assert_eq!(phase_of(json!({ "status.phase": "Failed" })), None);
+    }
+
+    #[test]
+    fn the_scheduler_says_in_its_own_words_why_a_pod_has_no_node() {
+        let message = |node: Option<&str>, message: &str| {
+            let refused = json!([{
+                "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message
+            }]);
+            let pod = pod(json!({ "status.conditions": refused, "spec.nodeName": node }));
+            WatchedPod::from_pod(&pod).unwrap().unschedulable.map(String::from)
+        };
+        let said = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 2 No preemption \
+                    victims found for incoming pod.";
+        let kept = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu";
+        assert_eq!(message(None, said).as_deref(), Some(kept));
+        let since_1_34 = said.replace(" preemption:", " no new claims to deallocate, preemption:");
+        assert_eq!(message(None, &since_1_34).as_deref(), Some(kept));
+        assert_eq!(message(Some("n"), said), None, "it has one");
+        assert_eq!(message(None, ""), None);
+        assert!(message(None, &"x".repeat(100_000)).unwrap().len() <= MAX_MESSAGE_BYTES + 4);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is kept of a scale target, whatever its kind, and how the pods of each kind are found. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -11,12 +11,15 @@ use wva_core::units::Replicas;
 use super::convert::{accelerator_name, replicas};
 use super::labels::LabelSet;
 use super::partial_objects::{PartialTarget, PodTemplate, controller};
-use super::template::parse_template;
+use super::placement::Placement;
+use super::template::{GPU_RESOURCES, gpus_by_resource, parse_template};
 use crate::cluster::crd::MAX_REPLICAS;
 use crate::cluster::objects::ACCELERATOR_KEYS;
 
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
+/// Label of a workload or a pod template: the queue of Kueue that its pods wait in.
+const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 /// What is known of the replicas of an object without a pod template.
 const NO_TEMPLATE: Template = Template { gpus: None, engine: None };
 
@@ -65,6 +68,12 @@ pub(crate) struct ScaleTarget {
     pub(crate) accelerator: Option<String>,
     pub(crate) role: Role,
     pub(crate) template: Template,
+    /// GPUs of a replica by resource, in the order of `GPU_RESOURCES`, where it has a pod template.
+    pub(crate) gpus: Option<[u32; GPU_RESOURCES.len()]>,
+    /// The nodes that its pods may be placed on, where that is known and the same for all of them.
+    pub(crate) placement: Option<Placement>,
+    /// The queue of Kueue that its pods wait in.
+    pub(crate) queue: Option<Box<str>>,
     /// The labels of its pods (of the leaders of its groups), where it has a pod template.
     pub(crate) labels: Option<LabelSet>,
     /// Pods of one replica, where that is a group of them.
@@ -93,6 +102,15 @@ impl From<&PartialTarget> for ScaleTarget {
             template: first.zip(rest).map_or(NO_TEMPLATE, |(first, rest)| {
                 parse_template(&first.spec, &rest.spec, group_size.unwrap_or(1))
             }),
+            gpus: first
+                .zip(rest)
+                .map(|(first, rest)| gpus_by_resource(&first.spec, &rest.spec, group_size.unwrap_or(1))),
+            placement: first.zip(rest).and_then(|(first, rest)| {
+                let own = Placement::of(&first.spec)?;
+                (std::ptr::eq(first, rest) || Placement::of(&rest.spec)? == own).then_some(own)
+            }),
+            queue: queue(target.metadata.labels.as_ref())
+                .or_else(|| first.and_then(|template| queue(template.metadata.labels.as_ref()))),
             labels: first.map(|template| LabelSet::of(template.metadata.labels.as_ref())),
             group_size,
             selected: None,
@@ -122,6 +140,11 @@ fn requested_accelerator(template: &PodTemplate) -> Option<String> {
         })
     };
     selected.or_else(by_affinity).and_then(|name| accelerator_name(name))
+}
+
+fn queue(labels: Option<&BTreeMap<String, String>>) -> Option<Box<str>> {
+    let name = labels?.get(QUEUE_LABEL).filter(|name| !name.is_empty())?;
+    Some(name.as_str().into())
 }
 
 fn role(template: &PodTemplate) -> Role {

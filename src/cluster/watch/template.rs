@@ -40,19 +40,46 @@ fn template_gpus(spec: &TemplateSpec) -> u32 {
     gpus.fold(0, u32::saturating_add)
 }
 
+/// GPUs that the containers of a replica of `pods` pods request, by resource.
+pub(crate) fn gpus_by_resource(
+    first: &TemplateSpec,
+    rest: &TemplateSpec,
+    pods: u32,
+) -> [u32; GPU_RESOURCES.len()] {
+    let of = |spec: &TemplateSpec, name| {
+        let gpus = spec.containers.iter().map(|container| requested(&container.resources, name));
+        gpus.fold(0, u32::saturating_add)
+    };
+    GPU_RESOURCES.map(|name| {
+        of(first, name).saturating_add(of(rest, name).saturating_mul(pods.saturating_sub(1))).min(MAX_GPUS)
+    })
+}
+
 /// GPUs that a container requests. As in Kubernetes, the limit counts where there is no request.
 pub(crate) fn requested_gpus(resources: &Resources) -> u32 {
-    let requested = |name: &str| {
-        let request = gpu_count(&resources.requests, name);
-        if request > 0 { request } else { gpu_count(&resources.limits, name) }
-    };
-    GPU_RESOURCES.iter().map(|name| requested(name)).fold(0, u32::saturating_add)
+    GPU_RESOURCES.iter().map(|name| requested(resources, name)).fold(0, u32::saturating_add)
+}
+
+fn requested(resources: &Resources, name: &str) -> u32 {
+    let request = gpu_count(&resources.requests, name);
+    if request > 0 { request } else { gpu_count(&resources.limits, name) }
 }
 
 /// The amount of one GPU resource; 0 where it is no whole number.
 pub(crate) fn gpu_count(quantities: &Quantities, name: &str) -> u32 {
     let count = quantities.get(name).and_then(|quantity| quantity.0.parse::<u32>().ok());
     count.unwrap_or_default().min(MAX_GPUS)
+}
+
+/// A whole number, as the API server writes it: 1000 may be `1k`. `None` where there is none.
+pub(crate) fn whole(quantities: &Quantities, name: &str) -> Option<u32> {
+    let text = quantities.get(name)?.0.as_str();
+    let (digits, unit) = match text.strip_suffix(['k', 'M']) {
+        Some(digits) if text.ends_with('k') => (digits, 1000),
+        Some(digits) => (digits, 1_000_000),
+        None => (text, 1),
+    };
+    Some(digits.parse::<u32>().ok()?.saturating_mul(unit))
 }
 
 fn container(container: &TemplateContainer) -> Container {

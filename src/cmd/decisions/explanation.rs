@@ -167,6 +167,7 @@ fn predict(
         inventory: snapshot.inventory.clone(),
         elsewhere: snapshot.elsewhere.clone(),
         unlabelled: snapshot.unlabelled.clone(),
+        limits: snapshot.limits.clone(),
     };
     let mut last = decision.clone();
     let mut changes = Vec::new();

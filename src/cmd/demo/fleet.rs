@@ -123,6 +123,7 @@ impl Cluster for DemoFleet {
                 target_problem: None,
                 pods: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
                 last_status: None,
+                unschedulable: None,
                 template: Template::default(),
             };
             let target = self.variant.target.clone();

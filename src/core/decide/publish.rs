@@ -127,7 +127,7 @@ fn hindrance(
 ) -> Option<Hindrance> {
     let pods = variant.coverage.unschedulable;
     if pods > 0 {
-        return Some(Hindrance::NoNode { pods });
+        return Some(Hindrance::NoNode { pods, message: variant.state.unschedulable.clone() });
     }
     let rate = memory.learned.as_ref().and_then(|learned| learned.rate.as_ref());
     let known = rate.and_then(|rate| rate.knowledge.variants.get(variant.name()));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smol_str::{SmolStr, format_smolstr};
 
 use crate::arithmetic;
-use crate::limit::{Budget, INVENTORY, KnownGpus, Limit, Quota};
+use crate::limit::{Budget, INVENTORY, KnownGpus, Limit, Quota, limits_of_variants};
 use crate::model::{Compat, LimitPolicy, Power};
 use crate::report::{Detail, GroupReport, LimitGap, Step};
 use crate::snapshot::{ModelGroup, Snapshot};
@@ -64,6 +64,7 @@ impl Limits {
             limits.all.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
         }
         limits.all.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
+        limits.all.extend(limits_of_variants(&snapshot.limits));
         limits
     }
 

@@ -38,6 +38,17 @@ pub(crate) enum Budget {
     },
     /// Cost units an hour, for all replicas together.
     Spend(Cost),
+    /// GPUs of some variants together, by namespace and name. No other variant is limited.
+    OfVariants(BTreeMap<SmolStr, BTreeMap<SmolStr, SharedGpus>>),
+}
+
+/// The GPUs that a variant shares with others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SharedGpus {
+    /// What all that share them have in common.
+    pub key: SmolStr,
+    /// All of these GPUs.
+    pub gpus: u32,
 }
 
 /// What one replica of a variant uses.
@@ -45,6 +56,8 @@ pub(crate) enum Budget {
 pub(crate) struct Footprint<'a> {
     /// Its namespace.
     pub namespace: &'a str,
+    /// Its variant's name.
+    pub variant: &'a str,
     /// The accelerator's name, if it is known.
     pub accelerator: Option<&'a str>,
     /// GPUs, of which 0 counts as 1; `None` if their number is not known.
@@ -117,6 +130,11 @@ impl Limit {
                 per_replica.map_or_else(unknown, |watts| undivided(budget.get(), watts))
             }
             Budget::Spend(budget) => undivided(budget.get(), replica.cost.get()),
+            Budget::OfVariants(shares) => {
+                let share = shares.get(replica.namespace)?.get(replica.variant)?;
+                let Some(per_replica) = gpus else { return of_nothing(UNKNOWN_GPUS) };
+                Some(Claim { key: share.key.clone(), budget: f64::from(share.gpus), per_replica })
+            }
         }
     }
 }

@@ -57,7 +57,7 @@ impl FreeGpus {
                         tighten(&mut free.cluster, name, left);
                     }
                 }
-                Budget::Power { .. } | Budget::Spend(_) => {}
+                Budget::Power { .. } | Budget::Spend(_) | Budget::OfVariants(_) => {}
             }
         }
         free

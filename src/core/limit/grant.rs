@@ -60,6 +60,7 @@ impl GrantRequest {
     pub(crate) fn footprint(&self) -> Footprint<'_> {
         Footprint {
             namespace: &self.id.namespace,
+            variant: &self.id.name,
             accelerator: self.accelerator.as_deref(),
             gpus: self.gpus,
             watts: self.watts,

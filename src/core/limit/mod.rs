@@ -8,10 +8,13 @@ mod free_gpus;
 mod grant;
 mod inventory;
 mod ledger;
+mod of_variants;
 mod quota;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
+pub(crate) use budget::SharedGpus;
 pub(crate) use budget::only_accelerator;
 pub(crate) use budget::{Budget, Footprint, INVENTORY, Limit, UNKNOWN, UNKNOWN_GPUS};
 pub(crate) use free_gpus::{FreeGpus, UNLIMITED};
@@ -19,4 +22,5 @@ pub(crate) use grant::{Grant, GrantRequest, grant};
 pub(crate) use inventory::{Inventory, KnownGpus, inventory};
 pub(crate) use ledger::Binding;
 pub(crate) use ledger::Ledger;
+pub(crate) use of_variants::limits_of_variants;
 pub(crate) use quota::Quota;

@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 use super::*;
 use crate::arithmetic::grant;
 use crate::model::{Bounds, Compat, VariantId};
+use crate::snapshot::VariantLimit;
 use crate::units::{Cost, OutOfRange, Replicas, Watts};
 use crate::upstream::limiter::{Pools, free_gpus, grant_by_spare, is_pool};
 
@@ -40,7 +41,7 @@ fn watts(value: f64) -> Watts {
 /// A replica of two A100, with a cost of 5, whose power nobody told.
 fn replica(namespace: &str) -> Footprint<'_> {
     let cost = Cost::new(5.0).unwrap();
-    Footprint { namespace, accelerator: Some("A100"), gpus: Some(2), watts: None, cost }
+    Footprint { namespace, variant: "v", accelerator: Some("A100"), gpus: Some(2), watts: None, cost }
 }
 
 fn free(limits: &[Limit], running: i64, upstream: bool) -> FreeGpus {
@@ -128,6 +129,42 @@ fn what_costs_nothing_is_not_held_back_by_a_budget_of_money() {
     let spend = Limit::new("spend", Budget::Spend(Cost::new(20.0).unwrap()));
     assert_eq!(room(&spend, 1, &replica("team")), 3);
     assert_eq!(room(&spend, 1, &Footprint { cost: Cost::ZERO, ..replica("team") }), i64::MAX);
+}
+
+fn set(limit: &str, key: &str, gpus: u32, variants: &[(&str, &str)]) -> VariantLimit {
+    let variants = variants.iter().map(|(namespace, name)| VariantId::new(*namespace, *name)).collect();
+    VariantLimit { limit: limit.into(), key: key.into(), gpus, elsewhere: 0, variants }
+}
+
+#[test]
+fn a_limit_of_some_variants_is_shared_by_these_alone() {
+    let quota = set("ResourceQuota", "team/gpus", 8, &[("team", "v"), ("team", "w")]);
+    let limits = limits_of_variants(&[VariantLimit { elsewhere: 1, ..quota }]);
+    let named = |namespace, variant| Footprint { variant, ..replica(namespace) };
+    let ledger = Ledger::new(&limits, [(named("team", "v"), 1), (named("team", "u"), 9)]);
+    let (room, bound) = ledger.room(&named("team", "w"));
+    assert_eq!(room, 2, "8 GPUs, 2 of v and 1 of others");
+    let bound = bound.unwrap().to_string();
+    assert_eq!(bound, "ResourceQuota of team/gpus: 5.0 of 8.0 free, 3.0 used, 1.0 of these by others");
+    assert_eq!(ledger.room(&named("team", "u")).0, i64::MAX);
+    assert_eq!(ledger.room(&named("other", "v")).0, i64::MAX);
+    assert_eq!(ledger.room(&Footprint { gpus: None, ..named("team", "w") }).0, 0, "nobody knows how many");
+}
+
+#[test]
+fn limits_of_a_thousand_namespaces_are_one_and_several_of_a_variant_all_count() {
+    let names: Vec<String> = (0..1000).map(|index| format!("n{index}")).collect();
+    let of = |key: &str, gpus| {
+        let own = |name: &String| set("ResourceQuota", &format!("{name}/{key}"), gpus, &[(name, "v")]);
+        names.iter().map(own).collect::<Vec<_>>()
+    };
+    assert_eq!(limits_of_variants(&of("a", 8)).len(), 1);
+    let several = [of("a", 8), of("b", 4), vec![set("suitable nodes", "n7/v", 2, &[("n7", "v")])]].concat();
+    let limits = limits_of_variants(&several);
+    assert_eq!(limits.len(), 3);
+    let ledger = Ledger::new(&limits, []);
+    assert_eq!([ledger.room(&replica("n7")).0, ledger.room(&replica("n8")).0], [1, 2]);
+    assert_eq!(limits_of_variants(&[set("ResourceQuota", "team/a", 0, &[])]), []);
 }
 
 #[test]

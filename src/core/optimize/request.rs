@@ -36,6 +36,7 @@ impl Candidate {
     pub(crate) fn footprint<'a>(&'a self, namespace: &'a str) -> Footprint<'a> {
         Footprint {
             namespace,
+            variant: &self.name,
             accelerator: self.accelerator.as_deref(),
             gpus: self.gpus,
             watts: self.watts,

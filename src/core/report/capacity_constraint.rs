@@ -8,7 +8,7 @@ pub struct CapacityConstraint<'a>(pub(super) Cause<'a>);
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Cause<'a> {
-    NoNode { pods: u32 },
+    NoNode { pods: u32, message: Option<&'a str> },
     Limit(&'a Adjustment),
     LimitBefore,
 }
@@ -36,8 +36,10 @@ impl Reasoning {
     #[must_use]
     pub fn capacity_constraint(&self) -> Option<CapacityConstraint<'_>> {
         // Pods without a node come first: they are there in every evaluation, while a limit is asked only now and then.
-        let cause = match (self.hindrance, self.limited()) {
-            (Some(Hindrance::NoNode { pods }), _) => Cause::NoNode { pods },
+        let cause = match (&self.hindrance, self.limited()) {
+            (Some(Hindrance::NoNode { pods, message }), _) => {
+                Cause::NoNode { pods: *pods, message: message.as_deref() }
+            }
             (_, Some(adjustment)) => Cause::Limit(adjustment),
             (Some(Hindrance::Denied), None) => Cause::LimitBefore,
             (None, None) => return None,

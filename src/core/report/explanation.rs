@@ -43,11 +43,16 @@ pub struct Reasoning {
 }
 
 /// What holds replicas back, whether this evaluation asked for them or not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub(crate) enum Hindrance {
     /// No node has room for pods that exist.
-    NoNode { pods: u32 },
+    NoNode {
+        pods: u32,
+        /// What the scheduler says about one of them.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<SmolStr>,
+    },
     /// A limit has denied replicas within the last minute, so that another variant is asked first.
     Denied,
 }

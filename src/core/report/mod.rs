@@ -333,7 +333,7 @@ impl Step {
         let Detail::Target(TargetStep { explanation: own, .. }) = &self.detail else { return false };
         // What holds replicas back is added when the number is published.
         let mut own = own.clone();
-        own.to_mut().hindrance = explanation.hindrance;
+        own.to_mut().hindrance = explanation.hindrance.clone();
         own == *explanation
     }
 

@@ -287,12 +287,16 @@ fn a_constraint_of_capacity_names_the_limit_what_it_holds_back_and_what_ends_it(
         let limited = limited(Some(5), of("team", "H100"));
         Reasoning { hindrance: Some(hindrance), ..limited }
     };
-    let (without_room, denied) = (hindered(Hindrance::NoNode { pods: 2 }), hindered(Hindrance::Denied));
+    let (without_room, denied) = (
+        hindered(Hindrance::NoNode { pods: 2, message: Some("0/1 nodes are available".into()) }),
+        hindered(Hindrance::Denied),
+    );
     let constraint = without_room.capacity_constraint().unwrap();
     assert_eq!((constraint.as_str(), without_room.limit()), ("NoNodeHasRoom", Some("team")));
     assert_eq!(
         constraint.to_string(),
-        "no node has room for 2 pods; it ends when nodes are added, or room on them is freed"
+        "no node has room for 2 pods; the scheduler says: 0/1 nodes are available; it ends when nodes are added, or room on \
+         them is freed"
     );
     assert!(!denied.capacity_constraint().unwrap().is_earlier(), "denied again, by a limit that is known");
     let earlier = Reasoning { adjustments: Vec::new(), ..denied };

@@ -5,13 +5,13 @@ mod engine_parameters;
 mod signal;
 mod signals;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
 
-use crate::model::{GroupId, InvalidVariant, Variant};
+use crate::model::{GroupId, InvalidVariant, Variant, VariantId};
 use crate::name_map::NameMap;
 use crate::units::Replicas;
 
@@ -42,6 +42,34 @@ pub struct Snapshot {
     /// A schedulable node with GPUs whose accelerator has no label: the inventory is incomplete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unlabelled: Option<SmolStr>,
+    /// Limits that objects of the cluster set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<VariantLimit>,
+}
+
+/// A limit on the GPUs of some variants together that an object of the cluster sets: a ResourceQuota, say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VariantLimit {
+    /// The kind of limit, for people.
+    pub limit: SmolStr,
+    /// Which of its kind, for people. Unique in its kind.
+    pub key: SmolStr,
+    /// All GPUs of it.
+    pub gpus: u32,
+    /// Of these, the GPUs used by workloads other than `variants`.
+    #[serde(default)]
+    pub elsewhere: u32,
+    /// The variants that it limits.
+    pub variants: BTreeSet<VariantId>,
+}
+
+impl VariantLimit {
+    /// The GPUs that a ResourceQuota leaves a namespace.
+    pub const RESOURCE_QUOTA: &str = "ResourceQuota";
+    /// The GPUs of the nodes that pods of the variants may be placed on: taints, selectors and affinity keep them off others.
+    pub const SUITABLE_NODES: &str = "suitable nodes";
+    /// A queue of Kueue that admits no workload.
+    pub const CLOSED_QUEUE: &str = "closed LocalQueue";
 }
 
 /// The variants of one model in one namespace, and what is measured of them.
@@ -106,6 +134,9 @@ pub struct VariantState {
     /// The last number in the object's status, held if nothing better is remembered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_status: Option<Replicas>,
+    /// What the scheduler says about a pod of it that it places on no node, in its own words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unschedulable: Option<SmolStr>,
     /// Its pod template.
     #[serde(default, skip_serializing_if = "Template::is_default")]
     pub template: Template,

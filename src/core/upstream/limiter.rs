@@ -48,7 +48,7 @@ pub(crate) fn is_pool(limit: &Limit) -> bool {
     match &limit.budget {
         Budget::Inventory(_) => true,
         Budget::Quota(quota) => !quota.by_namespace(),
-        Budget::Power { .. } | Budget::Spend(_) => false,
+        Budget::Power { .. } | Budget::Spend(_) | Budget::OfVariants(_) => false,
     }
 }
 

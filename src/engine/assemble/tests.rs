@@ -57,6 +57,7 @@ fn view() -> ClusterView {
         target_problem: None,
         pods: vec![replica],
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     };
     ClusterView { synced: true, variants: vec![state], ..ClusterView::default() }

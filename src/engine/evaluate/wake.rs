@@ -151,12 +151,13 @@ impl Engine {
             inventory: view.inventory.clone(),
             elsewhere: view.elsewhere.clone(),
             unlabelled: view.unlabelled.clone(),
+            limits: Arc::clone(&view.limits),
             ..ClusterView::default()
         };
         let series = waiting.iter().map(|(id, waiting)| queue(id, waiting, now)).collect();
         let answer = Ok(Collected { series, ..Collected::default() });
         let Assembled { mut snapshot, .. } = assemble(&alone, &models, answer, now);
-        if has_shared_limits(&policy) {
+        if has_shared_limits(&policy, view) {
             // Nothing is decided about them; what they use counts.
             snapshot.undecided = others.into_iter().map(|state| with_published(state, previous)).collect();
         }

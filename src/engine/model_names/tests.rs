@@ -44,6 +44,7 @@ fn variant(name: &str, model: &str) -> VariantState {
         target_problem: None,
         pods: vec![pod],
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     }
 }

@@ -106,6 +106,7 @@ fn state(name: &str, cost: f64, replicas: u32) -> VariantState {
         target_problem: None,
         pods: Vec::new(),
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     }
 }

@@ -112,6 +112,7 @@ impl Observer {
                 inventory: None,
                 elsewhere: [].into(),
                 unlabelled: None,
+                limits: Vec::new(),
             },
             group,
             serials: vec![Vec::new(); scenario.variants.len()],
@@ -281,6 +282,7 @@ fn variant_state(variant: &SimVariant) -> VariantState {
         target_problem: None,
         pods: Vec::new(),
         last_status: None,
+        unschedulable: None,
         template: Template { gpus: Some(variant.gpus), engine: Some(engine) },
     }
 }

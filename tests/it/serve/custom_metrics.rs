@@ -75,6 +75,7 @@ pub(super) fn state((namespace, name, deployment): (&str, &str, &str)) -> Varian
         target_problem: None,
         pods: Vec::new(),
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     }
 }

@@ -12,9 +12,11 @@ use crate::cluster::watch::claims::tests::object;
 use crate::cluster::watch::kind_store::StoreEvent;
 use crate::cluster::watch::metrics_address::MetricsAddress;
 use crate::cluster::watch::pause::Pause;
+use crate::cluster::watch::placement::{NodeTraits, Placement};
 use crate::engine::{Collected, Labels, NamedModels, Series, assemble};
 
 mod pools;
+mod supply;
 mod targets;
 
 fn key(name: &str) -> ObjectKey {
@@ -32,7 +34,20 @@ fn target(uid: &str) -> ScaleTarget {
     let template = Template { gpus: Some(2), ..Template::default() };
     let uid = uid.into();
     let (owner, labels, group_size, selected) = (None, None, None, None);
-    ScaleTarget { uid, owner, scale, accelerator, role: Role::Decode, template, labels, group_size, selected }
+    ScaleTarget {
+        uid,
+        owner,
+        scale,
+        accelerator,
+        role: Role::Decode,
+        template,
+        gpus: Some([2, 0, 0]),
+        placement: Some(Placement::default()),
+        queue: None,
+        labels,
+        group_size,
+        selected,
+    }
 }
 
 fn pod(owner: &str, phase: Phase) -> WatchedPod {
@@ -48,6 +63,7 @@ fn pod(owner: &str, phase: Phase) -> WatchedPod {
         address,
         labels: LabelSet::default(),
         gpus: None,
+        unschedulable: None,
         deletion_cost: None,
     }
 }
@@ -118,7 +134,8 @@ fn accelerator_role_and_gpus_are_those_of_the_scale_target() {
 }
 
 fn gpus(name: Option<&str>, joined: i64) -> NodeGpus {
-    NodeGpus { accelerator: name.map(Into::into), count: 8, joined: Timestamp::from_second(joined).unwrap() }
+    let joined = Timestamp::from_second(joined).unwrap();
+    NodeGpus { accelerator: name.map(Into::into), count: 8, joined, traits: NodeTraits::default() }
 }
 
 #[test]

@@ -43,6 +43,7 @@ pub(crate) fn variant(group: &GroupId, name: &str, cost: f64, signals: &Signals)
         target_problem: None,
         pods: (0..REPLICAS).map(replica).collect(),
         last_status: Some(count),
+        unschedulable: None,
         template: Template::default(),
     }
 }
@@ -61,6 +62,7 @@ pub(crate) fn snapshot(
         inventory: None,
         elsewhere: [].into(),
         unlabelled: None,
+        limits: Vec::new(),
     }
 }
 

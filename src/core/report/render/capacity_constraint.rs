@@ -6,6 +6,7 @@ use super::counted;
 use crate::limit::{Binding, INVENTORY, UNKNOWN, UNKNOWN_GPUS};
 use crate::report::AdjustmentReason;
 use crate::report::capacity_constraint::{CapacityConstraint, Cause};
+use crate::snapshot::VariantLimit;
 
 impl Display for CapacityConstraint<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -20,12 +21,12 @@ impl Display for CapacityConstraint<'_> {
             Cause::LimitBefore => f.write_str(
                 "a limit has denied replicas within the last minute; it ends when the limit is raised, or others use less of it",
             ),
-            Cause::NoNode { pods } => {
-                let pods = counted(pods, "pod");
-                write!(
-                    f,
-                    "no node has room for {pods}; it ends when nodes are added, or room on them is freed"
-                )
+            Cause::NoNode { pods, message } => {
+                write!(f, "no node has room for {}; ", counted(pods, "pod"))?;
+                if let Some(message) = message {
+                    write!(f, "the scheduler says: {message}; ")?;
+                }
+                f.write_str("it ends when nodes are added, or room on them is freed")
             }
         }
     }
@@ -43,6 +44,14 @@ fn write_remedy(f: &mut Formatter<'_>, binding: &Binding) -> fmt::Result {
     }
     if limit == INVENTORY {
         return write!(f, "it ends when nodes with {key} are added, or others use fewer");
+    }
+    if limit == VariantLimit::SUITABLE_NODES {
+        return f.write_str(
+            "it ends when nodes are added that its tolerations, node selector and required affinity allow, or others use fewer",
+        );
+    }
+    if limit == VariantLimit::CLOSED_QUEUE {
+        return f.write_str("it ends when the queue admits workloads again");
     }
     f.write_str("it ends when the limit is raised, or others use less of it")
 }

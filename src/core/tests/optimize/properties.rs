@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use smol_str::SmolStr;
 use wva_core::analyze::finding::Finding;
 use wva_core::arithmetic::{grant, optimize_together};
-use wva_core::limit::{Budget, Footprint, Grant, GrantRequest, Limit, Quota};
+use wva_core::limit::{Budget, Footprint, Grant, GrantRequest, Limit, Quota, SharedGpus};
 use wva_core::model::{Bounds, Compat, Role, VariantId};
 use wva_core::optimize::rescale::Rescale;
 use wva_core::optimize::water_fill::{Share, split, water_fill};
@@ -82,7 +82,12 @@ fn limits() -> impl Strategy<Value = Vec<Limit>> {
         Budget::Power { budget: Watts::new(watts).unwrap(), per_gpu }
     });
     let spend = (0.0..300.0).prop_map(|cost| Budget::Spend(Cost::new(cost).unwrap()));
-    let any = prop_oneof![inventory, quota, power, spend];
+    let names = proptest::sample::subsequence(NAMES.concat(), 1..=9);
+    let of_variants = (0_u32..60, names).prop_map(|(gpus, names)| {
+        let share = |name: &str| (SmolStr::from(name), SharedGpus { key: "quota".into(), gpus });
+        Budget::OfVariants(BTreeMap::from([("default".into(), names.into_iter().map(share).collect())]))
+    });
+    let any = prop_oneof![inventory, quota, power, spend, of_variants];
     vec(any, 1..4).prop_map(|all| {
         all.into_iter().enumerate().map(|(at, budget)| Limit::new(format!("limit {at}"), budget)).collect()
     })
@@ -121,6 +126,11 @@ fn budgets(limit: &Limit, replica: &Footprint<'_>) -> Vec<(f64, Option<f64>)> {
             vec![(budget.get(), replica.watts.map(Watts::get).or(by_type))]
         }
         Budget::Spend(budget) => vec![(budget.get(), Some(replica.cost.get()))],
+        Budget::OfVariants(shares) => {
+            let own = &shares["default"];
+            let used = if own.contains_key(replica.variant) { gpus } else { 0.0 };
+            own.values().take(1).map(|share| (f64::from(share.gpus), Some(used))).collect()
+        }
     }
 }
 

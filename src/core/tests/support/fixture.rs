@@ -48,6 +48,7 @@ pub(crate) fn variant_state(name: &str, pods: Vec<Pod>) -> VariantState {
         target_problem: None,
         pods,
         last_status: None,
+        unschedulable: None,
         template: Template::default(),
     }
 }
@@ -77,6 +78,7 @@ pub(crate) fn snapshot_of(now: Timestamp, group: ModelGroup) -> Snapshot {
         inventory: None,
         elsewhere: [].into(),
         unlabelled: None,
+        limits: Vec::new(),
     }
 }
 
