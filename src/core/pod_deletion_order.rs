@@ -189,6 +189,7 @@ mod tests {
             elsewhere: BTreeMap::new(),
             unlabelled: None,
             limits: Vec::new(),
+            is_inventory_stale: false,
         };
         let decision =
             Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };

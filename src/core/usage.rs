@@ -188,6 +188,7 @@ mod tests {
             elsewhere: BTreeMap::new(),
             unlabelled: None,
             limits: Vec::new(),
+            is_inventory_stale: false,
         };
         usage(&snapshot, policy)[&VariantId::new("default", "llama")]
     }

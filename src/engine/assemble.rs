@@ -71,6 +71,7 @@ fn without_series(
         elsewhere: elsewhere.clone(),
         unlabelled: unlabelled.map(|node| node.name.clone()),
         limits: limits.to_vec(),
+        is_inventory_stale: view.is_inventory_stale,
     };
     for state in variants {
         let mut state = state.clone();

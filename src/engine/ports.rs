@@ -248,6 +248,8 @@ pub struct ClusterView {
     pub invalid: Vec<InvalidVariant>,
     /// GPUs of the nodes by the accelerator's name; `None` when nodes are not watched, or not listed yet.
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
+    /// The nodes were listed and have not been readable for longer than `--max-stale`.
+    pub is_inventory_stale: bool,
     /// The number of these GPUs that pods of no variant use.
     pub elsewhere: BTreeMap<SmolStr, u32>,
     /// The oldest node with GPUs whose accelerator no label names.

@@ -145,6 +145,8 @@ pub struct SimVariant {
     pub first_pod_slowdown: f64,
     /// Pods that fit on nodes; further ones stay unschedulable until a pod goes. `None` is no limit.
     pub max_scheduled_pods: Option<u32>,
+    /// When nodes are added that have room for all pods. `None` is never.
+    pub room_from: Option<Duration>,
     /// Faults of its pods' readiness.
     pub pod_faults: Vec<PodFault>,
     /// A time in which an operator sets `minReplicas` and `maxReplicas` of the variant to the same number.
@@ -295,6 +297,7 @@ impl SimVariant {
             start_up,
             first_pod_slowdown: 1.0,
             max_scheduled_pods: None,
+            room_from: None,
             pod_faults: Vec::new(),
             pinned: None,
         }

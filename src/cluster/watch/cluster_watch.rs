@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, SelectAll};
-use futures::{Stream, StreamExt};
+use futures::{Stream, StreamExt, future};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Api;
 use kube::core::{ApiResource, NamespaceResourceScope, Resource, error_boundary::InvalidObject};
-use kube::runtime::watcher::watcher;
+use kube::runtime::watcher::{Error, watcher};
 use smol_str::SmolStr;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep_until};
@@ -24,18 +24,18 @@ use super::convert::{
 };
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
-use super::object_store::{ClusterState, ClusterStore};
+use super::object_store::{ClusterState, ClusterStore, NodeEvent, Unreadable};
 use super::partial_objects::{
     ParseGuard, PartialNamespace, PartialNode, PartialPod, PartialReplicaSet, controller,
 };
 use super::pod_join::ReplicaSetOwner;
 use super::pods::WatchedPod;
 use super::pool_watch::{pool_changes, service_changes};
-use super::store_events::{Change, changes_by, guarded_events, store_events};
+use super::store_events::{Change, changes_by, guarded, guarded_events, store_event, store_events};
 use super::supply_watch::supply_changes;
 use super::target_api::{scale_target, target_api};
-use super::target_watch::TargetWatches;
-use super::watch_health::watch_config;
+use super::target_watch::{TargetWatches, relisting_watcher};
+use super::watch_health::{watch_config, watch_results};
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
 use crate::cluster::objects::{ObjectKey, VariantKind, VariantObject};
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
@@ -192,7 +192,7 @@ impl ClusterWatch {
                 }
                 needed = next_value(&mut self.needs_nodes) => {
                     nodes = if needed { self.nodes() } else { stream::pending().boxed() };
-                    store.nodes = ObjectStore::default();
+                    store.forget_nodes();
                     store.awaits_nodes = needed;
                     nodes_deadline = Instant::now() + OPTIONAL_LIST_TIMEOUT;
                     // Without delay: an evaluation before that would not know of the limit.
@@ -209,7 +209,7 @@ impl ClusterWatch {
                     }
                 }
                 Some(event) = nodes.next() => {
-                    if store.nodes.apply(event) {
+                    if store.apply_nodes(event, Instant::now()) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + debounce);
                     }
                 }
@@ -290,12 +290,21 @@ impl ClusterWatch {
         })
     }
 
-    fn nodes(&self) -> BoxStream<'static, StoreEvent<NodeGpus>> {
+    fn nodes(&self) -> BoxStream<'static, NodeEvent> {
         let selector = self.settings.node_selector.iter();
         let config = selector.fold(watch_config(), |config, labels| config.labels(labels));
         let hint = "grant it with the chart's value limits.inventory, or remove enableLimiter from the saturation ConfigMap";
-        let nodes = watcher(Api::<ParseGuard<PartialNode>>::all(self.client.clone()), config);
-        guarded_events("Nodes", hint, nodes, |node| node.ok().as_ref().and_then(NodeGpus::from_node)).boxed()
+        let nodes = Api::<ParseGuard<PartialNode>>::all(self.client.clone());
+        let mut convert = guarded("Nodes", |node| node.ok().as_ref().and_then(NodeGpus::from_node));
+        let events = watch_results(relisting_watcher(nodes, config), "Nodes", hint);
+        let events = events.filter_map(move |event| {
+            future::ready(match event {
+                Ok(event) => Some(Ok(store_event(event, &mut convert))),
+                Err(Error::InitialListFailed(_) | Error::WatchStartFailed(_)) => Some(Err(Unreadable)),
+                Err(_) => None,
+            })
+        });
+        events.boxed()
     }
 
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {

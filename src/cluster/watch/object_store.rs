@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kube::runtime::watcher::Event;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use wva_core::model::{Variant, VariantId};
@@ -18,7 +19,7 @@ use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::inference_pool::{PoolJoin, WatchedPool};
 use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
-use super::kind_store::ObjectStore;
+use super::kind_store::{ObjectStore, StoreEvent};
 use super::known_targets::{KnownTarget, OptionalTargets, TargetAnswer, TargetKey, UNREAD};
 use super::labels::LabelSet;
 use super::optional_objects::OptionalObjects;
@@ -70,6 +71,9 @@ pub(crate) struct ClusterStore {
     pub(crate) earlier_queues: OptionalObjects<ClosedQueue>,
     /// Empty unless a limit is what the nodes have.
     pub(crate) nodes: ObjectStore<NodeGpus>,
+    /// Since when the nodes cannot be read, and whether that is for too long.
+    nodes_failed_at: Option<Instant>,
+    is_inventory_stale: bool,
     /// Nothing is decided before the nodes are listed: without them the limit would be ignored.
     pub(crate) awaits_nodes: bool,
     /// The namespaces whose variants are ignored.
@@ -79,6 +83,13 @@ pub(crate) struct ClusterStore {
     /// Nothing waits for the namespaces: they could not be listed in time, or only one is watched.
     pub(crate) ignores_exclusions: bool,
 }
+
+/// An event of the watch of nodes, or that they cannot be read.
+pub(super) type NodeEvent = Result<StoreEvent<NodeGpus>, Unreadable>;
+
+/// A list or a watch has failed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unreadable;
 
 /// The cluster at one moment.
 #[derive(Debug, Clone, Default)]
@@ -140,13 +151,7 @@ impl ClusterStore {
             aliases,
             ..ClusterView::default()
         };
-        let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
-        let node_index = self.nodes.has_listed().then(|| NodeIndex::new(nodes()));
-        if let Some(index) = &node_index {
-            view.inventory = Some(inventory(self.nodes.iter().map(|(_, gpus)| gpus)));
-            view.elsewhere = index.in_use(other_pods.into_iter());
-            view.unlabelled = oldest_unlabelled(nodes());
-        }
+        let node_index = self.nodes.has_listed().then(|| self.count_nodes(&mut view, other_pods));
         let mut supplied = Vec::with_capacity(variants.len());
         let (read_types, mut multipliers) = (self.read_types(&view.aliases), BTreeMap::new());
         let mut pools = PoolJoin::new([&self.pools.objects, &self.x_pools.objects]);
@@ -193,6 +198,17 @@ impl ClusterStore {
         Autoscalers::new(readers.collect(), self.controller_instance.clone())
     }
 
+    /// Counts the GPUs of the nodes, and those that pods of no variant use.
+    fn count_nodes(&self, view: &mut ClusterView, other_pods: Vec<&PodGpus>) -> NodeIndex<'_> {
+        let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
+        let index = NodeIndex::new(nodes());
+        view.is_inventory_stale = self.is_inventory_stale;
+        view.inventory = Some(inventory(self.nodes.iter().map(|(_, gpus)| gpus)));
+        view.elsewhere = index.in_use(other_pods.into_iter());
+        view.unlabelled = oldest_unlabelled(nodes());
+        index
+    }
+
     /// The limits that objects set for `variants`, with their targets and pods in the same order.
     fn limits(
         &self,
@@ -234,9 +250,34 @@ impl ClusterStore {
         self.scalables.entry(key).or_default().update(answer, now)
     }
 
+    /// Applies an event of the watch of nodes; true when something visible changed. What is known stays known while the watch fails.
+    pub(super) fn apply_nodes(&mut self, event: NodeEvent, now: Instant) -> bool {
+        match event {
+            Err(Unreadable) => {
+                self.nodes_failed_at.get_or_insert(now);
+                false
+            }
+            // A list begins, and may still fail.
+            Ok(event @ Event::Init) => self.nodes.apply(event),
+            Ok(event) => {
+                self.nodes_failed_at = None;
+                let was_stale = std::mem::take(&mut self.is_inventory_stale);
+                self.nodes.apply(event) || was_stale
+            }
+        }
+    }
+
+    /// Nodes are watched anew, or no longer.
+    pub(super) fn forget_nodes(&mut self) {
+        (self.nodes, self.nodes_failed_at, self.is_inventory_stale) = (ObjectStore::default(), None, false);
+    }
+
     /// Forgets the scale targets that nothing has confirmed for longer than `max_stale`; true when something visible changed.
     pub(crate) fn expire(&mut self, now: Instant, max_stale: Duration) -> bool {
         let mut is_changed = self.stateful_sets.expire(now, max_stale);
+        if self.nodes_failed_at.is_some_and(|since| now.duration_since(since) > max_stale) {
+            is_changed |= !std::mem::replace(&mut self.is_inventory_stale, true);
+        }
         is_changed |= self.leader_worker_sets.expire(now, max_stale);
         for known in self.scalables.values_mut() {
             is_changed |= known.expire(now, max_stale);

@@ -1,5 +1,5 @@
-//! Which nodes the pods of a template may be placed on: those whose taints it tolerates, and whose labels its node selector and required node
-//! affinity ask for. As hashes: 8 bytes for what would be about 80. Pure.
+//! Which nodes the pods of a template may be placed on: those whose taints it tolerates, and whose labels its node selector and
+//! required node affinity ask for. As hashes: 8 bytes for what would be about 80. Pure.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -217,7 +217,10 @@ mod tests {
             let terms = if kind == REQUIRED { json!({ "nodeSelectorTerms": terms }) } else { terms };
             placement(json!({ "affinity": { "nodeAffinity": { kind: terms } } })).accepts(&node)
         };
-        let term = |key: &str, operator: &str, values: &[&str]| json!({ "matchExpressions": [{ "key": key, "operator": operator, "values": values }] });
+        let term = |key: &str, operator: &str, values: &[&str]| {
+            let expression = json!({ "key": key, "operator": operator, "values": values });
+            json!({ "matchExpressions": [expression] })
+        };
         let (red, blue) = (term("pool", "In", &["red"]), term("pool", "In", &["red", "blue"]));
         for (expected, terms) in [
             (true, json!([blue])),

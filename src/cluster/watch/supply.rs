@@ -1,5 +1,5 @@
-//! Limits that objects of the cluster set for some variants: ResourceQuotas, closed queues of Kueue, and the nodes that their pods may be placed
-//! on. Pure.
+//! Limits that objects of the cluster set for some variants: ResourceQuotas, closed queues of Kueue, and the nodes that their pods
+//! may be placed on. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -66,8 +66,8 @@ pub(crate) struct ClosedQueue {
     pub(crate) reason: SmolStr,
 }
 
-/// Keeps of a ResourceQuota what it says about GPUs; `None` if that is nothing. One with scopes counts some pods only, and which of a variant's
-/// these are is for the API server to say.
+/// Keeps of a ResourceQuota what it says about GPUs; `None` if that is nothing. One with scopes counts some pods only, and which of
+/// a variant's these are is for the API server to say.
 pub(super) fn watched_quota() -> impl FnMut(Result<PartialQuota, InvalidObject>) -> Option<WatchedQuota> {
     let mut has_told = false;
     move |quota| {
@@ -81,7 +81,11 @@ pub(super) fn watched_quota() -> impl FnMut(Result<PartialQuota, InvalidObject>)
         if !quota.spec.scopes.is_empty() || quota.spec.scope_selector.is_some() {
             if has_gpus && !std::mem::replace(&mut has_told, true) {
                 let ObjectKey { namespace, name } = ObjectKey::of(&quota.metadata);
-                info!(%namespace, %name, "a ResourceQuota with scopes counts some pods only, and is no limit here; further ones are not logged");
+                info!(
+                    %namespace,
+                    %name,
+                    "a ResourceQuota with scopes counts some pods only and is no limit; further ones are not logged"
+                );
             }
             return None;
         }

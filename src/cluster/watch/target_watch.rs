@@ -2,12 +2,15 @@
 //! objects of any other kind are read (`target_reads`). A kind may be absent, arrive later or go; nothing else waits for it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
 use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt, future};
+use kube::Resource;
 use kube::api::Api;
 use kube::core::ApiResource;
 use kube::runtime::watcher::{self, watcher};
+use serde::de::DeserializeOwned;
 use smol_str::{SmolStr, format_smolstr};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -129,10 +132,11 @@ fn first_of_each_namespace(
 
 /// A watch that lists again after each failure. kube's own goes on from where it was, without an event that says so; its kind may
 /// have been removed and installed again meanwhile, with other objects.
-fn relisting_watcher(
-    api: Api<ParseGuard<PartialTarget>>,
-) -> impl Stream<Item = watcher::Result<watcher::Event<ParseGuard<PartialTarget>>>> + Send {
-    let begin = move || watcher(api.clone(), watch_config()).boxed();
+pub(super) fn relisting_watcher<K: Resource + Clone + DeserializeOwned + Debug + Send + 'static>(
+    api: Api<ParseGuard<K>>,
+    config: watcher::Config,
+) -> impl Stream<Item = watcher::Result<watcher::Event<ParseGuard<K>>>> + Send {
+    let begin = move || watcher(api.clone(), config.clone()).boxed();
     stream::unfold((begin(), begin), |(mut events, begin)| async move {
         let event = events.next().await?;
         if let Err(watcher::Error::InitialListFailed(_) | watcher::Error::WatchStartFailed(_)) = event {
@@ -149,7 +153,7 @@ fn optional_events(
     api: Api<ParseGuard<PartialTarget>>,
 ) -> impl Stream<Item = Result<StoreEvent<ScaleTarget>, WatchProblem>> + Send + use<> {
     let mut convert = guarded(resource, scale_target);
-    watch_results(relisting_watcher(api), resource, hint).filter_map(move |event| {
+    watch_results(relisting_watcher(api, watch_config()), resource, hint).filter_map(move |event| {
         future::ready(match event {
             Ok(event) => Some(Ok(store_event(event, &mut convert))),
             Err(watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) => {

@@ -168,6 +168,7 @@ fn predict(
         elsewhere: snapshot.elsewhere.clone(),
         unlabelled: snapshot.unlabelled.clone(),
         limits: snapshot.limits.clone(),
+        is_inventory_stale: snapshot.is_inventory_stale,
     };
     let mut last = decision.clone();
     let mut changes = Vec::new();

@@ -32,8 +32,9 @@ impl Limits {
     pub(super) fn new(snapshot: &Snapshot, compat: Compat, policy: &LimitPolicy) -> Self {
         let is_used = policy.inventory && policy.quotas.is_empty();
         let lets_unknown_through = is_used && !policy.fail_closed;
+        let is_known = !(snapshot.is_inventory_stale && policy.fail_closed);
         let known = KnownGpus {
-            inventory: snapshot.inventory.as_ref(),
+            inventory: snapshot.inventory.as_ref().filter(|_| is_known),
             elsewhere: &snapshot.elsewhere,
             unlabelled: snapshot.unlabelled.as_ref(),
         };

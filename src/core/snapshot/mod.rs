@@ -36,6 +36,9 @@ pub struct Snapshot {
     /// GPUs of the nodes, by accelerator; `None` if the nodes are not watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<BTreeMap<SmolStr, u32>>,
+    /// The nodes were readable and have not been for too long: `inventory` is what they had.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_inventory_stale: bool,
     /// Of these, the GPUs used by workloads that are not decided about here.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub elsewhere: BTreeMap<SmolStr, u32>,

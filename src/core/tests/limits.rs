@@ -2,8 +2,10 @@
 
 use crate::tests::support::prelude::*;
 use crate::tests::support::scenarios::{Scenario, scenario};
+use wva_core::model::LimitPolicy;
 use wva_core::name_map::NameMap;
 use wva_core::report::LimitGap;
+use wva_core::snapshot::VariantLimit;
 
 /// A fleet of one replica that needs more, and a limit of 2 GPUs of H100 of which one is used.
 fn needy() -> Scenario {
@@ -78,6 +80,41 @@ fn a_limit_on_gpus_that_is_to_fail_closed_denies_where_it_is_not_known() {
         scenario.policy.limits.fail_closed = true;
         assert_eq!(decided(&scenario), (1, None), "{gpus:?}");
     }
+}
+
+#[test]
+fn an_inventory_that_nobody_can_read_any_longer_denies_where_it_is_to_fail_closed() {
+    let mut scenario = needy();
+    scenario.snapshot.is_inventory_stale = true;
+    assert_eq!(decided(&scenario), (2, None), "what the nodes had limits as before");
+    scenario.policy.limits.fail_closed = true;
+    assert_eq!(decided(&scenario), (1, None));
+}
+
+#[test]
+fn a_limit_that_an_object_of_the_cluster_sets_is_named_whatever_the_policy_is() {
+    let mut free = needy();
+    free.policy.limits = LimitPolicy::default();
+    free.snapshot.inventory = None;
+    let (needed, _) = decided(&free);
+    assert!(needed > 2, "{needed}");
+    let id = group_of(&mut free.snapshot).variants[0].variant.id.clone();
+    let quota = VariantLimit {
+        limit: VariantLimit::RESOURCE_QUOTA.into(),
+        key: "nvidia.com/gpu in default/gpus".into(),
+        gpus: 3,
+        elsewhere: 1,
+        variants: [id].into(),
+    };
+    free.snapshot.limits = vec![quota.clone()];
+    assert_eq!(decided(&free), (2, None));
+    let outcome = decide(&free.snapshot, &free.memory, &free.policy);
+    let constraint = target_of(&outcome, "llama").explanation.capacity_constraint().unwrap();
+    let text = constraint.to_string();
+    assert_eq!(constraint.as_str(), "LimitReached");
+    assert!(text.contains("ResourceQuota of nvidia.com/gpu in default/gpus: 1.0 of 3.0 free"), "{text}");
+    free.snapshot.limits = vec![VariantLimit { gpus: 0, elsewhere: 0, ..quota }];
+    assert_eq!(decided(&free), (1, None), "what runs stays");
 }
 
 #[test]

@@ -152,6 +152,7 @@ impl Engine {
             elsewhere: view.elsewhere.clone(),
             unlabelled: view.unlabelled.clone(),
             limits: Arc::clone(&view.limits),
+            is_inventory_stale: view.is_inventory_stale,
             ..ClusterView::default()
         };
         let series = waiting.iter().map(|(id, waiting)| queue(id, waiting, now)).collect();

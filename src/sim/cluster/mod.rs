@@ -15,7 +15,7 @@ use self::pod::{Life, ServerSetup};
 use super::load::Request;
 use super::recorder::Recorder;
 use super::rng::Rng;
-use super::scenario::{DeletionOrder, PodFault, Scenario};
+use super::scenario::{DeletionOrder, PodFault, Scenario, SimVariant};
 use super::server::Readings;
 
 pub use pod::Pod;
@@ -311,7 +311,9 @@ impl<R: Recorder> SimCluster<R> {
 
     /// Schedules unschedulable pods of a variant while nodes have room, the oldest first.
     fn schedule_pods(&mut self, variant: usize, now_s: f64) {
-        let limit = self.scenario.variants[variant].max_scheduled_pods.unwrap_or(u32::MAX);
+        let SimVariant { max_scheduled_pods, room_from, .. } = &self.scenario.variants[variant];
+        let has_room = room_from.is_some_and(|from| from.as_secs_f64() <= now_s);
+        let limit = max_scheduled_pods.filter(|_| !has_room).unwrap_or(u32::MAX);
         let scheduled =
             self.pods.iter().filter(|pod| pod.variant == variant && pod.scheduled_s.is_some()).count();
         let mut free = limit.saturating_sub(count(scheduled));

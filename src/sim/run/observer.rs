@@ -113,6 +113,7 @@ impl Observer {
                 elsewhere: [].into(),
                 unlabelled: None,
                 limits: Vec::new(),
+                is_inventory_stale: false,
             },
             group,
             serials: vec![Vec::new(); scenario.variants.len()],

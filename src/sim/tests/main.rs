@@ -11,3 +11,4 @@ mod peers;
 mod physics;
 mod pods;
 mod published;
+mod supply;

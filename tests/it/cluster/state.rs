@@ -240,6 +240,7 @@ async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
         elsewhere: BTreeMap::new(),
         unlabelled: None,
         limits: Vec::new(),
+        is_inventory_stale: false,
     };
     let first = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
     let dropped = first.report.dropped.join("\n");

@@ -63,6 +63,7 @@ pub(crate) fn snapshot(
         elsewhere: [].into(),
         unlabelled: None,
         limits: Vec::new(),
+        is_inventory_stale: false,
     }
 }
 

@@ -79,6 +79,7 @@ pub(crate) fn snapshot_of(now: Timestamp, group: ModelGroup) -> Snapshot {
         elsewhere: [].into(),
         unlabelled: None,
         limits: Vec::new(),
+        is_inventory_stale: false,
     }
 }
 

@@ -149,3 +149,19 @@ fn rules_that_a_tenant_writes_by_the_thousand_are_not_all_compared_with_every_no
     }
     assert_eq!(store.state().view.limits.len(), MAX_PLACEMENTS);
 }
+
+#[test]
+fn nodes_that_can_no_longer_be_read_are_stale_after_a_while_and_not_forgotten() {
+    let mut store = with_nodes(placed(json!({})));
+    let (now, max_stale) = (Instant::now(), Duration::from_secs(60));
+    let is_stale = |store: &ClusterStore| store.state().view.is_inventory_stale;
+    let after = |seconds| now + Duration::from_secs(seconds);
+    assert!(!store.apply_nodes(Err(Unreadable), now));
+    assert!(!store.apply_nodes(Err(Unreadable), after(50)), "since the first failure");
+    assert!(!store.expire(after(60), max_stale) && !is_stale(&store));
+    assert!(store.expire(after(61), max_stale) && is_stale(&store));
+    assert!(!store.expire(after(62), max_stale), "a change once");
+    assert!(!store.apply_nodes(Ok(Event::Init), after(63)) && is_stale(&store), "a list that may fail");
+    assert_eq!(store.state().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
+    assert!(store.apply_nodes(Ok(Event::InitDone), after(64)) && !is_stale(&store));
+}

@@ -1,0 +1,67 @@
+//! Demand that goes to the next variant where the cheapest has no room, and back when there is: in closed loop.
+
+use std::time::Duration;
+
+use wva_core::model::{Analyzer, Bounds};
+use wva_core::units::{Cost, Replicas};
+use wva_sim::{
+    Controller, LoadShape, Point, RequestSizes, Run, Scenario, Segment, SimVariant, TP1, simulate,
+};
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// When nodes are added that have room for every pod.
+const ROOM_FROM: u64 = 3600;
+/// When the demand should be back: no removal is due for some minutes after an addition, and each takes half of what could go.
+const BACK: f64 = 3600.0 + 2400.0;
+/// 12 requests/s need five replicas.
+const RPS: f64 = 12.0;
+const NEEDED: u32 = 5;
+
+/// A cheap variant, two pods of which fit on nodes at first, and one for three times its price.
+fn scenario() -> Scenario {
+    let variant = |name, cost| SimVariant {
+        bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
+        ..SimVariant::new(name, TP1, Cost::new(cost).unwrap())
+    };
+    let cheap =
+        SimVariant { max_scheduled_pods: Some(2), room_from: Some(s(ROOM_FROM)), ..variant("cheap", 1.0) };
+    let load = LoadShape::new(vec![
+        Segment::Hold { rps: 3.0, lasts: s(600) },
+        Segment::Hold { rps: RPS, lasts: s(9000) },
+    ]);
+    let sizes = RequestSizes::uniform(4000.0, 1000.0, 0.1);
+    Scenario::new("supply", s(9600), load, sizes, vec![cheap, variant("dear", 3.0)])
+}
+
+fn between(run: &Run, from_s: f64, to_s: f64) -> impl Iterator<Item = &Point> {
+    run.series.iter().filter(move |point| point.at_s > from_s && point.at_s <= to_s)
+}
+
+/// Requested replicas of both, Ready ones and waiting requests every five minutes, for messages of failing tests.
+fn timeline(run: &Run) -> Vec<(&[u32], u32, f64)> {
+    let points = run.series.iter().filter(|point| point.at_s % 300.0 < 2.0);
+    points.map(|point| (&*point.spec_replicas, point.ready, point.waiting)).collect()
+}
+
+#[test]
+fn demand_goes_to_the_next_variant_and_back_when_room_returns() {
+    for seed in [11, 12, 13] {
+        let run = simulate(&scenario(), &Controller::analyzer(Analyzer::Rate), seed, |_| {});
+        let timeline = timeline(&run);
+        for point in between(&run, 1500.0, 9600.0) {
+            let at = point.at_s;
+            assert!(point.ready >= NEEDED, "seed {seed}: below the demand at {at} s: {timeline:?}");
+            assert!(point.waiting < 60.0, "seed {seed}: {} wait at {at} s: {timeline:?}", point.waiting);
+        }
+        let spilt = between(&run, 1500.0, 3600.0).all(|point| point.spec_replicas[1] >= NEEDED - 2);
+        assert!(spilt, "seed {seed}: the dear one does not take it: {timeline:?}");
+        let is_back = between(&run, BACK, 9600.0).all(|point| point.spec_replicas[1] == 1);
+        assert!(is_back, "seed {seed}: it does not go back, or not for good: {timeline:?}");
+        let cheap = || between(&run, BACK, 9600.0).map(|point| point.spec_replicas[0]);
+        let swings = cheap().max().unwrap() - cheap().min().unwrap();
+        assert!(swings <= 2, "seed {seed}: {swings} replicas up and down: {timeline:?}");
+    }
+}

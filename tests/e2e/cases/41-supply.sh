@@ -1,0 +1,113 @@
+# shellcheck shell=bash
+# (41) What there is no room for is not asked for: a ResourceQuota, nodes with a taint, and nodes that are full limit the number, and a condition
+# names them, with the scheduler's own words about pods without a node. Where the cheapest variant has no room the next one takes the demand, and
+# gives it back when there is. The scheduler and the quota controller are real.
+
+# constrained_says NAME TEXT: the condition CapacityConstrained contains TEXT
+constrained_says() {
+  local actual
+  actual=$(kubectl -n llm get va "$1" -o jsonpath='{range .status.conditions[?(@.type=="CapacityConstrained")]}{.status} {.reason}: {.message}{end}')
+  echo "$actual"
+  [[ $actual == *"$2"* ]]
+}
+number_of() {
+  kubectl get --raw "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3D$1" | jq -r '.items[0].value'
+}
+number_of_is() { local n; n=$(number_of "$1" 2>&1) || { echo "$n"; return 1; }; is "$n $2 $3"; }
+ready_of() { local n; n=$(kubectl -n llm get deployment "$1" -o jsonpath='{.status.readyReplicas}'); echo "${n:-0}"; }
+ready_of_are() { is "$(ready_of "$1") $2 $3"; }
+pending_are() {
+  local n
+  n=$(kubectl -n llm get pods -l "app=$1" --field-selector status.phase=Pending -o name | wc -l)
+  is "$n $2 $3"
+}
+# both_ready OPERATOR NUMBER: Ready pods of the model `spill`, of both variants
+both_ready() { is "$(ready_of cheap) + $(ready_of dear) $1 $2"; }
+
+# gpu_node NAME PRODUCT GPUS
+gpu_node() {
+  cat <<YAML
+apiVersion: v1
+kind: Node
+metadata:
+  name: $1
+  labels: {kubernetes.io/hostname: $1, kubernetes.io/os: linux, kubernetes.io/arch: amd64, nvidia.com/gpu.product: $2}
+status:
+  capacity: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
+  allocatable: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
+---
+YAML
+}
+
+# priced NAME PRODUCT COST: a variant of the model `spill`
+priced() {
+  sed -n '/^---$/,$p' "$e2e/objects/llama.yaml" | sed -e "s/\bname: llama\b/name: $1/; s/app: llama/app: $1/; s/variant_name: llama/variant_name: $1/" \
+    -e "s/llm-d.ai\/model: llama/llm-d.ai\/model: spill/; s/modelID: llama/modelID: spill/; s/variantCost: .*/variantCost: \"$3\"/" \
+    -e "s/terminationGracePeriodSeconds: 2/&\n      nodeSelector: {nvidia.com\/gpu.product: $2}/; /acceleratorName/d; s/^  labels:$/  labels: {}/"
+}
+
+analyzer=$'analyzerName: saturation-percent'
+allow 10
+set_load 0.1
+eventually 120 "one replica" ready_are "==" 1
+
+# A ResourceQuota.
+kubectl -n llm create quota gpus --hard=requests.nvidia.com/gpu=3 >/dev/null
+set_load "$(calculate "4.3 * $pod_rps")"
+eventually 120 "the number is what the quota allows" value_is "==" 3
+eventually 60 "a condition names the quota" constrained_says llama "LimitReached: asks for"
+throughout 20 "the number stays there" value_is "==" 3
+constrained_says llama "ResourceQuota of nvidia.com/gpu in llm/gpus" >/dev/null || failed "the quota is not named: $(constrained_says llama "")"
+passed "it is named: $(constrained_says llama "")"
+kubectl -n llm delete quota gpus >/dev/null
+eventually 120 "without the quota: more" ready_are ">" 3
+
+# A cordoned node: its pods stay, and further ones have no node.
+kubectl cordon gpu-0 >/dev/null
+set_load "$(calculate "7.3 * $pod_rps")"
+eventually 120 "a pod has no node" pending_are llama ">=" 1
+eventually 60 "a condition says what the scheduler says" constrained_says llama "NoNodeHasRoom: no node has room for"
+constrained_says llama "the scheduler says: 0/2 nodes are available: " >/dev/null || failed "the scheduler is not quoted: $(constrained_says llama "")"
+passed "it is quoted: $(constrained_says llama "")"
+kubectl uncordon gpu-0 >/dev/null
+eventually 60 "with the node: all are placed" pending_are llama "==" 0
+
+# A taint, where the GPUs of the nodes are a limit.
+set_load 0.1
+eventually 240 "the load falls" ready_are "<=" 2
+install_chart --set limits.inventory=true
+configure "$release_namespace" "$analyzer"$'\nenableLimiter: true'
+kubectl taint node gpu-0 dedicated=training:NoSchedule >/dev/null
+before=$(replicas)
+set_load "$(calculate "4.3 * $pod_rps")"
+eventually 120 "a condition says that no node is suitable" constrained_says llama "suitable nodes of H100 for llm/llama: 0.0 of"
+throughout 15 "nothing is asked for that has no node" value_is "<=" "$before"
+assert_eq "pods without a node" "$(kubectl -n llm get pods -l app=llama --field-selector status.phase=Pending -o name | wc -l)" 0
+kubectl taint node gpu-0 dedicated- >/dev/null
+eventually 120 "without the taint: more" ready_are ">=" 3
+set_load 0.1
+
+# To the next variant, and back.
+configure "$release_namespace" 'enableLimiter: true'
+{ gpu_node cheap-0 NVIDIA-L40S 2; gpu_node dear-0 NVIDIA-A100-SXM4-80GB 8; } | kubectl create -f - >/dev/null
+{ priced cheap NVIDIA-L40S 1.0; priced dear NVIDIA-A100-SXM4-80GB 10.0; } | kubectl apply -f - >/dev/null
+eventually 60 "both variants serve" both_ready "==" 2
+model=spill
+set_load "$(calculate "1.2 * $pod_rps")"
+eventually 30 "both have a number" number_of_is dear ">=" 1
+set_load "$(calculate "4.3 * $pod_rps")"
+eventually 420 "the cheap variant has no more room, and the dear one takes the demand" both_ready ">=" 5
+ready_of_are cheap "==" 2 >/dev/null || failed "the cheap variant has $(ready_of cheap) Ready pods on two GPUs"
+passed "cheap $(ready_of cheap), dear $(ready_of dear)"
+gpu_node cheap-1 NVIDIA-L40S 8 | kubectl create -f - >/dev/null
+eventually 600 "room returns: the demand goes back to the cheap one" ready_of_are dear "==" 1
+eventually 60 "which has what is needed" both_ready ">=" 5
+throughout 90 "and it stays there" both_ready ">=" 5
+ready_of_are dear "==" 1 >/dev/null || failed "the dear variant has $(ready_of dear) Ready pods again"
+passed "cheap $(ready_of cheap), dear $(ready_of dear)"
+
+model=llama
+for i in deployment va hpa; do kubectl -n llm delete "$i" cheap dear --wait=false >/dev/null; done
+kubectl delete node cheap-0 cheap-1 dear-0 >/dev/null
+install_chart
+baseline
