@@ -72,8 +72,8 @@ pub(crate) struct ClusterStore {
     /// Empty unless a limit is what the nodes have.
     pub(crate) nodes: ObjectStore<NodeGpus>,
     /// Since when the nodes cannot be read, and whether that is for too long.
-    nodes_failed_at: Option<Instant>,
-    is_inventory_stale: bool,
+    pub(super) nodes_failed_at: Option<Instant>,
+    pub(super) is_inventory_stale: bool,
     /// Nothing is decided before the nodes are listed: without them the limit would be ignored.
     pub(crate) awaits_nodes: bool,
     /// The namespaces whose variants are ignored.
