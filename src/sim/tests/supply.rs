@@ -12,15 +12,16 @@ const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// When nodes are added that have room for every pod.
-const ROOM_FROM: u64 = 3600;
-/// When the demand should be back: no removal is due for some minutes after an addition, and each takes half of what could go.
-const BACK: f64 = 3600.0 + 2400.0;
+/// When nodes are added that have room for every pod: while the demand is low.
+const ROOM_FROM: u64 = 5400;
+/// When the demand is high for the second time, seconds, and has been for ten minutes.
+const SECOND_RISE: f64 = 7800.0;
 /// 12 requests/s need five replicas.
 const RPS: f64 = 12.0;
 const NEEDED: u32 = 5;
 
-/// A cheap variant, two pods of which fit on nodes at first, and one for three times its price.
+/// A cheap variant, two pods of which fit on nodes at first, and one for three times its price; a high demand before there is room for more of
+/// the cheap ones and after.
 fn scenario() -> Scenario {
     let variant = |name, cost| SimVariant {
         bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
@@ -28,12 +29,10 @@ fn scenario() -> Scenario {
     };
     let cheap =
         SimVariant { max_scheduled_pods: Some(2), room_from: Some(s(ROOM_FROM)), ..variant("cheap", 1.0) };
-    let load = LoadShape::new(vec![
-        Segment::Hold { rps: 3.0, lasts: s(600) },
-        Segment::Hold { rps: RPS, lasts: s(9000) },
-    ]);
+    let stages = [(3.0, 600), (RPS, 3000), (3.0, 3600), (RPS, 4800)];
+    let load = stages.map(|(rps, lasts)| Segment::Hold { rps, lasts: s(lasts) });
     let sizes = RequestSizes::uniform(4000.0, 1000.0, 0.1);
-    Scenario::new("supply", s(9600), load, sizes, vec![cheap, variant("dear", 3.0)])
+    Scenario::new("supply", s(12_000), LoadShape::new(load.into()), sizes, vec![cheap, variant("dear", 3.0)])
 }
 
 fn between(run: &Run, from_s: f64, to_s: f64) -> impl Iterator<Item = &Point> {
@@ -47,21 +46,26 @@ fn timeline(run: &Run) -> Vec<(&[u32], u32, f64)> {
 }
 
 #[test]
-fn demand_goes_to_the_next_variant_and_back_when_room_returns() {
+fn demand_goes_to_the_next_variant_and_to_the_cheapest_again_when_it_has_room() {
     for seed in [11, 12, 13] {
         let run = simulate(&scenario(), &Controller::analyzer(Analyzer::Rate), seed, |_| {});
         let timeline = timeline(&run);
-        for point in between(&run, 1500.0, 9600.0) {
-            let at = point.at_s;
-            assert!(point.ready >= NEEDED, "seed {seed}: below the demand at {at} s: {timeline:?}");
-            assert!(point.waiting < 60.0, "seed {seed}: {} wait at {at} s: {timeline:?}", point.waiting);
+        for (from_s, to_s) in [(1500.0, 3600.0), (SECOND_RISE, 12_000.0)] {
+            for point in between(&run, from_s, to_s) {
+                let at = point.at_s;
+                assert!(point.ready >= NEEDED, "seed {seed}: below the demand at {at} s: {timeline:?}");
+                assert!(point.waiting < 60.0, "seed {seed}: {} wait at {at} s: {timeline:?}", point.waiting);
+            }
         }
         let spilt = between(&run, 1500.0, 3600.0).all(|point| point.spec_replicas[1] >= NEEDED - 2);
         assert!(spilt, "seed {seed}: the dear one does not take it: {timeline:?}");
-        let is_back = between(&run, BACK, 9600.0).all(|point| point.spec_replicas[1] == 1);
-        assert!(is_back, "seed {seed}: it does not go back, or not for good: {timeline:?}");
-        let cheap = || between(&run, BACK, 9600.0).map(|point| point.spec_replicas[0]);
-        let swings = cheap().max().unwrap() - cheap().min().unwrap();
-        assert!(swings <= 2, "seed {seed}: {swings} replicas up and down: {timeline:?}");
+        let is_back = between(&run, SECOND_RISE, 12_000.0).all(|point| point.spec_replicas[0] >= NEEDED - 2);
+        assert!(is_back, "seed {seed}: the cheap one does not take it: {timeline:?}");
+        for variant in 0..2 {
+            let numbers =
+                || between(&run, SECOND_RISE + 900.0, 12_000.0).map(|point| point.spec_replicas[variant]);
+            let swings = numbers().max().unwrap() - numbers().min().unwrap();
+            assert!(swings <= 2, "seed {seed}: {swings} replicas up and down: {timeline:?}");
+        }
     }
 }
