@@ -55,7 +55,7 @@ eventually 120 "one replica" ready_are "==" 1
 kubectl -n llm create quota gpus --hard=requests.nvidia.com/gpu=3 >/dev/null
 set_load "$(calculate "4.3 * $pod_rps")"
 eventually 120 "the number is what the quota allows" value_is "==" 3
-eventually 60 "a condition names the quota" constrained_says llama "LimitReached: asks for"
+eventually 60 "a condition names the quota" constrained_says llama "LimitReached: 3 instead of"
 throughout 20 "the number stays there" value_is "==" 3
 constrained_says llama "ResourceQuota of nvidia.com/gpu in llm/gpus" >/dev/null || failed "the quota is not named: $(constrained_says llama "")"
 passed "it is named: $(constrained_says llama "")"
@@ -97,7 +97,8 @@ set_load "$(calculate "1.2 * $pod_rps")"
 eventually 30 "both have a number" number_of_is dear ">=" 1
 set_load "$(calculate "4.3 * $pod_rps")"
 eventually 420 "the cheap variant has no more room, and the dear one takes the demand" both_ready ">=" 5
-ready_of_are cheap "==" 2 >/dev/null || failed "the cheap variant has $(ready_of cheap) Ready pods on two GPUs"
+# A pod of llama that had waited may have the other GPU.
+ready_of_are cheap "<=" 2 >/dev/null || failed "the cheap variant has $(ready_of cheap) Ready pods on two GPUs"
 passed "cheap $(ready_of cheap), dear $(ready_of dear)"
 dear=$(ready_of dear)
 gpu_node cheap-1 NVIDIA-L40S 8 | kubectl create -f - >/dev/null
