@@ -1,6 +1,6 @@
 //! The autoscalers that read a number of this program, and whether they follow it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -13,7 +13,7 @@ use wva_core::model::{Analyzer, TargetRef, Variant};
 use wva_core::snapshot::VariantState;
 use wva_core::text::plain;
 
-use crate::cluster::objects::VariantKind;
+use crate::cluster::objects::{ObjectKey, VariantKind};
 use crate::engine::ClusterView;
 use crate::lint::{
     Advice, Candidate, Candidates, Finding, ScaledObject, Severity, VariantFacts, Workload, is_of_keda, lint,
@@ -114,9 +114,15 @@ struct Judge {
 }
 
 impl Autoscalers {
-    /// `readers` are those of all namespaces.
-    pub(super) fn new(readers: Vec<(SmolStr, Arc<Reader>)>, controller_instance: Option<SmolStr>) -> Self {
-        Self { readers, controller_instance, judge: OnceLock::new() }
+    /// Those of all namespaces but the excluded ones.
+    pub(super) fn new<'r>(
+        readers: impl Iterator<Item = (&'r ObjectKey, &'r Arc<Reader>)>,
+        excluded: &BTreeSet<SmolStr>,
+        controller_instance: Option<SmolStr>,
+    ) -> Self {
+        let included = readers.filter(|(key, _)| !excluded.contains(&*key.namespace));
+        let readers = included.map(|(key, reader)| ((&*key.namespace).into(), reader.clone()));
+        Self { readers: readers.collect(), controller_instance, judge: OnceLock::new() }
     }
 
     /// The verdict on those that scale the target of a variant; `None` if none of them reads a number. `view` is always that of the
@@ -260,7 +266,7 @@ mod tests {
     }
 
     fn verdict(readers: Vec<(SmolStr, Arc<Reader>)>) -> Option<AutoscalerVerdict> {
-        Autoscalers::new(readers, None).verdict(&VariantId::new("llm", "chat"), &view())
+        Autoscalers { readers, ..Autoscalers::default() }.verdict(&VariantId::new("llm", "chat"), &view())
     }
 
     #[test]

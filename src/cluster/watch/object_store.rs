@@ -125,8 +125,8 @@ impl ClusterStore {
             let id = VariantId::new(&*key.namespace, &*key.name);
             (!excluded.contains(&*key.namespace)).then(|| (id, object.clone()))
         };
-        let annotated = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
-        let annotated = annotated.filter_map(|(key, object)| Some((key, object.variant.as_ref()?)));
+        let scalers = || self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
+        let annotated = scalers().filter_map(|(key, object)| Some((key, object.variant.as_ref()?)));
         let VariantObjects { objects, aliases, bystanders } = VariantObjects::new(
             self.variants.iter().filter_map(named).collect(),
             annotated.filter_map(named).collect(),
@@ -181,21 +181,13 @@ impl ClusterStore {
             supplied.push((found, pods));
         }
         view.limits = self.limits(&view.variants, supplied).into();
-        let autoscalers = self.autoscalers(&view.excluded);
+        let readers = scalers().filter_map(|(key, scaler)| Some((key, scaler.reader.as_ref()?)));
+        let autoscalers = Autoscalers::new(readers, &view.excluded, self.controller_instance.clone());
         view.value_targets = self.value_targets(multipliers);
         view.pools = pools.finish(&self.services.objects, &self.pods);
         let knows_pauses = self.scaled_objects.is_known(false);
         let view = Arc::new(view);
         ClusterState { view, objects, bystanders, pauses, knows_pauses, autoscalers, pods: with_cost }
-    }
-
-    /// Those that read a number, of all namespaces but the excluded ones.
-    fn autoscalers(&self, excluded: &BTreeSet<SmolStr>) -> Autoscalers {
-        let objects = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
-        let included = objects.filter(|(key, _)| !excluded.contains(&*key.namespace));
-        let readers =
-            included.filter_map(|(key, object)| Some(((&*key.namespace).into(), object.reader.clone()?)));
-        Autoscalers::new(readers.collect(), self.controller_instance.clone())
     }
 
     /// Counts the GPUs of the nodes, and those that pods of no variant use.

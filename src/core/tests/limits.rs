@@ -112,7 +112,7 @@ fn a_limit_that_an_object_of_the_cluster_sets_is_named_whatever_the_policy_is() 
     let constraint = target_of(&outcome, "llama").explanation.capacity_constraint().unwrap();
     let text = constraint.to_string();
     assert_eq!(constraint.as_str(), "LimitReached");
-    assert!(text.contains("ResourceQuota of nvidia.com/gpu in default/gpus: 1.0 of 3.0 free"), "{text}");
+    assert!(text.contains("ResourceQuota of nvidia.com/gpu in default/gpus: 0.0 of 3.0 free"), "{text}");
     free.snapshot.limits = vec![VariantLimit { gpus: 0, elsewhere: 0, ..quota }];
     assert_eq!(decided(&free), (1, None), "what runs stays");
 }
