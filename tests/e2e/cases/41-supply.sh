@@ -76,6 +76,7 @@ eventually 60 "with the node: all are placed" pending_are llama "==" 0
 set_load 0.1
 eventually 240 "the load falls" ready_are "<=" 2
 install_chart --set limits.inventory=true
+route_api_server_to "$wva_port"
 configure "$release_namespace" "$analyzer"$'\nenableLimiter: true'
 kubectl taint node gpu-0 dedicated=training:NoSchedule >/dev/null
 before=$(replicas)
@@ -111,4 +112,5 @@ model=llama
 for i in deployment va hpa; do kubectl -n llm delete "$i" cheap dear --wait=false >/dev/null; done
 kubectl delete node cheap-0 cheap-1 dear-0 >/dev/null
 install_chart
+route_api_server_to "$wva_port"
 baseline
