@@ -1,6 +1,7 @@
 //! Why a decision is what it is, as data: what went into each step, what came out, what bound it, and what would change it.
 
 mod adjustment;
+mod binding_constraint;
 mod capacity_constraint;
 mod capacity_figures;
 mod explanation;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use smol_str::{SmolStr, ToSmolStr};
 
 pub(crate) use self::adjustment::{Adjustment, AdjustmentReason, Saturation, SaturationCause};
+pub use self::binding_constraint::{BindingConstraint, ConstraintKind};
 pub use self::capacity_constraint::CapacityConstraint;
 pub use self::capacity_figures::{CapacityFigures, CapacityUnit};
 pub(crate) use self::explanation::{Basis, Blocker, Caveat, Hindrance, Withheld};

@@ -353,3 +353,54 @@ fn figures_of_capacity_are_those_of_the_variants_role_in_the_analyzers_unit() {
     }
     assert_eq!(explained(2, 2, Basis::Idle, None).capacity_figures(Role::Both), None);
 }
+
+/// The kinds of the constraints in one direction.
+fn kinds(reasoning: &Reasoning, direction: Direction) -> Vec<ConstraintKind> {
+    reasoning.binding_constraints(direction).into_iter().map(|constraint| constraint.kind).collect()
+}
+
+#[test]
+fn what_keeps_a_number_from_being_higher_is_the_limit_and_from_being_lower_the_demand() {
+    let mut limited = explained(3, 5, Basis::Analyzed { caveat: None }, Some(rate(Role::Both)));
+    let why = AdjustmentReason::Limit { binding: Some(binding()) };
+    limited.adjustments.push(adjusted(Stage::Limit, 5, 3, why));
+    let higher = limited.binding_constraints(Direction::More);
+    assert_eq!(kinds(&limited, Direction::More), [ConstraintKind::Limit]);
+    assert!(higher[0].text.starts_with("3 instead of 5: team of H100: 0.0 of 8.0 free"), "{higher:?}");
+    assert!(higher[0].text.contains("it ends when the limit is raised"), "{higher:?}");
+    assert_eq!(kinds(&limited, Direction::Fewer), [ConstraintKind::Demand]);
+}
+
+#[test]
+fn bounds_cooldowns_and_held_numbers_bind_where_they_apply() {
+    let analyzed = |caveat| explained(3, 3, Basis::Analyzed { caveat }, Some(rate(Role::Both)));
+    let with = |from, to, why| {
+        let mut reasoning = analyzed(None);
+        reasoning.adjustments.push(adjusted(Stage::Bound, from, to, why));
+        reasoning
+    };
+    let bounds = || AdjustmentReason::Bounds { min: Replicas::ONE, max: Some(Replicas::new(3)) };
+    let cooldown = AdjustmentReason::Stability { rule: StabilityRule::Dwell { seconds: 60.0 } };
+    let (more, fewer, demand) = (Direction::More, Direction::Fewer, ConstraintKind::Demand);
+    for (reasoning, higher, lower) in [
+        (analyzed(None), demand, demand),
+        (with(5, 3, bounds()), ConstraintKind::Maximum, demand),
+        (with(0, 1, bounds()), demand, ConstraintKind::Minimum),
+        (with(2, 3, cooldown), demand, ConstraintKind::Stability),
+        (analyzed(Some(Caveat::UnmeasuredPods)), demand, ConstraintKind::MissingSignal),
+        (
+            analyzed(Some(Caveat::Blocked { by: Blocker::Maximum { max: Replicas::new(3) } })),
+            ConstraintKind::Maximum,
+            demand,
+        ),
+        (
+            explained(2, 2, Basis::SourceDown { cause: "refused".into() }, None),
+            ConstraintKind::MissingSignal,
+            ConstraintKind::MissingSignal,
+        ),
+        (explained(1, 1, Basis::LastReplicaKept, None), demand, ConstraintKind::Minimum),
+    ] {
+        let found = (kinds(&reasoning, more), kinds(&reasoning, fewer));
+        assert_eq!(found, (vec![higher], vec![lower]), "{reasoning}");
+    }
+}

@@ -153,7 +153,7 @@ impl Basis {
 }
 
 impl Caveat {
-    pub(super) fn write(&self, f: &mut Formatter<'_>, running: Replicas) -> fmt::Result {
+    pub(in crate::report) fn write(&self, f: &mut Formatter<'_>, running: Replicas) -> fmt::Result {
         match self {
             Self::IncompleteAnswer { warnings } => {
                 write!(f, "the metric source's answer is incomplete ({warnings}), so no replica is removed")

@@ -28,7 +28,7 @@ impl Clauses<'_, '_> {
 }
 
 /// Something that is written by a function.
-pub(super) struct Text<F>(pub(super) F);
+pub(in crate::report) struct Text<F>(pub(in crate::report) F);
 
 impl<F: Fn(&mut Formatter<'_>) -> fmt::Result> Display for Text<F> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
