@@ -6,6 +6,7 @@
 //! - [`collect`]: input edge, turns metrics of model servers into samples
 //! - [`cluster`]: input and output edge, reads from and writes to Kubernetes
 //! - [`engine`]: evaluates (collect, assemble, decide, check, publish), and owns the board that every output reads
+//! - `explain`: explains the decision about one variant, as data and as text
 //! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
 //! - [`record`]: stores evaluations, reads them back and replays them
 //! - [`simulate`]: runs scenario files and traces through the closed-loop simulator `wva-sim`
@@ -24,6 +25,7 @@ pub mod cmd;
 pub mod collect;
 pub mod config;
 pub mod engine;
+mod explain;
 pub mod lint;
 pub mod migrate;
 pub mod policy;

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use tokio::time::Instant;
+pub(super) use wva_core::text::wrapped;
 
 /// How often a status line is refreshed.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
@@ -50,21 +51,6 @@ impl StatusLine {
 pub(super) fn note(text: &str) {
     // Nothing can be done about a standard error that is closed.
     let _ = writeln!(io::stderr(), "wva: {text}");
-}
-
-/// A sentence in lines of at most `width` characters. A longer word stays whole.
-pub(super) fn wrapped(sentence: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in sentence.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 /// Rows as lines with aligned columns. The first `left` columns begin at the left, the others end at the right.

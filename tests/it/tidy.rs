@@ -27,7 +27,12 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
         &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"],
     ),
     ("record", &["engine"], &["kube", "k8s_openapi", "axum", "reqwest"]),
-    ("serve", &["engine", "record", "telemetry"], &["kube", "prometheus_http_query"]),
+    (
+        "explain",
+        &["cluster", "collect", "engine", "record"],
+        &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],
+    ),
+    ("serve", &["engine", "explain", "record", "telemetry"], &["kube", "prometheus_http_query"]),
     (
         "migrate",
         &["cluster", "config", "lint", "serve"],

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use wva_core::{Outcome, Policy};
 
-use super::format::{explanation_text, number_and_reason};
 use super::input::DecisionInput;
 use crate::cmd::output::{CommandError, OutputFormat, exit_code, write_structured};
+use crate::explain::{explanation_text, number_and_reason};
 use crate::record::decide_recorded;
 
 /// Repeat one decision from a file, and show its reasons

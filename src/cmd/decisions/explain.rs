@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use jiff::Timestamp;
 use wva_core::VariantId;
 
-use super::explanation::Explanation;
+use super::explanation::explain;
 use super::input::DecisionInput;
-use super::screen::screen;
 use super::server::ServerArgs;
 use crate::cmd::output::{CommandError, OutputFormat, exit_code, write_structured};
+use crate::explain::screen;
 
 /// Explain why a variant has its desired number of replicas
 ///
@@ -71,7 +71,7 @@ fn run(args: &Args, out: &mut impl Write) -> Result<ExitCode, CommandError> {
         (None, Some(server)) => args.from.read(server, args.at)?,
         (None, None) => return Err("give --recording or --server".to_owned().into()),
     };
-    let explanation = Explanation::new(input.with_policy(args.policy.as_deref())?, &args.variant)?;
+    let explanation = explain(input.with_policy(args.policy.as_deref())?, &args.variant)?;
     match args.output {
         OutputFormat::Table => out.write_all(screen(&explanation).as_bytes())?,
         format => write_structured(out, &explanation, format)?,

@@ -4,8 +4,6 @@
 pub(super) mod decide;
 pub(super) mod explain;
 mod explanation;
-mod format;
 mod input;
 pub(super) mod replay;
-mod screen;
 mod server;

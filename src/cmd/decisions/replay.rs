@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 use wva_core::{Decision, Policy};
 
-use super::format::{explanation_text, number_and_reason};
 use super::input::{open, read_error, read_policy_file};
 use crate::cmd::output::{CommandError, OutputFormat, exit_code, write_structured};
 use crate::cmd::terminal::{StatusLine, note};
+use crate::explain::{explanation_text, number_and_reason};
 use crate::record::{Change, Difference, LineLocation, Lines, Replay, Summary};
 
 /// Repeat the decisions of recordings, and print those that differ

@@ -3,14 +3,15 @@
 use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
-use wva_core::decision::Verdict;
+use wva_core::Decision;
+use wva_core::decision::{Cause, Verdict};
 use wva_core::report::{Stage, Step};
 use wva_core::snapshot::SourceHealth;
+use wva_core::text::wrapped;
 
 use super::explanation::{Explanation, Pod};
 use super::format::{explanation_text, number_and_reason};
 use crate::cluster::writers::signal_gap::describe_gap;
-use crate::cmd::terminal::wrapped;
 use crate::collect::current_series_names;
 
 /// The width of a line.
@@ -21,7 +22,7 @@ const TEXT_COLUMN: usize = 17;
 const MAX_LISTED_PODS: usize = 6;
 
 /// The text of an explanation.
-pub(super) fn screen(explanation: &Explanation) -> String {
+pub(crate) fn screen(explanation: &Explanation) -> String {
     let mut text = head(explanation);
     section(&mut text, "Steps");
     for step in &explanation.steps {
@@ -39,7 +40,7 @@ pub(super) fn screen(explanation: &Explanation) -> String {
         }
     }
     if explanation.steps.is_empty() {
-        entry(&mut text, "none", "the object is invalid, so no stage ran");
+        entry(&mut text, "none", why_no_steps(&explanation.decision));
     }
     for dropped in &explanation.dropped {
         entry(&mut text, "memory", dropped);
@@ -90,6 +91,16 @@ fn head(explanation: &Explanation) -> String {
     text
 }
 
+/// Why there are no steps. State objects keep none.
+fn why_no_steps(decision: &Decision) -> &'static str {
+    match &decision.verdict {
+        Verdict::Unknown(unknown) if matches!(unknown.cause, Cause::InvalidVariant | Cause::ModelUnknown) => {
+            "the object is invalid, so no stage ran"
+        }
+        _ => "not kept: this is the last state that was stored, and no evaluation has followed it here",
+    }
+}
+
 fn evidence(text: &mut String, explanation: &Explanation) {
     if let Some(gap) = &explanation.decision.gap {
         entry(
@@ -109,17 +120,20 @@ fn evidence(text: &mut String, explanation: &Explanation) {
     if let Some(at) = explanation.scheduler_sample {
         entry(text, "scheduler", &format!("newest sample {} old", elapsed(at, explanation.at)));
     }
-    for pod in explanation.pods.iter().take(MAX_LISTED_PODS) {
+    let Some(pods) = &explanation.pods else {
+        return entry(text, "not kept", "the inputs of this evaluation are not in memory here");
+    };
+    for pod in pods.iter().take(MAX_LISTED_PODS) {
         entry(text, "pod", &pod_line(pod, explanation.at));
     }
-    if let Some(more) = explanation.pods.len().checked_sub(MAX_LISTED_PODS).filter(|more| *more > 0) {
-        let newest = explanation.pods.iter().skip(MAX_LISTED_PODS).filter_map(|pod| pod.newest_sample);
+    if let Some(more) = pods.len().checked_sub(MAX_LISTED_PODS).filter(|more| *more > 0) {
+        let newest = pods.iter().skip(MAX_LISTED_PODS).filter_map(|pod| pod.newest_sample);
         let oldest = newest
             .min()
             .map_or_else(String::new, |at| format!(", samples up to {} old", elapsed(at, explanation.at)));
         entry(text, "pods", &format!("{more} more{oldest}"));
     }
-    if explanation.pods.is_empty() {
+    if pods.is_empty() {
         entry(text, "pods", "none");
     }
 }
@@ -161,7 +175,7 @@ fn entry(text: &mut String, label: &str, sentence: &str) {
 }
 
 /// The time from `from` to `to`, with units.
-fn elapsed(from: Timestamp, to: Timestamp) -> String {
+pub(crate) fn elapsed(from: Timestamp, to: Timestamp) -> String {
     let span = to.duration_since(from).max(SignedDuration::ZERO);
     let seconds = span.as_secs();
     match seconds {
@@ -174,9 +188,9 @@ fn elapsed(from: Timestamp, to: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wva_core::VariantId;
     use wva_core::decision::{GapCause, Reason, SignalGap, Target};
     use wva_core::units::Replicas;
-    use wva_core::{Decision, VariantId};
 
     use super::*;
 
@@ -213,7 +227,7 @@ mod tests {
             dropped: Vec::new(),
             scorecard: None,
             source: Some(SourceHealth::Complete),
-            pods: Vec::new(),
+            pods: Some(Vec::new()),
             scheduler_sample: None,
             predicted: Vec::new(),
         };
