@@ -3,7 +3,8 @@
 //! A request arrives through [`tls`], gets an audit id and is counted in `middleware`, is authorised by [`auth`] with the
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
-//! leader), by `installations` also from the variants of other installations, by `decisions` as text, and by `admin` for operators.
+//! leader), by `installations` also from the variants of other installations, by `decisions` as text, by `explanations` with
+//! reasons, and by `admin` for operators.
 
 mod admin;
 pub mod auth;
@@ -12,6 +13,7 @@ mod data_read;
 mod decisions;
 mod discovery;
 mod encoding;
+mod explanations;
 mod external_metrics;
 mod forward;
 #[cfg(test)]

@@ -14,6 +14,15 @@ pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 /// The versions of [`CUSTOM_GROUP`], the preferred one first.
 pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
+/// The group of explanations: one of its own, because a CustomResourceDefinition serves the group of variants.
+pub(crate) const EXPLANATIONS_GROUP: &str = "decisions.wva.llmd.ai";
+
+/// The only version of [`EXPLANATIONS_GROUP`].
+pub(crate) const EXPLANATIONS_VERSION: &str = "v1alpha1";
+
+/// The only resource of [`EXPLANATIONS_GROUP`].
+pub(crate) const EXPLANATIONS: &str = "explanations";
+
 /// The resource of variants, with its group.
 pub(crate) const VARIANTS: &str = "variantautoscalings.llmd.ai";
 
@@ -36,6 +45,16 @@ pub(crate) const CUSTOM_PREFIX: &str = "/apis/custom.metrics.k8s.io/";
 
 /// The route behind [`CUSTOM_PREFIX`]: one metric of one object, or of all objects that a selector matches.
 pub(crate) const CUSTOM_OBJECT: &str = "{version}/namespaces/{namespace}/{resource}/{name}/{metric}";
+
+/// Prefix of every path of [`EXPLANATIONS_GROUP`].
+pub(crate) const EXPLANATIONS_PREFIX: &str = "/apis/decisions.wva.llmd.ai/v1alpha1/";
+
+/// The routes behind [`EXPLANATIONS_PREFIX`]: the list of one namespace, and one explanation.
+pub(crate) const EXPLANATION_LIST: &str = "namespaces/{namespace}/explanations";
+pub(crate) const EXPLANATION: &str = "namespaces/{namespace}/explanations/{name}";
+
+/// Prefix under which the leader answers other instances about explanations.
+pub(crate) const INTERNAL_EXPLANATIONS: &str = "/internal/v1/explanations/";
 
 /// Prefix under which the leader answers other instances about external metrics.
 pub(crate) const INTERNAL_EXTERNAL: &str = "/internal/v1/external/";
@@ -92,11 +111,12 @@ pub(crate) const LEADER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("
 /// Value of [`ANSWERED_BY`]: an installation answered another one.
 pub(crate) const INSTALLATION: HeaderValue = HeaderValue::from_static("installation");
 
-/// The leader's path for a read of `path_and_query`; empty for anything that is not a read of metrics.
+/// The leader's path for a read of `path_and_query`; empty for anything that is no read.
 pub(crate) fn internal_path(path_and_query: &str) -> String {
     let paths = [
         (EXTERNAL_NAMESPACES, INTERNAL_EXTERNAL),
         (CUSTOM_PREFIX, INTERNAL_CUSTOM),
+        (EXPLANATIONS_PREFIX, INTERNAL_EXPLANATIONS),
         (DECISIONS, INTERNAL_DECISIONS),
         (INSTALLATION_EXTERNAL, INTERNAL_EXTERNAL_VALUES),
         (INSTALLATION_CUSTOM, INTERNAL_CUSTOM_VALUES),

@@ -19,15 +19,17 @@ use super::decisions;
 use super::discovery;
 use super::encoding::negotiation::accepts_gzip;
 use super::encoding::{Reason, Status, internal_error};
+use super::explanations::{ExplanationState, ObjectPath as ExplanationPath};
 use super::external_metrics::{self, MetricRead};
 use super::forward::{ForwarderVerifier, InstanceVerifier};
 use super::installations::Installations;
 use super::middleware::{AuditId, observe_request};
 use super::paths::{
-    ALL_SNAPSHOTS, ANSWERED_BY, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DECISIONS, EXTERNAL_GROUP,
-    EXTERNAL_METRIC, EXTERNAL_NAMESPACES, INSTALLATION, INSTALLATION_CUSTOM, INSTALLATION_EXTERNAL,
-    INTERNAL_CUSTOM, INTERNAL_CUSTOM_VALUES, INTERNAL_DECISIONS, INTERNAL_EXTERNAL, INTERNAL_EXTERNAL_VALUES,
-    LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
+    ALL_SNAPSHOTS, ANSWERED_BY, CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DECISIONS, EXPLANATION,
+    EXPLANATION_LIST, EXPLANATIONS, EXPLANATIONS_PREFIX, EXTERNAL_GROUP, EXTERNAL_METRIC,
+    EXTERNAL_NAMESPACES, INSTALLATION, INSTALLATION_CUSTOM, INSTALLATION_EXTERNAL, INTERNAL_CUSTOM,
+    INTERNAL_CUSTOM_VALUES, INTERNAL_DECISIONS, INTERNAL_EXPLANATIONS, INTERNAL_EXTERNAL,
+    INTERNAL_EXTERNAL_VALUES, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
 };
 use super::state::AppState;
 use super::tls::AnswerPermit;
@@ -41,6 +43,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .merge(discovery_routes(&state))
         .merge(snapshot_routes(&state))
         .merge(metric_routes())
+        .merge(explanation_routes())
         .layer(from_fn_with_state(state.clone(), observe_request))
         .with_state(state)
 }
@@ -93,6 +96,18 @@ fn metric_routes() -> Router<AppState> {
             any(values_for_installation::<custom_metrics::Read>),
         )
         .route(INTERNAL_DECISIONS, any(all_decisions_for_instance))
+}
+
+fn explanation_routes() -> Router<AppState> {
+    let public = |path: &str| format!("{EXPLANATIONS_PREFIX}{path}");
+    let internal = |path: &str| format!("{INTERNAL_EXPLANATIONS}{path}");
+    Router::new()
+        .route(&public(EXPLANATIONS), any(all_explanations))
+        .route(&public(EXPLANATION_LIST), any(explanations))
+        .route(&public(EXPLANATION), any(explanations))
+        .route(&internal(EXPLANATIONS), any(all_explanations_for_instance))
+        .route(&internal(EXPLANATION_LIST), any(explanations_for_instance))
+        .route(&internal(EXPLANATION), any(explanations_for_instance))
 }
 
 fn snapshot_routes(state: &AppState) -> Router<AppState> {
@@ -230,6 +245,50 @@ async fn all_decisions_for_instance(
         reads.answer_instance(Ok(()), |(), published| decisions::render(&reads, published)).await
     })
     .await
+}
+
+async fn explanations(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    State(explanations): State<Arc<ExplanationState>>,
+    path: ParsedPath<ExplanationPath>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    let request = request.into_parts().0;
+    explanations.answer((&auth, &reads), &audit, valid(path), request).await.into_response()
+}
+
+async fn all_explanations(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    State(explanations): State<Arc<ExplanationState>>,
+    Extension(audit): Extension<AuditId>,
+    request: Request,
+) -> Response {
+    let (path, request) = (Ok(ExplanationPath::default()), request.into_parts().0);
+    explanations.answer((&auth, &reads), &audit, path, request).await.into_response()
+}
+
+async fn explanations_for_instance(
+    State(instances): State<Arc<InstanceVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    State(explanations): State<Arc<ExplanationState>>,
+    path: ParsedPath<ExplanationPath>,
+    request: Request,
+) -> Response {
+    let request = request.into_parts().0;
+    explanations.answer_instance((&instances, &reads), valid(path), request).await.into_response()
+}
+
+async fn all_explanations_for_instance(
+    State(instances): State<Arc<InstanceVerifier>>,
+    State(reads): State<Arc<ReadState>>,
+    State(explanations): State<Arc<ExplanationState>>,
+    request: Request,
+) -> Response {
+    let (path, request) = (Ok(ExplanationPath::default()), request.into_parts().0);
+    explanations.answer_instance((&instances, &reads), path, request).await.into_response()
 }
 
 /// Answers a read, or rejects it at once when too many reads are waiting or being sent.

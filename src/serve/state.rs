@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::admin::{AdminState, BoardMetrics, DecisionCounts, Health};
 use super::auth::{AuthState, Reviewer, TrustData};
 use super::data_read::{MAX_READS, ReadState, SyncedOnce};
+use super::explanations::ExplanationState;
 use super::forward::{Forwarder, ForwarderVerifier, InstanceVerifier};
 use super::installations::{InstallationSettings, Installations};
 use super::ports::{EventSink, PublishedReader};
@@ -72,6 +73,7 @@ pub(super) struct States {
     pub(super) auth: Arc<AuthState>,
     reads: Arc<ReadState>,
     admin: Arc<AdminState>,
+    explanations: Arc<ExplanationState>,
     health: Arc<Health>,
     pub(super) instances: Arc<InstanceVerifier>,
     pub(super) forwarder: Arc<ForwarderVerifier>,
@@ -122,6 +124,7 @@ impl AppState {
             reads.clone(),
             settings.installations.forwarder.as_ref().map(|_| settings.trust_refused.clone()),
         );
+        let explanations = Arc::new(ExplanationState::new(recent.clone()));
         let admin = Arc::new(AdminState::new(registry, recent, reads.clone()));
         let instances = InstanceVerifier::new(instance_name.clone(), settings.shared_pki.clone());
         let installations = &settings.installations;
@@ -132,6 +135,7 @@ impl AppState {
             auth,
             reads,
             admin,
+            explanations,
             health: Arc::new(health),
             instances: Arc::new(instances),
             forwarder: Arc::new(forwarder),
@@ -191,6 +195,7 @@ impl_from_ref! {
     auth: AuthState,
     reads: ReadState,
     admin: AdminState,
+    explanations: ExplanationState,
     health: Health,
     instances: InstanceVerifier,
     forwarder: ForwarderVerifier,

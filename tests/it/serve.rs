@@ -9,6 +9,7 @@
 pub(crate) mod client;
 mod connections;
 mod custom_metrics;
+mod explanations;
 mod forwarding;
 mod fuzz;
 mod golden;

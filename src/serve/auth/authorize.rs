@@ -136,9 +136,13 @@ fn forbidden(attributes: &Attributes, caller: &Caller, request: &Parts, reason: 
     };
     let object = if name.is_empty() { String::new() } else { format!(" \"{name}\"") };
     let part = if subresource.is_empty() { String::new() } else { format!("/{subresource}") };
+    let place = match namespace.as_str() {
+        "" => "at the cluster scope".to_owned(),
+        namespace => format!("in the namespace \"{namespace}\""),
+    };
     let message = format!(
         "{resource}.{group}{object} is forbidden: User \"{}\" cannot {verb} resource \"{resource}{part}\" in API group \
-         \"{group}\" in the namespace \"{namespace}\"{}",
+         \"{group}\" {place}{}",
         caller.name(),
         suffix(reason)
     );

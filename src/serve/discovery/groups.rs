@@ -1,6 +1,7 @@
 //! The groups, versions and resources that are served, as the legacy documents and as the aggregated one.
 //!
-//! Only `get` is advertised: with `watch` and `delete`, the garbage collector would watch and the namespace controller delete.
+//! Only `get` is advertised, and `list` for explanations: with `watch` and `delete`, the garbage collector would watch and the
+//! namespace controller delete.
 
 use prost::Message;
 use serde::Serialize;
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
 use crate::serve::paths::{
-    CUSTOM_GROUP, CUSTOM_VERSIONS, DESCRIBED_RESOURCES, EXTERNAL_GROUP, EXTERNAL_VERSION,
+    CUSTOM_GROUP, CUSTOM_VERSIONS, DESCRIBED_RESOURCES, EXPLANATIONS, EXPLANATIONS_GROUP,
+    EXPLANATIONS_VERSION, EXTERNAL_GROUP, EXTERNAL_VERSION,
 };
 
 /// An API group.
@@ -18,7 +20,7 @@ pub(super) struct Api {
     pub(super) group: &'static str,
     /// The preferred one first.
     pub(super) versions: &'static [&'static str],
-    /// The kind of the list that every read returns.
+    /// The kind of the list that every read returns; of explanations, every read without a name.
     pub(super) list_kind: &'static str,
 }
 
@@ -29,6 +31,23 @@ pub(super) const EXTERNAL: Api =
 /// `custom.metrics.k8s.io`
 pub(super) const CUSTOM: Api =
     Api { group: CUSTOM_GROUP, versions: &CUSTOM_VERSIONS, list_kind: "MetricValueList" };
+
+/// `decisions.wva.llmd.ai`
+pub(super) const DECISIONS: Api =
+    Api { group: EXPLANATIONS_GROUP, versions: &[EXPLANATIONS_VERSION], list_kind: "ExplanationList" };
+
+/// The groups of metrics.
+pub(super) const METRICS_APIS: [Api; 2] = [EXTERNAL, CUSTOM];
+
+/// All groups.
+pub(super) const APIS: [Api; 3] = [EXTERNAL, CUSTOM, DECISIONS];
+
+/// The kind of an explanation, and the name of its resource in the singular.
+pub(super) const EXPLANATION_KIND: &str = "Explanation";
+const EXPLANATION: &str = "explanation";
+
+/// What may be done with explanations.
+const EXPLANATION_VERBS: [&str; 2] = ["get", "list"];
 
 #[derive(Clone, PartialEq, Message, Serialize)]
 struct APIGroupList {
@@ -108,7 +127,7 @@ fn group_message(api: Api) -> APIGroup {
 
 /// `APIGroupList`
 pub(super) fn list() -> impl Object {
-    let groups = [EXTERNAL, CUSTOM].map(group_message).into();
+    let groups = APIS.map(group_message).into();
     TypedMessage::new("v1", "APIGroupList", APIGroupList { groups })
 }
 
@@ -132,7 +151,15 @@ pub(super) fn resources(api: Api, version: &str) -> impl Object {
     } else {
         metric_names().map(str::to_owned).collect()
     };
-    let resources = names.into_iter().map(resource).collect();
+    let mut resources: Vec<_> = names.into_iter().map(resource).collect();
+    if api.group == EXPLANATIONS_GROUP {
+        resources = vec![APIResource {
+            singular_name: EXPLANATION.to_owned(),
+            kind: EXPLANATION_KIND.to_owned(),
+            verbs: Some(Verbs { items: EXPLANATION_VERBS.map(str::to_owned).into() }),
+            ..resource(EXPLANATIONS.to_owned())
+        }];
+    }
     let group_version = format!("{}/{version}", api.group);
     TypedMessage::new("v1", "APIResourceList", APIResourceList { group_version, resources })
 }
@@ -143,7 +170,7 @@ pub(super) fn aggregated(api_version: &str) -> Value {
         let versions: Vec<_> = api.versions.iter().map(|version| aggregated_version(api, version)).collect();
         json!({"metadata": {"name": api.group}, "versions": versions})
     };
-    let items = [EXTERNAL, CUSTOM].map(item);
+    let items = APIS.map(item);
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
@@ -151,6 +178,14 @@ pub(super) fn aggregated(api_version: &str) -> Value {
 /// old clients fail, and no verbs, since it cannot be read itself.
 fn aggregated_version(api: Api, version: &str) -> Value {
     let kind = json!({"group": api.group, "version": version, "kind": api.list_kind});
+    if api.group == EXPLANATIONS_GROUP {
+        let kind = json!({"group": api.group, "version": version, "kind": EXPLANATION_KIND});
+        let resource = json!({
+            "resource": EXPLANATIONS, "responseKind": kind, "scope": "Namespaced", "singularResource": EXPLANATION,
+            "verbs": EXPLANATION_VERBS
+        });
+        return json!({"version": version, "freshness": "Current", "resources": [resource]});
+    }
     let resource = |name: &str, verbs: &[&str]| {
         json!({
             "resource": name, "responseKind": kind, "scope": "Namespaced", "singularResource": "", "verbs": verbs

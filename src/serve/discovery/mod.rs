@@ -1,6 +1,8 @@
 //! What this server serves: `/`, `/apis…`, `/version`, `/openapi…`. Answered from memory and dependent on nothing, so that it
 //! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted.
 
+mod dialect;
+mod explanations;
 mod groups;
 mod openapi;
 
@@ -16,7 +18,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
-use self::groups::{CUSTOM, EXTERNAL};
+use self::groups::APIS;
 use super::encoding::Status;
 use super::encoding::negotiation::{self, Discovery, Encoding};
 use super::encoding::object::{Object, encode};
@@ -68,7 +70,7 @@ fn documents() -> Vec<(String, StaticAnswer)> {
         ("/openapi/v2".to_owned(), StaticAnswer::Json(Document::json(JSON, &openapi::v2()))),
     ];
     let mut index = Map::new();
-    for api in [EXTERNAL, CUSTOM] {
+    for api in APIS {
         let path = format!("/apis/{}", api.group);
         documents.push((path.clone(), StaticAnswer::Object(EncodedObject::new(&groups::group(api)))));
         for version in api.versions {

@@ -3,16 +3,11 @@
 
 use serde_json::{Map, Value, json};
 
-use super::groups::{Api, CUSTOM, EXTERNAL, metric_names};
+use super::dialect::{Dialect, text};
+use super::explanations;
+use super::groups::{Api, METRICS_APIS, metric_names};
 use crate::serve::encoding::negotiation::Encoding;
-use crate::serve::paths::{CUSTOM_GROUP, DESCRIBED_RESOURCES};
-
-/// The version of OpenAPI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Dialect {
-    V2,
-    V3,
-}
+use crate::serve::paths::{CUSTOM_GROUP, DESCRIBED_RESOURCES, EXPLANATIONS_GROUP};
 
 fn info() -> Value {
     json!({"title": "wva", "version": concat!("v", env!("CARGO_PKG_VERSION"))})
@@ -26,26 +21,33 @@ struct Section<'a> {
     version: &'a str,
 }
 
-/// Swagger 2.0: both groups in one document.
+/// Swagger 2.0: all groups in one document.
 pub(super) fn v2() -> Value {
     let mut paths = Map::new();
     let mut definitions = Map::new();
-    for api in [EXTERNAL, CUSTOM] {
+    for api in METRICS_APIS {
         for version in api.versions {
             let section = Section { dialect: Dialect::V2, api, version };
             paths.extend(section.paths());
             definitions.extend(section.schemas());
         }
     }
+    let of_explanations = explanations::document(Dialect::V2);
+    paths.extend(of_explanations.paths);
+    definitions.extend(of_explanations.schemas);
     json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions})
 }
 
 /// The document of one group and version.
 pub(super) fn v3(api: Api, version: &str) -> Value {
-    let section = Section { dialect: Dialect::V3, api, version };
-    json!({
-        "openapi": "3.0.0", "info": info(), "paths": section.paths(), "components": {"schemas": section.schemas()}
-    })
+    let (paths, schemas) = if api.group == EXPLANATIONS_GROUP {
+        let document = explanations::document(Dialect::V3);
+        (document.paths, document.schemas)
+    } else {
+        let section = Section { dialect: Dialect::V3, api, version };
+        (section.paths(), section.schemas())
+    };
+    json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": {"schemas": schemas}})
 }
 
 impl Section<'_> {
@@ -157,10 +159,6 @@ fn list(kind: &Value, item: &Value) -> Value {
         },
         "x-kubernetes-group-version-kind": [kind]
     })
-}
-
-fn text(description: &str) -> Value {
-    json!({"type": "string", "description": description})
 }
 
 fn timestamp() -> Value {

@@ -1,5 +1,6 @@
 //! The documents agree with each other, and advertise nothing that a client must not use.
 
+use super::groups::{CUSTOM, DECISIONS, EXTERNAL};
 use super::*;
 use crate::serve::paths::DESCRIBED_RESOURCES;
 
@@ -13,6 +14,7 @@ fn values_of<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
     }
 }
 
+/// The versions of metrics.
 fn with_versions() -> [(groups::Api, &'static str); 3] {
     [(EXTERNAL, "v1beta1"), (CUSTOM, "v1beta1"), (CUSTOM, "v1beta2")]
 }
@@ -24,7 +26,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
         .filter_map(|(_, answer)| if let StaticAnswer::Object(object) = answer { Some(object) } else { None })
         .chain([Groups::new().legacy])
         .collect();
-    assert_eq!(objects.len(), 6);
+    assert_eq!(objects.len(), 8);
     for object in objects {
         let [json, yaml, protobuf] = object.bodies();
         let json: Value = serde_json::from_slice(json).unwrap();
@@ -39,7 +41,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
 }
 
 #[test]
-fn every_metric_is_listed_once_and_nothing_but_get_is_offered() {
+fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
     for (api, version) in with_versions() {
         let legacy = serde_json::to_value(groups::resources(api, version)).unwrap();
         let names: Vec<_> =
@@ -50,12 +52,15 @@ fn every_metric_is_listed_once_and_nothing_but_get_is_offered() {
         assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), metrics, "each once");
         assert!(names.iter().all(|name| *name == name.to_ascii_lowercase()), "an HPA lower-cases");
     }
-    for verbs in
-        [groups::aggregated("x"), serde_json::to_value(groups::resources(CUSTOM, "v1beta1")).unwrap()]
-            .iter()
-            .flat_map(|document| values_of("verbs", document))
+    for verbs in [
+        groups::aggregated("x"),
+        serde_json::to_value(groups::resources(CUSTOM, "v1beta1")).unwrap(),
+        serde_json::to_value(groups::resources(DECISIONS, "v1alpha1")).unwrap(),
+    ]
+    .iter()
+    .flat_map(|document| values_of("verbs", document))
     {
-        assert!(*verbs == json!(["get"]) || *verbs == json!([]), "{verbs}");
+        assert!([json!(["get"]), json!([]), json!(["get", "list"])].contains(verbs), "{verbs}");
     }
 }
 
@@ -67,7 +72,7 @@ fn everything_in_the_aggregated_document_has_a_kind() {
         .flat_map(|key| values_of(key, &document))
         .flat_map(|list| list.as_array().unwrap())
         .collect();
-    assert_eq!(resources.len(), 4 + 2 * DESCRIBED_RESOURCES.len() * (1 + 4));
+    assert_eq!(resources.len(), 4 + 2 * DESCRIBED_RESOURCES.len() * (1 + 4) + 1);
     for resource in resources {
         let kind = &resource["responseKind"];
         assert!(
@@ -80,7 +85,8 @@ fn everything_in_the_aggregated_document_has_a_kind() {
 
 #[test]
 fn every_definition_is_there_for_a_path_and_every_reference_leads_somewhere() {
-    let documents = with_versions().map(|(api, version)| openapi::v3(api, version));
+    let versions = with_versions().into_iter().chain([(DECISIONS, "v1alpha1")]);
+    let documents: Vec<_> = versions.map(|(api, version)| openapi::v3(api, version)).collect();
     let v2 = openapi::v2();
     for (document, place) in
         documents.iter().map(|document| (document, "/components/schemas")).chain([(&v2, "/definitions")])
@@ -102,8 +108,17 @@ fn every_definition_is_there_for_a_path_and_every_reference_leads_somewhere() {
     let ids: Vec<_> = values_of("operationId", &v2).into_iter().map(Value::to_string).collect();
     assert_eq!(
         (ids.len(), ids.iter().collect::<BTreeSet<_>>().len()),
-        (4 + 2 * DESCRIBED_RESOURCES.len() * 4, ids.len())
+        (4 + 2 * DESCRIBED_RESOURCES.len() * 4 + 3, ids.len())
     );
+}
+
+#[test]
+fn kubectl_explains_explanations_by_the_path_of_an_object() {
+    let kind = json!({"group": "decisions.wva.llmd.ai", "version": "v1alpha1", "kind": "Explanation"});
+    for document in [openapi::v2(), openapi::v3(DECISIONS, "v1alpha1")] {
+        let path = "/apis/decisions.wva.llmd.ai/v1alpha1/namespaces/{namespace}/explanations/{name}";
+        assert_eq!(document["paths"][path]["get"]["x-kubernetes-group-version-kind"], kind);
+    }
 }
 
 #[test]

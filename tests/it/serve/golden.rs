@@ -29,6 +29,8 @@ const UNKNOWN_AGGREGATED: &str =
 const OPENAPI_PROTOBUF: &str = "Accept: application/com.github.proto-openapi.spec.v2.v1+protobuf";
 const EXTERNAL: &str = "/apis/external.metrics.k8s.io";
 const EXTERNAL_V1BETA1: &str = "/apis/external.metrics.k8s.io/v1beta1";
+const EXPLANATIONS: &str = "/apis/decisions.wva.llmd.ai";
+const EXPLANATIONS_V1ALPHA1: &str = "/apis/decisions.wva.llmd.ai/v1alpha1";
 const V2BETA1: &str = "Accept: application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
 pub(crate) fn golden(name: &str, answer: &Answer) {
@@ -75,6 +77,9 @@ async fn discovery_is_these_bytes() {
         ("apis-protobuf", "/apis", HPA_ACCEPT),
         ("apis-unknown-aggregated", "/apis", UNKNOWN_AGGREGATED),
         ("group", EXTERNAL, ANY),
+        ("group-explanations", EXPLANATIONS, ANY),
+        ("group-version-explanations", EXPLANATIONS_V1ALPHA1, JSON),
+        ("openapi-v3-explanations", "/openapi/v3/apis/decisions.wva.llmd.ai/v1alpha1", JSON),
         ("group-protobuf", EXTERNAL, PROTOBUF),
         ("group-version-yaml", EXTERNAL_V1BETA1, YAML),
         ("group-version-protobuf", EXTERNAL_V1BETA1, PROTOBUF),
