@@ -1,7 +1,7 @@
 //! The rights that the program uses. A test holds this table against the roles of the chart.
 
 use super::leadership::{installation_name, object_names};
-use super::pki::apiservice::{NAME, NAMES};
+use super::pki::apiservice::{EXPLANATIONS_NAME, NAME, NAMES};
 use super::pki::certificates::DEFAULT_SECRET_NAME;
 
 /// Where a right is needed.
@@ -86,6 +86,9 @@ fn of_cluster() -> Vec<Right> {
     use RightScope::{Cluster, KubeSystem};
     let unverified = "the API server cannot verify the program's certificate, and no HPA reads a number";
     let own = vec![NAME.to_owned()];
+    let explanations = vec![EXPLANATIONS_NAME.to_owned()];
+    let no_explanations =
+        "the API server cannot verify the program's certificate, and kubectl wva shows nothing";
     vec![
         Right {
             names: NAMES.map(str::to_owned).to_vec(),
@@ -104,6 +107,23 @@ fn of_cluster() -> Vec<Right> {
                 API_STATUS,
                 PATCH,
                 "nobody is told on the APIService whether the certificate is valid",
+            )
+        },
+        Right {
+            names: explanations.clone(),
+            unless: Some(
+                "its certificate is given by tls.secretName, or apiService.explanations.enabled is false",
+            ),
+            ..right(Cluster, API_SERVICES, PATCH, no_explanations)
+        },
+        Right {
+            names: explanations,
+            unless: Some("apiService.explanations.enabled is false"),
+            ..right(
+                Cluster,
+                API_STATUS,
+                PATCH,
+                "nobody is told on that APIService whether the certificate is valid",
             )
         },
         right(Cluster, ("", "namespaces"), READ, "excluded namespaces are not ignored"),

@@ -16,7 +16,7 @@ use super::release::{Release, SECRET_TYPE, is_name, owner};
 use super::report::ObjectName;
 use crate::cluster::crd::VariantAutoscaling;
 use crate::cluster::objects::{VariantKind, VariantObject};
-use crate::cluster::pki::apiservice::{NAME as EXTERNAL_METRICS, NAMES as METRICS_APIS};
+use crate::cluster::pki::apiservice::{METRICS_NAMES as METRICS_APIS, NAME as EXTERNAL_METRICS};
 use crate::cluster::watch::annotated_manifest;
 use crate::lint::{ScaledObject, is_of_keda};
 use wva_core::text::{first_names, quoted};

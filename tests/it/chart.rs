@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use wva::cluster::leadership::{installation_name, object_names};
-use wva::cluster::pki::apiservice::NAMES;
+use wva::cluster::pki::apiservice::{EXPLANATIONS_NAME, NAMES};
 use wva::cluster::rights::{Right, RightNames, RightScope, rights};
 use wva::config::LEASE_NAME;
 
@@ -183,11 +183,48 @@ fn the_chart_grants_every_apiservice_by_name_and_patching_only_its_own() {
     let rules = manifest.split("  - apiGroups: [apiregistration.k8s.io]").skip(1);
     let rules: Vec<_> = rules.map(|rule| rule.split("  - apiGroups:").next().unwrap()).collect();
     let [reading, writing] = rules[..] else { panic!("{rules:?}") };
+    assert!(writing.contains(EXPLANATIONS_NAME), "{writing}");
     for name in NAMES {
         assert!(reading.contains(name), "{name} is not granted");
     }
     assert!(reading.contains("[list, watch]") && writing.contains("verbs: [patch]"), "{rules:?}");
     assert!(!writing.contains("custom"), "the default install owns no custom metrics: {writing}");
+}
+
+#[test]
+fn whoever_may_view_a_namespace_may_read_why_its_variants_have_their_numbers() {
+    let manifest = read("manifests/wva.yaml");
+    let role = document(&manifest, &["kind: ClusterRole\n", "-explanations-reader\n"]);
+    let role: Value = serde_saphyr::from_str(role).unwrap();
+    assert_eq!(role["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"], "true");
+    let rules = serde_json::json!([{
+        "apiGroups": ["decisions.wva.llmd.ai"], "resources": ["explanations"], "verbs": ["get", "list"]
+    }]);
+    assert_eq!(role["rules"], rules, "nothing can be written, and nobody else's resource is granted");
+    let service = document(&manifest, &["kind: APIService\n", &format!("name: {EXPLANATIONS_NAME}\n")]);
+    let service: Value = serde_saphyr::from_str(service).unwrap();
+    assert_eq!(service["spec"]["group"], "decisions.wva.llmd.ai");
+}
+
+#[test]
+fn a_second_installation_without_a_metrics_api_leaves_explanations_to_the_first() {
+    let helpers = read("charts/wva/templates/_helpers.tpl");
+    let condition = "and .Values.apiService.explanations.enabled (or .Values.apiService.enabled .Values.apiService.custom.enabled)";
+    assert!(helpers.contains(condition), "an APIService of one name would be in two releases");
+}
+
+#[test]
+fn the_manifest_of_the_plugin_parses_once_a_release_has_filled_it_in() {
+    let template = read("manifests/krew/wva.yaml");
+    let filled = template.lines().map(|line| match line.trim_start().starts_with("{{addURIAndSha ") {
+        true => "      uri: https://example.com/kubectl-wva.tar.gz\n      sha256: 0".to_owned(),
+        false => line.replace("{{ .TagName }}", "v0.1.0"),
+    });
+    let manifest: Value = serde_saphyr::from_str(&filled.collect::<Vec<_>>().join("\n")).unwrap();
+    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"wva".into()));
+    let platform = &manifest["spec"]["platforms"][0];
+    assert_eq!(platform["bin"], "kubectl-wva", "kubectl finds the plugin `wva` by this name");
+    assert_eq!(platform["files"][0], serde_json::json!({"from": "wva", "to": "kubectl-wva"}));
 }
 
 /// The YAML document of `text` that contains all of `parts`.

@@ -50,11 +50,19 @@ helm.sh/chart: {{ include "wva.chart" . }}
 - {group: custom.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.custom.enabled}
 - {group: custom.metrics.k8s.io, version: v1beta2, priority: 200, value: apiService.custom.enabled}
 {{- end }}
+{{- if include "wva.servesExplanations" . }}
+- {group: decisions.wva.llmd.ai, version: v1alpha1, priority: 100, value: apiService.explanations.enabled}
+{{- end }}
+{{- end -}}
+
+{{/* Not empty if this release owns the APIService of explanations. */}}
+{{- define "wva.servesExplanations" -}}
+{{- if and .Values.apiService.explanations.enabled (or .Values.apiService.enabled .Values.apiService.custom.enabled) -}}true{{- end -}}
 {{- end -}}
 
 {{/* Every APIService that may point to the program: the names in its RBAC rules. */}}
 {{- define "wva.apiServiceNames" -}}
-[v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io]
+[v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io, v1alpha1.decisions.wva.llmd.ai]
 {{- end -}}
 
 {{/* Annotations of every APIService of the chart. */}}

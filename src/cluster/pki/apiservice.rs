@@ -17,7 +17,11 @@ use crate::cluster::watch::watch_health::{WatchHealth, is_forbidden, watch_objec
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
 /// The APIServices of all metrics APIs that we may serve. Those of custom metrics are often not installed, or another
 /// program's.
-pub const NAMES: [&str; 3] = [NAME, "v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"];
+pub const METRICS_NAMES: [&str; 3] = [NAME, "v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"];
+/// The APIService of explanations, which `kubectl wva` reads. No HPA depends on it.
+pub const EXPLANATIONS_NAME: &str = "v1alpha1.decisions.wva.llmd.ai";
+/// All APIServices that we may serve.
+pub const NAMES: [&str; 4] = [METRICS_NAMES[0], METRICS_NAMES[1], METRICS_NAMES[2], EXPLANATIONS_NAME];
 
 /// Our Service, by which the API server reaches us.
 #[derive(Debug, Clone)]
@@ -79,14 +83,15 @@ impl ApiServices {
         })
     }
 
-    /// True when it is known of each whether it exists.
-    fn are_known(&self) -> bool {
-        NAMES.iter().all(|name| self.0.get(name).is_some_and(|state| *state != ApiServiceState::Unknown))
+    /// True when it is known of each of `names` whether it exists.
+    fn are_known(&self, names: &[&str]) -> bool {
+        names.iter().all(|name| self.0.get(name).is_some_and(|state| *state != ApiServiceState::Unknown))
     }
 
-    /// True when none points to `service`, so that it gets no requests.
+    /// True when none of a metrics API points to `service`, so that it gets no requests of HPAs.
     pub(crate) fn none_points_to(&self, service: &ServiceRef) -> bool {
-        self.are_known() && self.pointing_to(service).next().is_none()
+        let is_of_metrics = |name: &str| METRICS_NAMES.contains(&name);
+        self.are_known(&METRICS_NAMES) && !self.pointing_to(service).any(|(name, _)| is_of_metrics(name))
     }
 
     /// What that of external metrics points to, where no one points to us.
@@ -102,7 +107,7 @@ impl ApiServices {
 
     /// True when every one that points to `service` has exactly this bundle, or verifies nothing.
     pub(crate) fn all_carry(&self, service: &ServiceRef, bundle: &str) -> bool {
-        self.are_known()
+        self.are_known(&NAMES)
             && self.pointing_to(service).all(|(_, object)| {
                 ca_bundle(object).is_some_and(|carried| carried == bundle.as_bytes())
                     || skips_verification(object)

@@ -1,4 +1,4 @@
-//! The APIServices of the metrics APIs: who owns them, whether the API server reaches their owner, and whether its certificate verifies.
+//! The APIServices of the metrics APIs and of explanations: who owns them, whether the API server reaches their owner, and whether its certificate verifies.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,9 @@ use super::inputs::Inputs;
 use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ServiceRef;
-use crate::cluster::pki::apiservice::{NAME, NAMES, ca_bundle, skips_verification};
+use crate::cluster::pki::apiservice::{
+    EXPLANATIONS_NAME, METRICS_NAMES, NAME, NAMES, ca_bundle, skips_verification,
+};
 use crate::cluster::pki::certificates::DEFAULT_SECRET_NAME;
 use crate::cluster::pki::self_check::{CONDITION, condition};
 use crate::cluster::pki::verify;
@@ -116,6 +118,22 @@ impl Services {
         report
     }
 
+    /// Notes that another program, such as another installation, serves the explanations.
+    pub(super) fn check_explanations(&self, settings: &Settings, report: &mut Report) {
+        let Some(Ok(Some(object))) = self.0.get(EXPLANATIONS_NAME) else { return };
+        if is_ours(object, settings) {
+            return;
+        }
+        let owner = settings.service.other_owner(object).unwrap_or_default();
+        report.add(
+            (Severity::Note, "ApiServiceOfAnother"),
+            format!("APIService {EXPLANATIONS_NAME}"),
+            format!("it points at {owner}, which is not this program"),
+            "kubectl wva shows the variants of that program, and none of this one",
+            "# wva explain --server reads from this one",
+        );
+    }
+
     /// Checks whether the HPAs that read external metrics get them from this program.
     pub(super) fn check_readers(&self, inputs: &Inputs, settings: &Settings, report: &mut Report) {
         let Some(Ok(object)) = self.0.get(NAME) else { return };
@@ -126,7 +144,7 @@ impl Services {
                 && metrics.any(|metric| metric.external.is_some())
         };
         let readers = inputs.hpas.iter().filter(reads_external).count();
-        let has_custom = NAMES.iter().filter(|name| **name != NAME).any(|name| {
+        let has_custom = METRICS_NAMES.iter().filter(|name| **name != NAME).any(|name| {
             let custom = self.0.get(name).and_then(|read| read.as_ref().ok()?.as_ref());
             custom.is_some_and(|custom| is_ours(custom, settings))
         });
@@ -182,7 +200,10 @@ fn check_available(name: &str, object: &APIService, report: &mut Report) {
         (Severity::Error, "ApiServiceUnavailable"),
         format!("APIService {name}"),
         format!("its condition Available is not True: {cause}"),
-        "no HPA reads a number and all keep their replicas; and while an API is missing, no namespace can be deleted",
+        match name {
+            EXPLANATIONS_NAME => "kubectl wva shows nothing; and while an API is missing, no namespace can be deleted",
+            _ => "no HPA reads a number and all keep their replicas; and while an API is missing, no namespace can be deleted",
+        },
         format!(
             "# kubectl -n {} get pods,endpointslices; kubectl -n {0} logs deploy/wva",
             service(object).map_or_else(|| "wva-system".into(), |service| service.namespace)
@@ -221,7 +242,12 @@ fn check_certificate(
     let fix =
         "# if it lasts: docs/ARCHITECTURE.md, \"Certificates\"; certs/README.md for certificates of your own";
     let object_name = format!("APIService {name}");
-    let effect = "the API server refuses the program's certificate, and no HPA reads a number";
+    let effect = match name {
+        EXPLANATIONS_NAME => {
+            "the API server refuses the program's certificate, and kubectl wva shows nothing"
+        }
+        _ => "the API server refuses the program's certificate, and no HPA reads a number",
+    };
     // The instances themselves verify what they serve, also where it is no Secret of theirs.
     if let Some(own) = condition(object, CONDITION).filter(|condition| condition.status == "False") {
         let cause = own.message.clone().unwrap_or_default();

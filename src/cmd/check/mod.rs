@@ -217,6 +217,7 @@ async fn check_cluster(client: &kube::Client, mut settings: Settings) -> Result<
     let loaded = policy::load(&inputs, &settings);
     report.merge(check_inputs(&inputs, &loaded, &settings));
     services.check_readers(&inputs, &settings, &mut report);
+    services.check_explanations(&settings, &mut report);
     report.merge(prometheus::check(&loaded, &settings).await);
     report.merge(loaded.report);
     status.clear();

@@ -130,7 +130,7 @@ async fn an_apiservice_of_another_service_is_never_written() {
 
 #[tokio::test(start_paused = true)]
 async fn the_custom_metrics_apis_get_the_same_bundle_where_they_are_ours() {
-    let [external, first, second] = apiservice::NAMES;
+    let [external, first, second] = apiservice::METRICS_NAMES;
     let api = ApiServer::installed().with_service(first, "wva").with_service(second, "prometheus-adapter");
     let (_bundles, _stop) = instance(&api);
     api.until(ROTATION, |api| (api.writes(SERVICES).len() == 2).then_some(())).await;
@@ -138,6 +138,21 @@ async fn the_custom_metrics_apis_get_the_same_bundle_where_they_are_ours() {
     let mut written: Vec<_> = api.writes(SERVICES).into_iter().map(|write| write.path).collect();
     written.sort();
     assert_eq!(written, [format!("{SERVICES}/{first}"), format!("{SERVICES}/{external}")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_apiservice_of_explanations_gets_the_bundle_and_takes_no_part_in_who_owns_the_metrics() {
+    let (log, _guard) = Captured::log(tracing::Level::WARN);
+    let api = ApiServer::new().with_service(apiservice::NAME, "keda");
+    let api = api.with_service(apiservice::EXPLANATIONS_NAME, "wva");
+    let (_bundles, stop) = instance(&api);
+    api.until(ROTATION, |api| (!api.writes(SERVICES).is_empty()).then_some(())).await;
+    sleep(ROTATION).await;
+    stop.cancel();
+    let mut written: Vec<_> = api.writes(SERVICES).into_iter().map(|write| write.path).collect();
+    written.dedup();
+    assert_eq!(written, [format!("{SERVICES}/{}", apiservice::EXPLANATIONS_NAME)]);
+    assert_eq!(log.lines("only one metrics server can have it").len(), 1, "HPAs read elsewhere");
 }
 
 #[tokio::test(start_paused = true)]
@@ -411,7 +426,7 @@ async fn a_step_that_fails_is_logged_once_and_taken_when_it_can_be() {
 
 #[tokio::test(start_paused = true)]
 async fn another_owner_of_the_external_metrics_is_logged_only_when_no_apiservice_is_ours() {
-    let [external, first, second] = apiservice::NAMES;
+    let [external, first, second] = apiservice::METRICS_NAMES;
     let keda = || ApiServer::new().with_service(external, "keda");
     for (api, lines) in [(keda(), 1), (keda().with_service(first, "wva").with_service(second, "wva"), 0)] {
         let (log, _guard) = Captured::log(tracing::Level::WARN);

@@ -289,7 +289,7 @@ async fn a_condition_is_retracted_once_when_the_apiservice_goes_to_another_servi
 
 #[tokio::test]
 async fn a_missing_apiservice_is_logged_only_when_none_points_to_us() {
-    let [_, first, second] = apiservice::NAMES;
+    let [_, first, second] = apiservice::METRICS_NAMES;
     let served = leaf(&Authority::new("right"), "wva.wva.svc");
     for (api, lines) in [
         (ApiServer::new(), 1),
