@@ -4,7 +4,7 @@
 #
 # The last stage has no base image, because the program is linked statically. From glibc 2.34 on, the static resolver needs no shared
 # library: the hosts file, search domains and DNS work in an empty root filesystem (`.ci/image --smoke` runs the program in one).
-# /manager is the command in Deployments of WVA's controllers.
+# /manager is the command in Deployments of WVA's controllers, /kubectl-wva the plugin of kubectl (docs/kubectl.md).
 
 FROM rust:1.95.0-bookworm AS build
 WORKDIR /src
@@ -17,6 +17,7 @@ RUN target="$(uname -m)-unknown-linux-gnu" \
  && mkdir -p /image/etc/ssl/certs \
  && cp "target/$target/dist/wva" /image/wva \
  && ln --symbolic wva /image/manager \
+ && ln --symbolic wva /image/kubectl-wva \
  && cp /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ \
  && echo "nonroot:x:65532:65532:nonroot:/:/sbin/nologin" >/image/etc/passwd \
  && echo "nonroot:x:65532:" >/image/etc/group

@@ -29,6 +29,11 @@ pub(super) struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
+    /// The cluster that these name.
+    pub(super) const fn new(kubeconfig: Option<PathBuf>, context: Option<String>) -> Self {
+        Self { kubeconfig, context }
+    }
+
     /// Whether neither is given.
     pub(super) fn is_default(&self) -> bool {
         self.kubeconfig.is_none() && self.context.is_none()

@@ -5,6 +5,7 @@ mod check;
 mod decisions;
 mod demo;
 pub mod fleet;
+mod kubectl;
 mod migrate;
 mod output;
 mod runtime;
@@ -39,6 +40,7 @@ enum Command {
     Simulate(Box<simulate::Args>),
     Migrate(migrate::Args),
     Check(Box<check::Args>),
+    Kubectl(kubectl::Args),
     /// Print the CustomResourceDefinition of VariantAutoscaling as YAML
     ///
     /// Helm installs it once and never upgrades it. After an upgrade of wva, apply it with `wva crd | kubectl apply -f -`.
@@ -50,7 +52,7 @@ enum Command {
 /// Parses the command line and runs the subcommand it names.
 #[must_use]
 pub fn main() -> ExitCode {
-    let line = CommandLine::new(Cli::command(), std::env::args_os());
+    let line = CommandLine::new(Cli::command(), kubectl::words(std::env::args_os()));
     match Cli::parse_from(line.words()).command {
         Command::Serve(args) => serve::main(*args, line),
         Command::Demo(args) => runtime::run(demo::run(args)),
@@ -60,6 +62,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::main(*args),
         Command::Migrate(args) => migrate::main(&args),
         Command::Check(args) => check::main(*args),
+        Command::Kubectl(args) => kubectl::main(args),
         Command::Crd => {
             crd_yaml().map_or_else(|error| report_error(EXIT_FAILURE, &error), |yaml| print_page(&yaml))
         }
