@@ -221,7 +221,8 @@ fn the_manifest_of_the_plugin_parses_once_a_release_has_filled_it_in() {
         false => line.replace("{{ .TagName }}", "v0.1.0"),
     });
     let manifest: Value = serde_saphyr::from_str(&filled.collect::<Vec<_>>().join("\n")).unwrap();
-    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"wva".into()));
+    assert_eq!(manifest["kind"], "Plugin");
+    assert_eq!(manifest["metadata"]["name"], "wva");
     let platform = &manifest["spec"]["platforms"][0];
     assert_eq!(platform["bin"], "kubectl-wva", "kubectl finds the plugin `wva` by this name");
     assert_eq!(platform["files"][0], serde_json::json!({"from": "wva", "to": "kubectl-wva"}));

@@ -86,7 +86,7 @@ async fn every_variant_is_listed_and_what_is_not_decided_yet_is_no_error() {
     let list = json(&read(&server, &selected, "Accept: */*").await);
     assert_eq!(states(&list), [("old", "TooOld", "SourceDown")]);
     let list = json(&read(&server, &format!("{ROOT}/explanations?labelSelector=a%3Db"), "Accept: */*").await);
-    assert_eq!(states(&list), []);
+    assert!(states(&list).is_empty());
 }
 
 #[tokio::test]
@@ -120,9 +120,9 @@ async fn reading_needs_the_right_to_get_one_or_to_list_all() {
                     \"explanations\" in API group \"decisions.wva.llmd.ai\" at the cluster scope";
     assert_eq!(refused.message(), expected);
     assert_eq!(mallory(&path("llm", "llama-a100"), "DELETE").await.status, 403);
-    let deleted =
-        server.send(Some(&server.proxy), &format!("DELETE {}", path("llm", "llama-a100")), &[ALICE, ANYONE]);
-    assert_eq!(deleted.await.status, 405, "nothing can be written");
+    let delete = format!("DELETE {}", path("llm", "llama-a100"));
+    let deleted = server.send(Some(&server.proxy), &delete, &[ALICE, ANYONE]).await;
+    assert_eq!(deleted.status, 405, "nothing can be written");
 }
 
 #[tokio::test]
@@ -147,7 +147,13 @@ async fn every_instance_returns_the_leaders_explanation_and_without_it_the_last_
         .map(|accept| (path, accept))
     }) {
         let (direct, forwarded) = (read(&leader, path, accept).await, read(&follower, path, accept).await);
-        assert_eq!((forwarded.status, &forwarded.body), (direct.status, &direct.body), "{path} {accept}");
+        assert_eq!(forwarded.status, direct.status, "{path} {accept}");
+        if direct.status != 200 && accept.contains("protobuf") {
+            // The leader is asked for a representation that explanations have.
+            assert_eq!(forwarded.header("content-type"), Some("application/json"), "{path} {accept}");
+            continue;
+        }
+        assert_eq!(forwarded.body, direct.body, "{path} {accept}");
         assert_eq!(forwarded.header("content-type"), direct.header("content-type"), "{path} {accept}");
     }
     follower.leadership.send_replace(led_by(None));
