@@ -57,7 +57,7 @@ helm.sh/chart: {{ include "wva.chart" . }}
 
 {{/* Not empty if this release owns the APIService of explanations. */}}
 {{- define "wva.servesExplanations" -}}
-{{- if and .Values.apiService.explanations.enabled (or .Values.apiService.enabled .Values.apiService.custom.enabled) -}}true{{- end -}}
+{{- if and .Values.apiService.explanations.enabled .Values.apiService.enabled -}}true{{- end -}}
 {{- end -}}
 
 {{/* Every APIService that may point to the program: the names in its RBAC rules. */}}
