@@ -108,11 +108,12 @@ fn decide_normalized(
     for (id, group) in &snapshot.groups {
         read_ahead.next_model();
         let before = memories.advance_to(id);
-        if !limits.is_empty() {
+        let is_limited = limits.concern(group);
+        if is_limited {
             held.extend(optimize::request_of_unknown_targets(id, group, before, policy));
         }
         let mut hold = || {
-            if !limits.is_empty() {
+            if is_limited {
                 held.push(optimize::request_at_rest(id, group, before, policy));
             }
         };
@@ -124,17 +125,17 @@ fn decide_normalized(
         }
         progress.begins(Some(id));
         let model = guarded(id, || {
-            let context = ModelContext::new(snapshot.now, id, group, before, policy, !limits.is_empty());
+            let context = ModelContext::new(snapshot.now, id, group, before, policy, is_limited);
             let mut model = classify::classify(context, before);
             analyze::analyze(&mut model);
-            if limits.is_empty() {
+            if !is_limited {
                 optimize::optimize_alone(&mut model);
                 stabilise::stabilise(&mut model);
             }
             model
         });
         match model {
-            Ok(model) if limits.is_empty() => results.finish(model),
+            Ok(model) if !is_limited => results.finish(model),
             Ok(model) => sharing.push(model),
             Err(cause) => {
                 hold();

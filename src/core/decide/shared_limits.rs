@@ -6,9 +6,9 @@ use smol_str::{SmolStr, format_smolstr};
 
 use crate::arithmetic;
 use crate::limit::{Budget, INVENTORY, KnownGpus, Limit, Quota, limits_of_variants};
-use crate::model::{Compat, LimitPolicy, Power};
+use crate::model::{Compat, LimitPolicy, Power, VariantId};
 use crate::report::{Detail, GroupReport, LimitGap, Step};
-use crate::snapshot::{ModelGroup, Snapshot};
+use crate::snapshot::{ModelGroup, Snapshot, VariantLimit};
 use crate::units::Watts;
 
 /// The limits that all models share, with the resources of the cluster.
@@ -65,7 +65,13 @@ impl Limits {
             limits.all.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
         }
         limits.all.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
-        limits.all.extend(limits_of_variants(&snapshot.limits));
+        // Nodes limit where the policy says so. A node autoscaler may add the first that is suitable, and one that names no accelerator may be it.
+        let may_be_added =
+            |own: &VariantLimit| !policy.fail_closed && (own.gpus == 0 || limits.unlabelled.is_some());
+        let is_in_force =
+            |own: &&VariantLimit| own.limit != VariantLimit::SUITABLE_NODES || is_used && !may_be_added(own);
+        let of_variants = limits_of_variants(snapshot.limits.iter().filter(is_in_force));
+        limits.all.extend(of_variants);
         limits
     }
 
@@ -84,6 +90,18 @@ impl Limits {
 
     pub(super) fn all(&self) -> &[Limit] {
         &self.all
+    }
+
+    /// Whether a limit may hold back a variant of `group`.
+    pub(super) fn concern(&self, group: &ModelGroup) -> bool {
+        let concerns = |limit: &Limit| match &limit.budget {
+            Budget::OfVariants(shares) => group.variants.iter().any(|state| {
+                let VariantId { namespace, name } = &state.variant.id;
+                shares.get(namespace).is_some_and(|names| names.contains_key(name))
+            }),
+            _ => true,
+        };
+        self.all.iter().any(concerns)
     }
 
     pub(super) const fn is_empty(&self) -> bool {

@@ -12,9 +12,9 @@ type Shares = BTreeMap<SmolStr, BTreeMap<SmolStr, SharedGpus>>;
 
 /// As few limits as keep all of `set`: objects of one kind that concern no variant in common become one limit with a key for each, so that a
 /// replica is compared with its own alone, and not with those of a thousand namespaces.
-pub(crate) fn limits_of_variants(set: &[VariantLimit]) -> Vec<Limit> {
+pub(crate) fn limits_of_variants<'a>(set: impl IntoIterator<Item = &'a VariantLimit>) -> Vec<Limit> {
     let mut limits: Vec<(&SmolStr, Shares, BTreeMap<SmolStr, f64>)> = Vec::new();
-    for own in set.iter().filter(|own| !own.variants.is_empty()) {
+    for own in set.into_iter().filter(|own| !own.variants.is_empty()) {
         let concerns = |shares: &Shares| {
             own.variants
                 .iter()

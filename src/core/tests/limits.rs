@@ -117,6 +117,62 @@ fn a_limit_that_an_object_of_the_cluster_sets_is_named_whatever_the_policy_is() 
     assert_eq!(decided(&free), (1, None), "what runs stays");
 }
 
+/// A limit that an object of the cluster sets for the only variant of `needy`.
+fn of_needy(limit: &str, gpus: u32) -> VariantLimit {
+    let id = group_of(&mut needy().snapshot).variants[0].variant.id.clone();
+    VariantLimit {
+        limit: limit.into(),
+        key: "of an object".into(),
+        gpus,
+        elsewhere: 0,
+        variants: [id].into(),
+    }
+}
+
+#[test]
+fn a_quota_of_one_namespace_kept_every_model_from_growing_with_upstreams_optimizer() {
+    let mut scenario = needy();
+    scenario.policy = Policy { compat: Compat::Upstream, ..policy_of(Analyzer::Saturation) };
+    let (needed, _) = decided(&scenario);
+    assert!(needed > 2, "{needed}");
+    let own = of_needy(VariantLimit::RESOURCE_QUOTA, 2);
+    let of_others = VariantLimit { variants: [VariantId::new("team", "v")].into(), ..own.clone() };
+    scenario.snapshot.limits = vec![of_others];
+    assert_eq!(decided(&scenario), (needed, None));
+    scenario.snapshot.limits = vec![own];
+    assert_eq!(decided(&scenario), (2, None));
+}
+
+#[test]
+fn a_quota_of_one_namespace_changed_how_models_of_others_are_decided() {
+    let decided = |limits: Vec<VariantLimit>| {
+        let snapshot = Snapshot { limits, ..busy_and_calm(false) };
+        decide(&snapshot, &Memory::default(), &policy_of(Analyzer::Threshold))
+    };
+    let own = of_needy(VariantLimit::RESOURCE_QUOTA, 2);
+    let of_others = VariantLimit { variants: [VariantId::new("team", "v")].into(), ..own };
+    assert_eq!(decided(vec![of_others]), decided(vec![]));
+}
+
+#[test]
+fn nodes_that_a_node_autoscaler_would_add_were_never_asked_for() {
+    let mut scenario = needy();
+    scenario.snapshot.inventory = Some(BTreeMap::from([("H100".into(), 16)]));
+    let (needed, _) = decided(&scenario);
+    assert!(needed > 2, "{needed}");
+    scenario.snapshot.limits = vec![of_needy(VariantLimit::SUITABLE_NODES, 2)];
+    assert_eq!(decided(&scenario), (2, None), "there are some, and they are full");
+    scenario.snapshot.unlabelled = Some("gpu-7".into());
+    assert_eq!(decided(&scenario).0, needed, "nobody knows what the node has");
+    scenario.snapshot.unlabelled = None;
+    scenario.snapshot.limits = vec![of_needy(VariantLimit::SUITABLE_NODES, 0)];
+    assert_eq!(decided(&scenario), (needed, None), "none is there yet");
+    scenario.policy.limits.fail_closed = true;
+    assert_eq!(decided(&scenario), (1, None));
+    scenario.policy.limits.inventory = false;
+    assert_eq!(decided(&scenario), (needed, None), "nodes are no limit");
+}
+
 #[test]
 fn accelerators_of_variants_and_nodes_match_whatever_their_case() {
     assert_eq!(decided(&with_gpus(Some(&[("h100", 2)]))), (2, None));

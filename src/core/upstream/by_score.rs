@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 use super::cost_aware::{self, Picker};
 use super::{Tree, limiter};
 use crate::analyze::finding::Finding;
-use crate::limit::{FreeGpus, Ledger, Limit, UNLIMITED};
+use crate::limit::{Budget, FreeGpus, Ledger, Limit, UNLIMITED};
 use crate::model::Role;
 use crate::optimize::by_score::{MAX_ROUNDS, SharedPlans, SharingRound, current_usage, most_starved};
 use crate::optimize::plan_builder::{PlanBuilder, quantity};
@@ -28,9 +28,12 @@ struct Model<'a> {
     remaining: f64,
 }
 
-/// One plan for each request. Without limits each model is planned alone; in June's tree there are then no free GPUs.
+/// One plan for each request. Each model is planned alone without limits (in June's tree there are then no free GPUs), and where none of them
+/// is upstream's: the others are applied to its plan.
 pub(crate) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
-    if limits.is_empty() && tree == Tree::August {
+    let has_gpus = |limit: &Limit| matches!(limit.budget, Budget::Inventory(_) | Budget::Quota(_));
+    let has_none = limits.is_empty() && tree == Tree::June;
+    if !has_none && !limits.iter().any(has_gpus) {
         let plans = requests.iter().map(|request| cost_aware::optimize(request, tree)).collect();
         return SharedPlans { plans, rounds: Vec::new() };
     }
