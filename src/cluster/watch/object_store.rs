@@ -26,7 +26,7 @@ use super::optional_objects::OptionalObjects;
 use super::pod_join::{ObjectUid, PodJoin, ReplicaSetOwner};
 use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
-use super::supply::{SuppliedVariant, node_limits, queue_limits, quota_limits};
+use super::supply::{SuppliedVariant, node_limits, own_gpus, queue_limits, quota_limits};
 use super::supply_objects::{ClosedQueue, WatchedQuota};
 use super::template::replica_gpus;
 use super::value_targets::{ReadTypes, multiplier};
@@ -380,21 +380,11 @@ fn key(variant: &Variant) -> TargetKey {
 
 /// Counts what the pods of a variant use, `in_use`, beyond what a limit counts as the variant's.
 fn count_excess(view: &mut ClusterView, in_use: BTreeMap<SmolStr, u32>, state: &VariantState) {
-    let replicas = match TargetKind::of(&state.variant.target) {
-        // Their controllers delete pods beyond `spec`, and their status follows their pods: it may lag behind a start or a surge.
-        TargetKind::Deployment | TargetKind::StatefulSet => {
-            state.scale.map(|scale| scale.spec.max(scale.current))
-        }
-        // Whoever owns the object may write its counts.
-        TargetKind::LeaderWorkerSet | TargetKind::Scalable => state.scale.map(Scale::base),
-    };
-    let replicas = replicas.map_or(0, Replicas::get);
-    let counted = replicas.saturating_mul(state.template.gpus.unwrap_or_default());
     // In a cluster with one accelerator, a replica on an unknown one is on that.
     let mut names = view.inventory.iter().flat_map(BTreeMap::keys);
     let only = names.next().filter(|_| names.next().is_none()).cloned();
     let accelerator = state.variant.accelerator.clone().or(only);
-    add_excess(&mut view.elsewhere, in_use, accelerator.as_deref(), counted);
+    add_excess(&mut view.elsewhere, in_use, accelerator.as_deref(), own_gpus(state));
 }
 
 /// The replicas of a target: its pods, or its groups of pods.

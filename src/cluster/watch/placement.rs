@@ -7,8 +7,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
 use super::partial_objects::{PartialTaint, PartialToleration, TemplateSpec};
+use super::template::{GPU_RESOURCES, gpus_by_resource};
 
-/// Most tolerations, and requirements of labels, of one template: more are a mistake, and the scheduler alone says where its pods fit.
+/// Most tolerations, selected labels, and terms with their requirements and values, of one template: more are a mistake, and the scheduler
+/// alone says where its pods fit.
 const MAX_RULES: usize = 64;
 /// Most labels of a node that are kept: those with GPU features have about a hundred.
 const MAX_LABELS: usize = 512;
@@ -79,18 +81,18 @@ impl NodeTraits {
 }
 
 impl Placement {
-    /// `None` for a template with more rules than are kept.
+    /// `None` for a template without GPUs, and for one with more rules than are kept.
     pub(crate) fn of(template: &TemplateSpec) -> Option<Self> {
+        let tolerated = tolerated_gpus(template);
         let affinity = template.affinity.as_ref();
         let terms: Vec<_> = affinity.into_iter().flat_map(|affinity| affinity.required()).collect();
-        let rules =
-            terms.iter().map(|term| term.match_expressions.as_ref().map_or(1, Vec::len)).sum::<usize>();
         let selected = template.node_selector.iter().flatten();
+        let rules = terms.iter().map(|term| rules(term)).fold(terms.len(), usize::saturating_add);
         let counts = [template.tolerations.len(), rules, selected.clone().count()];
-        if counts.into_iter().any(|count| count > MAX_RULES) {
+        if tolerated.is_empty() || counts.into_iter().any(|count| count > MAX_RULES) {
             return None;
         }
-        let mut tolerations: Vec<_> = template.tolerations.iter().map(toleration).collect();
+        let mut tolerations: Vec<_> = template.tolerations.iter().map(toleration).chain(tolerated).collect();
         tolerations.sort_unstable();
         Some(Self {
             tolerations: tolerations.into(),
@@ -118,6 +120,19 @@ impl Toleration {
         let is_for = |own: Option<u64>, of_taint| own.is_none_or(|own| own == of_taint);
         is_for(self.key, taint.key) && is_for(self.value, taint.value) && is_for(self.effect, taint.effect)
     }
+}
+
+/// Clusters whose GPU nodes have a taint called like the resource let admission add its toleration to pods, not to templates.
+fn tolerated_gpus(template: &TemplateSpec) -> Vec<Toleration> {
+    let requested = GPU_RESOURCES.iter().zip(gpus_by_resource(template, template, 1));
+    let requested = requested.filter(|(_, gpus)| *gpus > 0);
+    requested.map(|(name, _)| Toleration { key: Some(hash(name)), value: None, effect: None }).collect()
+}
+
+fn rules(term: &NodeSelectorTerm) -> usize {
+    let labels = term.match_expressions.iter().flatten();
+    let of_labels = labels.map(|label| 1 + label.values.as_ref().map_or(0, Vec::len));
+    of_labels.sum::<usize>() + term.match_fields.as_ref().map_or(0, Vec::len)
 }
 
 /// An empty key with `Exists` is every key, and an empty effect every effect. An operator of a newer Kubernetes may tolerate any value.
@@ -163,8 +178,14 @@ mod tests {
 
     use super::*;
 
+    /// What `spec` says beside a GPU.
+    fn placement_of(mut spec: Value) -> Option<Placement> {
+        spec["containers"] = json!([{ "resources": { "limits": { "nvidia.com/gpu": 1 } } }]);
+        Placement::of(&serde_json::from_value(spec).unwrap())
+    }
+
     fn placement(spec: Value) -> Placement {
-        Placement::of(&serde_json::from_value(spec).unwrap()).unwrap()
+        placement_of(spec).unwrap()
     }
 
     fn node(labels: Value, taints: Value) -> NodeTraits {
@@ -175,7 +196,7 @@ mod tests {
     #[test]
     fn a_taint_keeps_off_every_pod_that_does_not_tolerate_it() {
         let tainted = |effect: &str| {
-            let taint = json!({ "key": "nvidia.com/gpu", "value": "present", "effect": effect });
+            let taint = json!({ "key": "dedicated", "value": "present", "effect": effect });
             node(json!({}), json!([taint]))
         };
         let with = |toleration: Value| placement(json!({ "tolerations": [toleration] }));
@@ -186,18 +207,18 @@ mod tests {
             assert!(!nothing.accepts(&tainted(effect)), "{effect}");
             for enough in [
                 json!({ "operator": "Exists" }),
-                json!({ "key": "nvidia.com/gpu", "operator": "Exists" }),
-                json!({ "key": "nvidia.com/gpu", "operator": "Exists", "effect": effect }),
-                json!({ "key": "nvidia.com/gpu", "value": "present" }),
-                json!({ "key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": effect }),
+                json!({ "key": "dedicated", "operator": "Exists" }),
+                json!({ "key": "dedicated", "operator": "Exists", "effect": effect }),
+                json!({ "key": "dedicated", "value": "present" }),
+                json!({ "key": "dedicated", "operator": "Equal", "value": "present", "effect": effect }),
             ] {
                 assert!(with(enough.clone()).accepts(&tainted(effect)), "{enough}");
             }
             for less in [
-                json!({ "key": "nvidia.com/gpu" }),
-                json!({ "key": "nvidia.com/gpu", "operator": "Equal", "value": "absent" }),
+                json!({ "key": "dedicated" }),
+                json!({ "key": "dedicated", "operator": "Equal", "value": "absent" }),
                 json!({ "key": "amd.com/gpu", "operator": "Exists" }),
-                json!({ "key": "nvidia.com/gpu", "operator": "Exists", "effect": "PreferNoSchedule" }),
+                json!({ "key": "dedicated", "operator": "Exists", "effect": "PreferNoSchedule" }),
             ] {
                 assert!(!with(less.clone()).accepts(&tainted(effect)), "{less}");
             }
@@ -243,9 +264,30 @@ mod tests {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
     #[test]
+    fn the_taint_of_gpu_nodes_that_admission_lets_pods_tolerate_kept_all_of_them_off() {
+        let tainted =
+            |key: &str| node(json!({}), json!([{ "key": key, "value": "present", "effect": "NoSchedule" }]));
+        let own = placement(json!({}));
+        assert!(own.accepts(&tainted("nvidia.com/gpu")));
+        assert!(!own.accepts(&tainted("amd.com/gpu")), "it asks for none of these");
+        let without_gpus = serde_json::from_value(json!({ "containers": [{}] })).unwrap();
+        assert_eq!(Placement::of(&without_gpus), None, "no node is one of GPUs for it");
+    }
+
+    #[test]
     fn a_template_of_endless_rules_is_left_to_the_scheduler() {
-        let many = vec![json!({ "key": "k", "operator": "Exists" }); MAX_RULES + 1];
-        let spec = serde_json::from_value(json!({ "tolerations": many })).unwrap();
-        assert_eq!(Placement::of(&spec), None);
+        let many = |rule: Value| vec![rule; MAX_RULES + 1];
+        let terms = |terms: Value| json!({ "affinity": { "nodeAffinity": { REQUIRED: { "nodeSelectorTerms": terms } } } });
+        for endless in [
+            json!({ "tolerations": many(json!({ "key": "k", "operator": "Exists" })) }),
+            terms(json!(many(json!({})))),
+            terms(json!([{ "matchExpressions": many(json!({ "key": "k", "operator": "Exists" })) }])),
+            terms(json!([{ "matchFields": many(json!({ "key": "k", "operator": "In", "values": ["v"] })) }])),
+            terms(
+                json!([{ "matchExpressions": [{ "key": "k", "operator": "In", "values": many(json!("v")) }] }]),
+            ),
+        ] {
+            assert_eq!(placement_of(endless.clone()), None, "{endless}");
+        }
     }
 }

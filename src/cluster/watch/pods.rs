@@ -19,8 +19,9 @@ use crate::cluster::objects::{DELETION_COST_ANNOTATION, ObjectKey, StoredCost};
 /// pod. A model server takes longer than that to become ready and fail again.
 const FIRST_STATUS_WINDOW: SignedDuration = SignedDuration::from_secs(5);
 
-/// The reasons of the condition `PodScheduled` of a pod that does not start by itself.
-const NOT_SCHEDULED: [&str; 2] = ["Unschedulable", "SchedulingGated"];
+/// The reason of the condition `PodScheduled` of a pod for which no node has room. One behind a gate (`SchedulingGated`) waits: queues and
+/// webhooks open theirs within a second, as a rule.
+const UNSCHEDULABLE: &str = "Unschedulable";
 /// Longest message of the scheduler that is kept, bytes: it names each kind of node.
 const MAX_MESSAGE_BYTES: usize = 256;
 
@@ -156,12 +157,10 @@ fn ready_since(pod: &PartialPod) -> Option<Timestamp> {
     (ready.status == "True" || accepted.is_some_and(has_failed)).then_some(changed)
 }
 
-/// The condition that says that the scheduler places a pod on no node: none has room for it, or gates keep it from being placed at all.
+/// The condition that says that the scheduler finds no node for a pod.
 fn not_scheduled(pod: &PartialPod) -> Option<&PodCondition> {
-    condition(pod, "PodScheduled").filter(|scheduled| {
-        let reason = scheduled.reason.as_deref();
-        scheduled.status == "False" && reason.is_some_and(|reason| NOT_SCHEDULED.contains(&reason))
-    })
+    condition(pod, "PodScheduled")
+        .filter(|scheduled| scheduled.status == "False" && scheduled.reason.as_deref() == Some(UNSCHEDULABLE))
 }
 
 fn unschedulable(pod: &PartialPod) -> Option<Box<str>> {
@@ -240,7 +239,7 @@ mod tests {
         assert_eq!(phase_of(json!({})), Some(Phase::Pending));
         assert_eq!(phase_of(json!({ "status.conditions": refused })), Some(Phase::Unschedulable));
         let gated = json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }]);
-        assert_eq!(phase_of(json!({ "status.conditions": gated })), Some(Phase::Unschedulable));
+        assert_eq!(phase_of(json!({ "status.conditions": gated })), Some(Phase::Pending));
         let failed = json!([{ "type": "PodScheduled", "status": "False", "reason": "SchedulerError" }]);
         assert_eq!(phase_of(json!({ "status.conditions": failed })), Some(Phase::Pending));
         assert_eq!(phase_of(json!({ "spec.nodeName": "n" })), Some(Phase::Starting));

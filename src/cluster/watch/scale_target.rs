@@ -89,6 +89,8 @@ impl From<&PartialTarget> for ScaleTarget {
         let first = group.and_then(|group| group.leader_template.as_ref()).or(rest);
         let size = |size: Option<i32>| size.and_then(|size| u32::try_from(size).ok()).unwrap_or(1).max(1);
         let group_size = group.map(|group| size(group.size));
+        let queue = queue(target.metadata.labels.as_ref())
+            .or_else(|| first.and_then(|template| queue(template.metadata.labels.as_ref())));
         Self {
             uid: target.metadata.uid.as_deref().unwrap_or_default().into(),
             owner: controller(&target.metadata).map(|owner| owner.uid.as_str().into()),
@@ -105,12 +107,12 @@ impl From<&PartialTarget> for ScaleTarget {
             gpus: first
                 .zip(rest)
                 .map(|(first, rest)| gpus_by_resource(&first.spec, &rest.spec, group_size.unwrap_or(1))),
-            placement: first.zip(rest).and_then(|(first, rest)| {
+            // Kueue adds the node labels and tolerations of a flavor when it admits a pod.
+            placement: first.zip(rest).filter(|_| queue.is_none()).and_then(|(first, rest)| {
                 let own = Placement::of(&first.spec)?;
                 (std::ptr::eq(first, rest) || Placement::of(&rest.spec)? == own).then_some(own)
             }),
-            queue: queue(target.metadata.labels.as_ref())
-                .or_else(|| first.and_then(|template| queue(template.metadata.labels.as_ref()))),
+            queue,
             labels: first.map(|template| LabelSet::of(template.metadata.labels.as_ref())),
             group_size,
             selected: None,

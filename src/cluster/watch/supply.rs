@@ -1,17 +1,19 @@
 //! Limits that objects of the cluster set for some variants: ResourceQuotas, closed queues of Kueue, and the nodes that their pods
 //! may be placed on. Pure.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smol_str::{SmolStr, format_smolstr};
 use wva_core::model::VariantId;
-use wva_core::snapshot::{VariantLimit, VariantState};
+use wva_core::snapshot::{Scale, VariantLimit, VariantState};
+use wva_core::units::Replicas;
 
 use super::inventory::{NodeGpus, PodGpus};
 use super::kind_store::ObjectStore;
 use super::placement::Placement;
 use super::pods::JoinedPod;
-use super::scale_target::ScaleTarget;
+use super::scale_target::{ScaleTarget, TargetKind};
 use super::supply_objects::{ClosedQueue, WatchedQuota};
 use super::template::GPU_RESOURCES;
 use crate::cluster::objects::ObjectKey;
@@ -33,19 +35,39 @@ impl SuppliedVariant<'_> {
         &self.state.variant.id
     }
 
-    /// The GPUs that a limit counts as used by it.
-    fn counted(&self) -> u32 {
-        let replicas = self.state.scale.map_or(0, |scale| scale.base().get());
-        replicas.saturating_mul(self.state.template.gpus.unwrap_or_default())
+    /// The GPUs that a quota counts as used by it. Whoever writes its counts shares the quota, so there is nobody to deceive.
+    fn gpus_in_quota(&self) -> u32 {
+        gpus_of(self.state, self.state.scale.map(most_replicas))
     }
 }
 
-/// The limits that ResourceQuotas set. What a quota counts as used is its own number: that of its variants, and the rest is of others.
+/// The GPUs that count as those of a variant among what pods use.
+pub(super) fn own_gpus(state: &VariantState) -> u32 {
+    let replicas = match TargetKind::of(&state.variant.target) {
+        // Their controllers delete pods beyond `spec`.
+        TargetKind::Deployment | TargetKind::StatefulSet => state.scale.map(most_replicas),
+        // Whoever owns the object may write its counts.
+        TargetKind::LeaderWorkerSet | TargetKind::Scalable => state.scale.map(Scale::base),
+    };
+    gpus_of(state, replicas)
+}
+
+/// A status follows the pods: it may lag behind a start or a surge.
+fn most_replicas(scale: Scale) -> Replicas {
+    scale.spec.max(scale.current)
+}
+
+fn gpus_of(state: &VariantState, replicas: Option<Replicas>) -> u32 {
+    replicas.map_or(0, Replicas::get).saturating_mul(state.template.gpus.unwrap_or_default())
+}
+
+/// The limits that ResourceQuotas set: of several for one resource of a namespace, the tightest. What a quota counts as used is its own
+/// number: that of its variants, and the rest is of others.
 pub(crate) fn quota_limits(
     quotas: &ObjectStore<WatchedQuota>,
     variants: &[SuppliedVariant<'_>],
 ) -> Vec<VariantLimit> {
-    let mut limits = Vec::new();
+    let mut limits: BTreeMap<(&str, &str), VariantLimit> = BTreeMap::new();
     let mut by_namespace: BTreeMap<&str, Vec<&SuppliedVariant<'_>>> = BTreeMap::new();
     if quotas.iter().next().is_some() {
         for variant in variants {
@@ -59,19 +81,24 @@ pub(crate) fn quota_limits(
             let uses = |variant: &&&SuppliedVariant<'_>| {
                 variant.target.gpus.is_some_and(|by_resource| by_resource[index] > 0)
             };
-            let of_variants = own.iter().filter(uses).map(|variant| variant.counted());
+            let of_variants = own.iter().filter(uses).map(|variant| variant.gpus_in_quota());
             let of_variants = of_variants.fold(0, u32::saturating_add);
-            limits.push(VariantLimit {
+            let limit = VariantLimit {
                 limit: SmolStr::new_static(VariantLimit::RESOURCE_QUOTA),
                 key: format_smolstr!("{resource} in {namespace}/{name}"),
                 gpus: gpus.hard,
                 elsewhere: gpus.used.saturating_sub(of_variants),
                 variants: own.iter().filter(uses).map(|variant| variant.id().clone()).collect(),
-            });
+            };
+            let room = |limit: &VariantLimit| i64::from(limit.gpus) - i64::from(limit.elsewhere);
+            match limits.entry((namespace, resource)) {
+                Entry::Occupied(other) if room(other.get()) <= room(&limit) => {}
+                Entry::Occupied(mut other) => *other.get_mut() = limit,
+                Entry::Vacant(none) => _ = none.insert(limit),
+            }
         }
     }
-    limits.retain(|limit| !limit.variants.is_empty());
-    limits
+    limits.into_values().filter(|limit| !limit.variants.is_empty()).collect()
 }
 
 /// A limit of nothing for the variants of each closed queue.
@@ -151,7 +178,7 @@ fn node_limit(
             let there = gpus.filter(|gpus| names.contains(&*gpus.node) == is_suitable);
             there.map(|gpus| gpus.count).fold(0, u32::saturating_add)
         };
-        let counted = variant.counted();
+        let counted = own_gpus(variant.state);
         let own_used = on(true).min(counted);
         own = own.saturating_add(own_used);
         // They count as used although they are on no suitable node: a taint came later.
@@ -165,7 +192,8 @@ fn node_limit(
             1 => format_smolstr!("{of} for {first}"),
             count => format_smolstr!("{of} for {first} and {} more", count - 1),
         },
-        gpus: there.saturating_add(away),
+        // Where there are none, a node autoscaler may still add some: the policy tells it from some that are full.
+        gpus: if there == 0 { 0 } else { there.saturating_add(away) },
         elsewhere: used.saturating_sub(own),
         variants: variants.iter().map(|variant| variant.id().clone()).collect(),
     })

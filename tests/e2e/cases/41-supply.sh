@@ -77,13 +77,15 @@ set_load 0.1
 eventually 240 "the load falls" ready_are "<=" 2
 install_chart --set limits.inventory=true
 route_api_server_to "$wva_port"
-configure "$release_namespace" "$analyzer"$'\nenableLimiter: true'
+configure "$release_namespace" "$analyzer"$'\nenableLimiter: true\nfailClosed: true'
 kubectl taint node gpu-0 dedicated=training:NoSchedule >/dev/null
 before=$(replicas)
 set_load "$(calculate "4.3 * $pod_rps")"
 eventually 120 "a condition says that no node is suitable" constrained_says llama "suitable nodes of H100 for llm/llama: 0.0 of"
 throughout 15 "nothing is asked for that has no node" value_is "<=" "$before"
 assert_eq "pods without a node" "$(kubectl -n llm get pods -l app=llama --field-selector status.phase=Pending -o name | wc -l)" 0
+configure "$release_namespace" "$analyzer"$'\nenableLimiter: true'
+eventually 120 "without failClosed a node autoscaler sees a pod without a node" pending_are llama ">=" 1
 kubectl taint node gpu-0 dedicated- >/dev/null
 eventually 120 "without the taint: more" ready_are ">=" 3
 set_load 0.1

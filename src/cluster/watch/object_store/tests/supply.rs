@@ -75,6 +75,8 @@ fn gpus_of_nodes_with_taints_that_a_variant_does_not_tolerate_were_room_for_it()
     assert_eq!(numbers(&store), suitable(8, 3), "of others are those of another owner on the suitable node");
     store.pods.apply(Event::Apply((key("chat-1-a"), on_node("rs-1", "a", 2))));
     assert_eq!(numbers(&store), suitable(10, 3), "a taint came later: it is used, and on no suitable node");
+    store.nodes.apply(Event::Apply((ObjectKey::new("", "b"), node(tainted(), "red"))));
+    assert_eq!(numbers(&store), suitable(0, 0), "none is suitable");
     let tolerates = json!({ "tolerations": [{ "key": "dedicated", "operator": "Exists" }] });
     assert_eq!(numbers(&with_nodes(placed(tolerates))), [], "the inventory says all");
 }
@@ -109,6 +111,13 @@ fn a_quota_limits_what_its_variants_use_beside_others() {
         vec![(VariantLimit::RESOURCE_QUOTA.into(), "nvidia.com/gpu in llm/gpus".into(), gpus, elsewhere)]
     };
     assert_eq!(numbers(&store), limit(8, 3), "two replicas of two GPUs are its own");
+    for (tighter, name) in [(quota(9, 9), "early"), (quota(4, 0), "late")] {
+        store.quotas.apply(Ok(Event::Apply((key(name), Some(tighter)))));
+        let of_resource = numbers(&store);
+        assert_eq!(of_resource.len(), 1, "the tightest for each resource: {of_resource:?}");
+        assert!(of_resource[0].1.ends_with(name), "{of_resource:?}");
+        store.quotas.apply(Ok(Event::Apply((key(name), None))));
+    }
     let amd = ScaleTarget { gpus: Some([0, 2, 0]), ..target("d-1") };
     store.deployments.apply(applied("chat", amd));
     assert_eq!(numbers(&store), [], "of another resource");
@@ -119,6 +128,32 @@ fn a_quota_limits_what_its_variants_use_beside_others() {
     assert_eq!(numbers(&store), limit(8, 3), "what is known stays known");
     store.quotas.apply(Ok(Event::Apply((key("gpus"), None))));
     assert_eq!(numbers(&store), []);
+}
+
+#[test]
+fn pods_that_a_status_does_not_count_yet_were_those_of_others_in_a_quota() {
+    let mut store = cluster();
+    let used = WatchedQuota { gpus: [Some(QuotaGpus { hard: 8, used: 8 }), None, None] };
+    store.quotas.apply(Ok(applied("gpus", used)));
+    let mut ordered = target("d-1");
+    ordered.scale.spec = Replicas::new(4);
+    store.deployments.apply(applied("chat", ordered.clone()));
+    let elsewhere = |store: &ClusterStore| numbers(store)[0].3;
+    assert_eq!(elsewhere(&store), 0, "four replicas of two GPUs are requested, and all have their pods");
+    ordered.scale = Scale { spec: Replicas::new(2), current: Replicas::new(4), ..ordered.scale };
+    store.deployments.apply(applied("chat", ordered));
+    assert_eq!(elsewhere(&store), 0, "a rollout runs surge pods");
+}
+
+#[test]
+fn pods_that_a_status_does_not_count_yet_were_those_of_others_on_suitable_nodes() {
+    let mut ordered = placed(json!({}));
+    ordered.scale.spec = Replicas::new(4);
+    let mut store = with_nodes(ordered);
+    for name in ["a", "b", "c", "d"] {
+        store.pods.apply(Event::Apply((key(name), on_node("rs-1", "b", 2))));
+    }
+    assert_eq!(numbers(&store), suitable(8, 0));
 }
 
 #[test]
