@@ -160,9 +160,24 @@ impl Candidates {
         self.0.get(namespace)?.get(name)
     }
 
-    /// Those of all namespaces: a query to Prometheus is about all.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Candidate> {
-        self.0.values().flat_map(BTreeMap::values)
+    /// The variants of a namespace, of a name, or all of them: a query to Prometheus is about all namespaces. In the order of their names.
+    pub(super) fn variants(
+        &self,
+        namespace: Option<&str>,
+        name: Option<&str>,
+    ) -> impl Iterator<Item = &VariantId> {
+        let namespaces: Box<dyn Iterator<Item = _>> = match namespace {
+            Some(namespace) => Box::new(self.0.get(namespace).into_iter()),
+            None => Box::new(self.0.values()),
+        };
+        let candidates = namespaces.flat_map(move |names| {
+            let of_name: Box<dyn Iterator<Item = &Candidate>> = match name {
+                Some(name) => Box::new(names.get(name).into_iter()),
+                None => Box::new(names.values()),
+            };
+            of_name
+        });
+        candidates.filter(|own| own.name == own.variant.name).map(|own| &own.variant)
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::VariantId;
-use wva_core::text::{first_names, quoted};
+use wva_core::text::quoted;
 
 use super::input::{ScaledObject, Trigger, Workload};
 use super::metric::{self, MetricIssue, Number, find};
@@ -87,7 +87,7 @@ pub enum KedaIssue {
         is_api: bool,
         /// The query.
         query: String,
-        /// Their names.
+        /// Some of their names.
         names: Vec<String>,
         /// The variant that it should find, if it is known.
         meant: Option<VariantId>,
@@ -263,15 +263,8 @@ fn selection(trigger: &Trigger, workload: &Workload<'_>) -> Option<KedaIssue> {
         !(matcher.is_equality && (is_compared || SHARED_LABELS.contains(&matcher.label)))
     });
     let (name, namespace) = (of(NAME), of(namespace));
-    let mut found: Vec<&VariantId> = workload
-        .candidates
-        .all()
-        .filter(|candidate| name.is_none_or(|name| candidate.variant.name == name))
-        .filter(|candidate| namespace.is_none_or(|namespace| candidate.variant.namespace == namespace))
-        .map(|candidate| &candidate.variant)
-        .collect();
-    found.sort();
-    found.dedup();
+    let found = workload.candidates.variants(namespace, name).take(MAX_NAMED + 1);
+    let found: Vec<&VariantId> = found.collect();
     let meant = workload.variant.map(|variant| variant.id.clone());
     let is_elsewhere = namespace.is_some_and(|namespace| namespace != workload.namespace);
     match found[..] {
@@ -402,10 +395,10 @@ impl KedaIssue {
                 (Severity::Error, "QueryFindsSeveralVariants"),
                 format!("its query is {}", quoted(query)),
                 format!(
-                    "it finds {} variants ({}), as Prometheus has the series of all namespaces; KEDA refuses several results, and an \
+                    "it finds several variants ({}{}), as Prometheus has the series of all namespaces; KEDA refuses several results, and an \
                      aggregation mixes them",
-                    names.len(),
-                    first_names(names.iter().cloned(), MAX_NAMED, ", ")
+                    names[..names.len().min(MAX_NAMED)].join(", "),
+                    if names.len() > MAX_NAMED { ", …" } else { "" }
                 ),
                 right_query(*is_api, meant.as_ref()),
             ),

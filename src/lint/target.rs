@@ -1,7 +1,7 @@
 //! Who scales a workload.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
-use wva_core::text::{first_names, quoted};
+use wva_core::text::quoted;
 
 use super::input::Workload;
 use super::object::ObjectRef;
@@ -20,8 +20,10 @@ pub enum TargetIssue {
     SeveralAutoscalers {
         /// The workload.
         target: String,
-        /// The others.
+        /// Some of the others.
         others: Vec<String>,
+        /// How many others there are besides these.
+        more: usize,
     },
     /// A VerticalPodAutoscaler restarts the pods.
     VerticalUpdates {
@@ -75,8 +77,13 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
     let mut issues = Vec::new();
     if active.len() > 1 {
         for object in &active {
-            let others = active.iter().filter(|other| *other != object).map(ToString::to_string).collect();
-            issues.push((object.clone(), TargetIssue::SeveralAutoscalers { target: target.clone(), others }));
+            let others = active.iter().filter(|other| *other != object).take(MAX_NAMED);
+            let others: Vec<_> = others.map(ToString::to_string).collect();
+            let more = active.len() - 1 - others.len();
+            issues.push((
+                object.clone(),
+                TargetIssue::SeveralAutoscalers { target: target.clone(), others, more },
+            ));
         }
     }
     for vertical in &workload.vertical {
@@ -98,11 +105,12 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
 impl TargetIssue {
     pub(super) fn words(&self) -> Words {
         match self {
-            Self::SeveralAutoscalers { target, others } => Words::new(
+            Self::SeveralAutoscalers { target, others, more } => Words::new(
                 (Severity::Error, "SeveralAutoscalers"),
                 format!(
-                    "{target} is also scaled by {}",
-                    first_names(others.iter().cloned(), MAX_NAMED, ", ")
+                    "{target} is also scaled by {}{}",
+                    others.join(", "),
+                    if *more > 0 { format!(" and {more} more") } else { String::new() }
                 ),
                 "each of them overwrites the replicas that the other one has set, every 15 s: pods are added and removed without end",
                 format!("# keep one autoscaler of {target}, and delete the others"),

@@ -22,6 +22,10 @@ use crate::lint::{
 /// How the annotations of KEDA begin.
 const KEDA_ANNOTATIONS: &str = "autoscaling.keda.sh/";
 
+/// Longest spec that is kept, bytes: one of an autoscaler with a handful of metrics has about a thousand, and a tenant may write a million.
+const MAX_SPEC_BYTES: usize = 16 << 10;
+/// Most autoscalers of a workload that are judged together. A second one is an error already.
+const MAX_READERS: usize = 16;
 /// Longest message: that of a finding with a few names of 253 characters.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
@@ -44,24 +48,27 @@ enum ParsedReader {
 }
 
 impl Reader {
-    /// `None` for the HPA that KEDA makes.
+    /// `None` for the HPA that KEDA makes, and for one that is too long.
     pub(super) fn new(
         kind: VariantKind,
         metadata: &ObjectMeta,
         target: TargetRef,
         spec: &Value,
     ) -> Option<Self> {
-        if is_of_keda(metadata) {
-            return None;
-        }
         let annotations =
             metadata.annotations.iter().flatten().filter(|(key, _)| key.starts_with(KEDA_ANNOTATIONS));
+        let spec = spec.to_string();
+        let bytes =
+            annotations.clone().map(|(key, value)| key.len() + value.len()).sum::<usize>() + spec.len();
+        if is_of_keda(metadata) || bytes > MAX_SPEC_BYTES {
+            return None;
+        }
         Some(Self {
             kind,
             name: metadata.name.as_deref().unwrap_or_default().into(),
             target,
             annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            spec: spec.to_string().into(),
+            spec: spec.into(),
         })
     }
 
@@ -137,7 +144,7 @@ impl Autoscalers {
         let served = view.value_targets.as_ref();
         let serves_value_targets = served.is_some_and(|served| served.multipliers.contains_key(id));
         let parsed: Vec<ParsedReader> =
-            readers.iter().filter_map(|reader| reader.parse(&id.namespace)).collect();
+            readers.iter().take(MAX_READERS).filter_map(|reader| reader.parse(&id.namespace)).collect();
         (!parsed.is_empty()).then(|| verdict(variant, serves_value_targets, &parsed, &judge.candidates))
     }
 
@@ -292,6 +299,16 @@ mod tests {
     }
 
     #[test]
+    fn autoscalers_that_a_tenant_writes_by_the_thousand_are_not_all_judged() {
+        let readers = (0..2000).map(|index| reader(&format!("hpa-{index:04}"), |_| ()));
+        let many = verdict(readers.collect()).unwrap();
+        assert_eq!(many.reason, "SeveralAutoscalers");
+        let named = "hpa-0001, HorizontalPodAutoscaler llm/hpa-0002, HorizontalPodAutoscaler llm/hpa-0003, \
+                     HorizontalPodAutoscaler llm/hpa-0004 and 11 more";
+        assert!(many.message.contains(named), "{}", many.message);
+    }
+
+    #[test]
     fn an_hpa_of_keda_and_one_that_cannot_be_read_are_left_out() {
         let owner =
             json!({ "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "chat", "uid": "u" });
@@ -304,6 +321,8 @@ mod tests {
         assert_eq!(of(&metadata, &spec), None);
         let own = ObjectMeta::default();
         assert!(of(&own, &spec).is_some());
+        let endless = json!({ "metrics": "x".repeat(MAX_SPEC_BYTES) });
+        assert_eq!(of(&own, &endless), None);
         let unreadable = Arc::new(of(&own, &json!({ "maxReplicas": "many" })).unwrap());
         assert_eq!(verdict(vec![("llm".into(), unreadable)]), None);
     }
