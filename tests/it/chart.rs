@@ -209,7 +209,8 @@ fn whoever_may_view_a_namespace_may_read_why_its_variants_have_their_numbers() {
 #[test]
 fn a_second_installation_without_the_external_metrics_leaves_explanations_to_the_first() {
     let helpers = read("charts/wva/templates/_helpers.tpl");
-    let condition = "and .Values.apiService.explanations.enabled .Values.apiService.enabled";
+    let condition =
+        "if and (.Values.apiService.explanations | default dict).enabled .Values.apiService.enabled";
     assert!(helpers.contains(condition), "an APIService of one name would be in two releases");
 }
 

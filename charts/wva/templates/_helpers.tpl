@@ -55,9 +55,19 @@ helm.sh/chart: {{ include "wva.chart" . }}
 {{- end }}
 {{- end -}}
 
-{{/* Not empty if this release owns the APIService of explanations. */}}
+{{/* Not empty if this release owns the APIService of explanations. While one exists whose server does not know it, Kubernetes deletes no
+namespace: so an upgrade adds it only once no pod of a version that does not is left. */}}
 {{- define "wva.servesExplanations" -}}
-{{- if and .Values.apiService.explanations.enabled .Values.apiService.enabled -}}true{{- end -}}
+{{- if and (.Values.apiService.explanations | default dict).enabled .Values.apiService.enabled -}}
+{{- $deployment := lookup "apps/v1" "Deployment" .Release.Namespace (include "wva.fullname" .) -}}
+{{- $exists := lookup "apiregistration.k8s.io/v1" "APIService" "" "v1alpha1.decisions.wva.llmd.ai" -}}
+{{- $meta := $deployment.metadata | default dict -}}
+{{- $status := $deployment.status | default dict -}}
+{{- $isMarked := hasKey ($meta.annotations | default dict) "wva.llmd.ai/serves-explanations" -}}
+{{- $isSeen := eq (toString $status.observedGeneration) (toString $meta.generation) -}}
+{{- $isRolledOut := and $isMarked $isSeen (eq (toString $status.updatedReplicas) (toString $status.replicas)) -}}
+{{- if or $exists (not $deployment) $isRolledOut -}}true{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Every APIService that may point to the program: the names in its RBAC rules. */}}

@@ -54,7 +54,14 @@ kubectl annotate namespace blue wva.llmd.ai/exclude=true >/dev/null
 eventually 30 "load above the capacity of 2 pods there" sky_load "$(calculate "2.3 * $pod_rps")"
 eventually 30 "namespace blue is not the owner's: its variant has no number" second_is_unknown
 
-helm install wva "$root/charts/wva" -n "$second_namespace" --create-namespace --skip-crds --set watchNamespace=blue --set controllerInstance=Team_Blue --set clusterRights=false \
+# By a tenant, who may do everything in two namespaces and nothing elsewhere.
+kubectl create namespace "$second_namespace" >/dev/null
+kubectl -n blue create serviceaccount tenant >/dev/null
+for namespace in blue "$second_namespace"; do
+  kubectl -n "$namespace" create rolebinding tenant --clusterrole=cluster-admin --serviceaccount=blue:tenant >/dev/null
+done
+kubeconfig tenant "{token: $(kubectl create token tenant -n blue)}"
+KUBECONFIG=$CLUSTER_DIR/tenant.kubeconfig helm install wva "$root/charts/wva" -n "$second_namespace" --skip-crds --set watchNamespace=blue --set controllerInstance=Team_Blue --set clusterRights=false \
   --set apiService.enabled=false --set forwarder.name="wva-instance.$release_namespace.internal" --set forwarder.ca.configMap=owner-ca >/dev/null
 assert_eq "the second release, of the same name: its cluster-wide objects" "$(kubectl get clusterroles,clusterrolebindings -o name | grep -c "$second_namespace:" || true)" 0
 assert_eq "it may review access" "$(may create subjectaccessreviews.authorization.k8s.io)" no

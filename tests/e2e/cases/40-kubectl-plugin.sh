@@ -24,6 +24,14 @@ explanations_available() {
   [ "$actual" = True ]
 }
 
+# explanations_are there|absent: whether the APIService exists
+explanations_are() {
+  local actual=absent
+  kubectl get apiservice v1alpha1.decisions.wva.llmd.ai >/dev/null 2>&1 && actual=there
+  echo $actual
+  [ $actual = "$1" ]
+}
+
 for user in reader stranger; do
   kubectl -n llm create serviceaccount $user --dry-run=client -o yaml | kubectl apply -f - >/dev/null
   kubeconfig $user "{token: $(kubectl create token $user -n llm)}"
@@ -71,6 +79,12 @@ eventually 0 "the number does not depend on it" value_is "==" 2
 kubectl -n llm delete rolebinding,role explanations >/dev/null
 kubectl -n llm delete rolebinding viewer >/dev/null
 kubectl -n llm delete serviceaccount reader stranger >/dev/null
+# An upgrade from a version whose pods do not know the resource.
+kubectl -n "$release_namespace" annotate deployment wva wva.llmd.ai/serves-explanations- >/dev/null
+install_chart
+eventually 0 "an upgrade adds no APIService that its pods do not serve yet" explanations_are "absent"
+install_chart
+eventually 0 "the next one adds it" explanations_are "there"
 kubectl -n "$release_namespace" delete configmap wva-saturation-scaling-config >/dev/null
 install_chart
 route_api_server_to "$wva_port"
