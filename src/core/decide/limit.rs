@@ -38,7 +38,12 @@ fn grant_request(
         current: current.max(requested),
         proposed,
         bounds: state.variant.bounds,
-        priority: model.context.policy.priority,
+        // What is needed comes before what is only cheaper.
+        priority: if proposal.explanation.is_exchange() {
+            f64::NEG_INFINITY
+        } else {
+            model.context.policy.priority
+        },
         spare: 0.0,
         cost: state.variant.cost,
         accelerator: state.variant.accelerator.clone(),
@@ -76,20 +81,27 @@ pub(super) fn apply_grants(model: &mut ModelDecision<'_>, grants: &[Grant]) {
 }
 
 /// Lowers the number of the variant at `index` to what a limit grants, and notes it, so that the rate policy and the safety net choose another
-/// variant next time.
+/// variant next time. What was to replace dearer replicas is not missed.
 fn deny(model: &mut ModelDecision<'_>, index: usize, granted: &Grant) {
     let now = model.context.now;
     let role = model.variants[index].state.variant.role;
     let relief = model.is_saturated(role).then_some(Relief::AtLimit);
     let ModelDecision { variants, proposals, steps, memory, .. } = model;
-    let variant = &mut variants[index];
+    let (variant, proposal) = (&mut variants[index], &mut proposals[index]);
+    if proposal.explanation.is_exchange() {
+        // A part of them would replace nothing.
+        let held = variant.committed().unwrap_or(variant.scale.base()).min(granted.granted);
+        let why = AdjustmentReason::NoRoomToExchange { binding: granted.binding.clone() };
+        steps.push(proposal.set(variant, Stage::Limit, held, Reason::Steady, why));
+        return;
+    }
     let rate = memory.learned.as_mut().and_then(|learned| learned.rate.as_mut());
     if let Some(rate) = rate {
         rate.knowledge.variants.or_default(variant.name()).denied = Some(now.into());
     }
     safety_net::note_denied(variant, granted.granted, now);
     let why = AdjustmentReason::Limit { binding: granted.binding.clone() };
-    let mut step = proposals[index].set(variant, Stage::Limit, granted.granted, Reason::Bounded, why);
+    let mut step = proposal.set(variant, Stage::Limit, granted.granted, Reason::Bounded, why);
     if let Detail::Adjustment(adjustment) = &mut step.detail {
         adjustment.relief = relief;
         adjustment.values = values(granted);

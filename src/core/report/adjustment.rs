@@ -38,6 +38,11 @@ pub(crate) enum AdjustmentReason {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         binding: Option<Binding>,
     },
+    /// A limit has no room for replicas that were to replace dearer ones. Nothing that is needed is held back.
+    NoRoomToExchange {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        binding: Option<Binding>,
+    },
     /// An order was withdrawn lately.
     OrderWithdrawn {
         /// Seconds in which it is not ordered again.
@@ -65,7 +70,10 @@ impl AdjustmentReason {
             binding.as_ref().map(|binding| (binding.limit.clone(), binding.key.clone()))
         };
         match (self, other) {
-            (Self::Limit { binding }, Self::Limit { binding: other }) => limit(binding) == limit(other),
+            (Self::Limit { binding }, Self::Limit { binding: other })
+            | (Self::NoRoomToExchange { binding }, Self::NoRoomToExchange { binding: other }) => {
+                limit(binding) == limit(other)
+            }
             (Self::Stability { rule }, Self::Stability { rule: other }) => {
                 discriminant(rule) == discriminant(other)
             }

@@ -173,6 +173,7 @@ impl Adjustment {
         };
         Some(match &self.why {
             AdjustmentReason::Limit { .. } => return None,
+            AdjustmentReason::NoRoomToExchange { .. } => (ConstraintKind::Limit, Binds::More),
             AdjustmentReason::Stability { rule } => {
                 let binds = match rule {
                     StabilityRule::Window { .. } => by_change,
@@ -246,7 +247,7 @@ impl Caveat {
     const fn binds(&self) -> Option<(ConstraintKind, Binds)> {
         use ConstraintKind as Kind;
         Some(match self {
-            Self::PartiallyMeasured | Self::EstimatedPods => return None,
+            Self::PartiallyMeasured | Self::EstimatedPods | Self::Exchange { .. } => return None,
             Self::IncompleteAnswer { .. } | Self::UnmeasuredPods | Self::NotFresh => {
                 (Kind::MissingSignal, Binds::Fewer)
             }

@@ -118,6 +118,11 @@ impl Explanation {
         self.to_mut().basis = Basis::Analyzed { caveat: Some(caveat) };
     }
 
+    /// Whether the number is raised for the price of replicas alone.
+    pub(crate) fn is_exchange(&self) -> bool {
+        matches!(&self.basis, Basis::Analyzed { caveat: Some(Caveat::Exchange { .. }) })
+    }
+
     /// The same reasons, whatever their numbers are.
     #[must_use]
     pub fn has_same_reasons(&self, other: &Self) -> bool {
@@ -335,6 +340,10 @@ pub(crate) enum Caveat {
     },
     AwaitingReplicas {
         desired: Replicas,
+    },
+    /// They are to replace those of a dearer variant.
+    Exchange {
+        from: SmolStr,
     },
 }
 

@@ -8,6 +8,7 @@ use wva_core::analyze::rate;
 use wva_core::hpa::{Behavior, Rules, past_tolerance};
 use wva_core::learn::ArrivalBin;
 use wva_core::report::{Direction, Stage};
+use wva_core::snapshot::VariantLimit;
 use wva_sim::Rng;
 
 fn config(cases: u32) -> ProptestConfig {
@@ -262,4 +263,56 @@ fn what_is_split_in_two_needs_as_many() {
         });
         assert_eq!(whole, split);
     }
+}
+
+/// The pods of `fleet` as those of two variants, of which the second costs three times as much and has all but the first pod.
+fn of_two_prices(fleet: &ClosedFormFleet) -> Snapshot {
+    let mut snapshot = fleet.snapshot();
+    let states = &mut group_of(&mut snapshot).variants;
+    let mut dear = states[0].clone();
+    (dear.variant.id.name, dear.variant.cost) = ("llama-dear".into(), Cost::new(30.0).unwrap());
+    dear.pods = states[0].pods.split_off(1);
+    states.push(dear);
+    for state in states {
+        let pods = Replicas::new(u32::try_from(state.pods.len()).unwrap());
+        state.scale = Some(Scale { spec: pods, current: pods, ready: pods });
+    }
+    snapshot
+}
+
+/// What is decided about the cheap one over 25 minutes at 8 requests/s, which need all four replicas.
+fn exchanged(limits: &[VariantLimit]) -> Vec<Target> {
+    let mut fleet = ClosedFormFleet::new(Workload::default(), 4, 5);
+    let decide = |_| {
+        fleet.serve(8.0);
+        let outcome = evaluate(
+            &Snapshot { limits: limits.to_vec(), ..of_two_prices(&fleet) },
+            fleet.memory.clone(),
+            &fleet.policy,
+        );
+        fleet.memory = outcome.memory.clone();
+        outcome.decisions.contains_key(&World::id()).then(|| target_of(&outcome, "llama").clone())
+    };
+    (0..300).filter_map(decide).collect()
+}
+
+#[test]
+fn a_limit_without_room_for_an_exchange_was_said_to_hold_back_what_is_needed() {
+    let free = exchanged(&[]);
+    let last = free.last().unwrap();
+    assert!(last.desired.get() > 1, "{}", last.explanation);
+    let is_named = |target: &Target, text: &str| target.explanation.to_string().contains(text);
+    assert!(free.iter().any(|target| is_named(target, "added in place of replicas of llama-dear")));
+    let quota = VariantLimit {
+        limit: VariantLimit::RESOURCE_QUOTA.into(),
+        key: "nvidia.com/gpu in default/gpus".into(),
+        gpus: 1,
+        elsewhere: 0,
+        variants: [World::id()].into(),
+    };
+    let limited = exchanged(&[quota]);
+    assert!(limited.iter().all(|target| target.desired == Replicas::ONE));
+    let tries = limited.iter().filter(|target| is_named(target, "no room for them: ResourceQuota")).count();
+    assert!((1..=2).contains(&tries), "{tries} tries in 25 minutes");
+    assert!(limited.iter().all(|target| target.explanation.capacity_constraint().is_none()));
 }

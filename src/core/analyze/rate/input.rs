@@ -23,6 +23,8 @@ pub(crate) struct RateVariant {
     pub is_full: bool,
     /// For each pod that serves or is expected to: in how many seconds it does.
     pub ready_in: Vec<Seconds>,
+    /// Pods of these that do not serve yet.
+    pub starting: Replicas,
     pub start_up: Seconds,
     pub capacity: Option<ReplicaCapacity>,
 }

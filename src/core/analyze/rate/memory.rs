@@ -67,6 +67,11 @@ const REMOVAL_INTERVAL: f64 = 60.0;
 const MISTAKE_WINDOW: f64 = 600.0;
 /// One mistake is forgotten each time this long has passed without another, seconds.
 const MISTAKE_MEMORY: f64 = 3600.0;
+/// Replicas are exchanged for cheaper ones after this time without a change, seconds: longer than what a removal waits for, so that one that is
+/// possible comes first.
+const EXCHANGE_WAIT: f64 = 600.0;
+/// Exchanges without success that count. Each doubles the wait, up to 2.7 hours: a limit, or nodes, may have no room for weeks.
+const MAX_EXCHANGES: u8 = 4;
 /// Mistakes that count. Each doubles the wait: 300, 600, 1200 s.
 const MAX_MISTAKES: u8 = 2;
 
@@ -88,6 +93,17 @@ pub struct Cooldown {
     /// When the last mistake was counted or forgotten. Stored as `regret`.
     #[serde(rename = "regret", skip_serializing_if = "Option::is_none")]
     pub mistake_at: Option<Moment>,
+    /// When cheap replicas were last added in place of dear ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exchanged_at: Option<Moment>,
+    /// How often that was tried since dear replicas were last removed for it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub exchanges: u8,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u8) -> bool {
+    *count == 0
 }
 
 impl Cooldown {
@@ -113,6 +129,29 @@ impl Cooldown {
         self.removed_at = Some(now);
     }
 
+    /// Nothing has changed for long enough, and it is not in vain as often as it was tried.
+    pub fn may_exchange(&self, now: Moment) -> bool {
+        let is_over = |at: Option<Moment>, wait: f64| at.is_none_or(|at| at.until(now) >= wait);
+        let wait = EXCHANGE_WAIT * f64::from(1_u32 << self.exchanges.min(MAX_EXCHANGES));
+        is_over(self.added_at, EXCHANGE_WAIT)
+            && is_over(self.removed_at, EXCHANGE_WAIT)
+            && is_over(self.exchanged_at, wait)
+    }
+
+    /// Notes an exchange. What it adds is not needed, so a removal before it was no mistake.
+    pub fn note_exchange(&mut self, now: Moment) {
+        self.exchanged_at = Some(now);
+        self.exchanges = self.exchanges.checked_add(1).unwrap_or(MAX_EXCHANGES);
+        self.added_at = Some(now);
+    }
+
+    /// Nothing has changed since cheap replicas were added in place of dear ones, which wait until these serve.
+    pub fn is_exchanging(&self) -> bool {
+        self.exchanged_at.is_some()
+            && self.added_at == self.exchanged_at
+            && self.removed_at < self.exchanged_at
+    }
+
     /// Seconds until a removal is allowed, with a cooldown of `dwell` seconds after an addition.
     pub fn remaining(&self, now: Moment, dwell: f64) -> f64 {
         let left = |at: Option<Moment>, wait: f64| at.map_or(0.0, |at| (wait - at.until(now)).max(0.0));
@@ -128,7 +167,7 @@ impl Cooldown {
     /// Replaces moments after `now` by `now`: the clock was set back.
     pub fn not_after(&mut self, now: Moment) {
         self.evaluated_at = self.evaluated_at.filter(|at| *at <= now);
-        for at in [&mut self.added_at, &mut self.removed_at, &mut self.mistake_at] {
+        for at in [&mut self.added_at, &mut self.removed_at, &mut self.mistake_at, &mut self.exchanged_at] {
             *at = at.map(|at| at.min(now));
         }
     }

@@ -19,7 +19,7 @@ pub(crate) use explain::{thresholds, values};
 pub(crate) use fleet::Constraint;
 pub(crate) use input::{RateInput, RateVariant};
 pub(crate) use memory::{MAX_ARRIVALS_AGE, RateMemory};
-pub(crate) use plan::{RateFinding, RatePlan, analyze};
+pub(crate) use plan::{Exchange, RateFinding, RatePlan, analyze};
 #[cfg(test)]
 pub(crate) use {
     fleet::{CapacityTest, FleetCapacity, chance_reserve, surge_reserve},

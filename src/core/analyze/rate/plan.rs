@@ -2,8 +2,11 @@
 //!
 //! Replicas are added at once if demand exceeds the usable capacity, and after three minutes if only the reserve is missing. Replicas are
 //! removed, half of them at a time, if the others pass the same test under the highest demand of the last 200 s and a tenth more. A number is
-//! moved past the tolerance within which an HPA ignores it.
+//! moved past the tolerance within which an HPA ignores it. While nothing changes, cheap replicas are added in place of dear ones.
 
+mod exchange;
+
+pub(crate) use self::exchange::Exchange;
 use super::capacity::ReplicaCapacity;
 use super::demand::{Demand, PodCapacity, requests_at_horizon};
 use super::fleet::{CapacityTest, Constraint, FleetCapacity, chance_reserve, surge_reserve};
@@ -60,6 +63,8 @@ pub(crate) struct RateFinding {
     pub removable_in: f64,
     /// More is missing than may be added.
     pub is_short: bool,
+    /// What is added for its price alone.
+    pub exchange: Option<Exchange>,
     /// Each variant's capacity, in their order.
     pub replicas: Vec<ReplicaCapacity>,
 }
@@ -102,10 +107,9 @@ pub(crate) fn analyze(
     let mut targets: Vec<u32> =
         input.variants.iter().map(|variant| variant.bounds.clamp(variant.committed).get()).collect();
     // A second call at the same moment changes nothing, even if the first proposal was not published.
-    if cooldown.evaluated_at.replace(input.now) != Some(input.now) {
-        planner.step(&mut targets, known, cooldown);
-    }
-    let found = planner.finding(&targets, known, cooldown);
+    let is_first = cooldown.evaluated_at.replace(input.now) != Some(input.now);
+    let exchange = is_first.then(|| planner.step(&mut targets, known, cooldown)).flatten();
+    let found = RateFinding { exchange, ..planner.finding(&targets, known, cooldown) };
     Some(RatePlan { targets: targets.into_iter().map(Replicas::new).collect(), found })
 }
 
@@ -224,20 +228,26 @@ impl Planner<'_, '_> {
         is_missing && (self.is_urgent(fleet) || self.demand.level.seconds >= RESERVE_CONFIRMATION)
     }
 
-    /// One step: adds, or else removes, and moves each number past what an HPA takes for equal.
-    fn step(&self, targets: &mut [u32], known: &RoleKnowledge, cooldown: &mut Cooldown) {
+    /// One step: adds, or else removes, or else exchanges, and moves each number past what an HPA takes for equal.
+    fn step(&self, targets: &mut [u32], known: &RoleKnowledge, cooldown: &mut Cooldown) -> Option<Exchange> {
         let input = self.input;
         let before = targets.to_vec();
         let mut removable = vec![0; targets.len()];
+        let mut exchange = None;
         // Adding comes first: if replicas are missing, none is removed, and the cooldown starts again.
         if self.add(targets) {
             cooldown.note_addition(input.now);
         } else if input.can_remove
+            && !(cooldown.is_exchanging() && self.awaits_pods())
             && cooldown.remaining(input.now, input.policy.dwell.get()) <= 0.0
             && self.test.backlog <= 0.0
             && known.peaks.reach(input.now) >= MIN_PEAK_REACH
         {
             removable = self.remove(targets, self.peak * REMOVAL_MARGIN);
+            if *targets == before && cooldown.may_exchange(input.now) {
+                exchange = self.exchange(targets, cooldown.exchanges);
+                exchange.inspect(|_| cooldown.note_exchange(input.now));
+            }
         }
         for (index, variant) in input.variants.iter().enumerate() {
             // A variant that gets no more replicas keeps its number, because a higher one would order nothing.
@@ -251,8 +261,14 @@ impl Planner<'_, '_> {
             targets[index] = past_tolerance(requested, targets[index], bounds, input.tolerance, is_allowed);
         }
         if targets.iter().zip(&before).any(|(now, before)| now < before) {
+            let dearest = self.by_price().into_iter().rfind(|index| self.removable(&before, *index) > 0);
+            let is_success = dearest.is_some_and(|index| targets[index] < before[index]);
+            if cooldown.is_exchanging() && is_success && self.is_settled() {
+                cooldown.exchanges = 0;
+            }
             cooldown.note_removal(input.now);
         }
+        exchange
     }
 
     /// Adds the missing replicas where they cost least. Returns whether any are missing.
@@ -344,6 +360,7 @@ impl Planner<'_, '_> {
             removable_below,
             removable_in: until_cooled.max(until_quiet).max(until_observed),
             is_short: self.is_short(&fleet),
+            exchange: None,
             replicas: self.replicas.clone(),
         }
     }

@@ -45,6 +45,7 @@ pub(super) fn variant(committed: u32, capacity: ReplicaCapacity) -> RateVariant 
         unavailable: Replicas::ZERO,
         is_full: false,
         ready_in: Vec::new(),
+        starting: Replicas::ZERO,
         start_up: Seconds::whole(95),
         capacity: Some(capacity),
     }

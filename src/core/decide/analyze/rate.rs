@@ -7,8 +7,8 @@ use smol_str::SmolStr;
 
 use super::input::{RoleInput, blocker, no_removal_caveat, queue_lost};
 use crate::analyze::rate::{
-    Constraint, EngineModel, MAX_ARRIVALS_AGE, RateFinding, RateInput, RateMemory, RatePlan, RateVariant,
-    ReplicaCapacity, RequestSize, analyze, thresholds, values,
+    Constraint, EngineModel, Exchange, MAX_ARRIVALS_AGE, RateFinding, RateInput, RateMemory, RatePlan,
+    RateVariant, ReplicaCapacity, RequestSize, analyze, thresholds, values,
 };
 use crate::decide::context::{DENIED_WINDOW, ModelContext, VariantContext, expected_start, newest_sample};
 use crate::decide::holds;
@@ -43,8 +43,11 @@ pub(crate) fn propose(
     let (plan, analysis) = analyze_role(input, &removal, learned, steps)?;
     let analysis = Analysis { removal_limit: removal.refused(), ..analysis };
     let decided = variants.iter().zip(&plan.targets);
-    let proposals: Vec<Proposal> =
+    let mut proposals: Vec<Proposal> =
         decided.map(|(variant, target)| proposal(input, &plan, &analysis, variant, *target)).collect();
+    if let Some(Exchange { from, to }) = plan.found.exchange {
+        proposals[to].explanation.set_caveat(Caveat::Exchange { from: variants[from].name().clone() });
+    }
     let of_variants = variants.iter().zip(&proposals);
     steps.extend(
         of_variants.map(|(variant, proposal)| Step::target(variant.name(), proposal.explanation.clone())),
@@ -221,6 +224,8 @@ fn sum_gauge(variant: &VariantContext<'_>, signal: Signal) -> f64 {
 struct PodForecast {
     /// For each pod that serves or is expected to: in how many seconds it does.
     ready_in: Vec<Seconds>,
+    /// Pods of these that do not serve yet.
+    starting: u32,
     /// Pods that were Ready and are not.
     failing: u32,
     /// Pods that will not serve.
@@ -237,6 +242,7 @@ impl PodForecast {
                 PodOutlook::Starting => {
                     let left = start - Seconds::between(pod.created, now).get();
                     forecast.ready_in.push(Seconds::new(left.max(0.0)).unwrap_or_default());
+                    forecast.starting += 1;
                 }
                 PodOutlook::Failing => forecast.failing += 1,
                 PodOutlook::Broken | PodOutlook::Unschedulable | PodOutlook::Asleep => forecast.lost += 1,
@@ -260,7 +266,7 @@ fn rate_variant(
     own.predictions.expect_start(start);
     let [start_up, start_limit] =
         [start, OVERDUE_FACTOR * start].map(|seconds| Seconds::new(seconds).unwrap_or_default());
-    let PodForecast { ready_in, failing, lost } =
+    let PodForecast { ready_in, starting, failing, lost } =
         PodForecast::new(&state.pods, start, start_limit, context.now);
     let first = || state.last_status.unwrap_or_default().max(scale.spec);
     let committed = variant.memory.target.unwrap_or_else(first);
@@ -283,6 +289,7 @@ fn rate_variant(
         unavailable: unavailable.min(committed.saturating_sub(served)),
         is_full: never_made > Replicas::ZERO || is_growth_futile(state, start_up, start_limit, context.now),
         ready_in,
+        starting: Replicas::new(starting),
         start_up,
         capacity: replica_capacity(context, role, variant, known, own),
     }

@@ -177,6 +177,9 @@ impl Caveat {
             Self::AwaitingReplicas { desired } => {
                 write!(f, "waiting for {}, {running} running", replicas(*desired))
             }
+            Self::Exchange { from } => {
+                write!(f, "added in place of replicas of {from}, which cost more for the same demand")
+            }
         }
     }
 }

@@ -106,3 +106,33 @@ fn a_replica_whose_capacity_is_uncertain_is_not_removed_and_counts_in_full_for_a
     assert_eq!(removable(0.01), (vec![1], true), "two carry 4.5 requests/s");
     assert_eq!(removable(0.1), (vec![0], true), "4.1 of these for certain");
 }
+
+/// Numbers after an exchange in a fleet of a cheap and a dear variant of this price, which needs all of its replicas.
+fn exchanged(dear: f64, change: impl FnOnce(&mut [RateVariant])) -> Option<Vec<u32>> {
+    let test = CapacityTest { reserve: 0.0, surge: 0.0, backlog: 0.0, drain: 60.0 };
+    let mut fleet = vec![variant(2, 1, 10.0, 0, 3.0), variant(6, 1, dear, 0, 3.0)];
+    change(&mut fleet);
+    with(fleet, test, |planner, targets| {
+        let load = 0.9 * planner.certain_capacity(targets).usable_rate / REMOVAL_MARGIN;
+        let planner = Planner { peak: load, replicas: planner.replicas.clone(), ..*planner };
+        planner.exchange(targets, 0).map(|_| targets.clone())
+    })
+}
+
+#[test]
+fn what_costs_more_is_exchanged_for_what_certainly_costs_less() {
+    assert_eq!(exchanged(30.0, |_| ()), Some(vec![5, 6]), "for half of those that may go, rounded up");
+    assert_eq!(exchanged(13.0, |_| ()), None, "1.3 times as much, and capacities are not certain");
+    assert_eq!(exchanged(10.0, |_| ()), None);
+    let tight = |fleet: &mut [RateVariant]| fleet[0].bounds.max = Some(Replicas::new(4));
+    assert_eq!(exchanged(30.0, tight), Some(vec![4, 6]), "as far as the maximum allows");
+    for change in [
+        |fleet: &mut [RateVariant]| fleet[0].is_full = true,
+        |fleet: &mut [RateVariant]| fleet[0].requested = Replicas::ONE,
+        |fleet: &mut [RateVariant]| fleet[1].unavailable = Replicas::ONE,
+        |fleet: &mut [RateVariant]| fleet[1].starting = Replicas::ONE,
+        |fleet: &mut [RateVariant]| fleet[1].bounds.min = Replicas::new(6),
+    ] {
+        assert_eq!(exchanged(30.0, change), None);
+    }
+}
