@@ -1,6 +1,7 @@
 //! A finding: an object, and what is wrong with it as data.
 
 use serde::Serialize;
+use serde_json::Value;
 use wva_core::text::plain;
 
 use super::behavior::BehaviorIssue;
@@ -59,6 +60,17 @@ pub struct Advice {
     pub effect: String,
     /// The YAML that mends it, or what to do where no YAML does.
     pub fix: String,
+}
+
+impl Advice {
+    /// What mends it on one line: the comments of the fix, and its YAML as JSON, which is YAML too.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let comments = self.fix.lines().filter_map(|line| line.strip_prefix('#')).map(str::trim);
+        let yaml = serde_saphyr::from_str::<Value>(&self.fix).ok().filter(|yaml| !yaml.is_null());
+        let parts = comments.map(str::to_owned).chain(yaml.map(|yaml| yaml.to_string()));
+        parts.collect::<Vec<_>>().join(": ")
+    }
 }
 
 impl Finding {

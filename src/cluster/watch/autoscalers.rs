@@ -213,15 +213,15 @@ fn verdict(
     let advice = findings.iter().map(Finding::advice);
     let mut errors: Vec<Advice> = advice.filter(|advice| advice.severity == Severity::Error).collect();
     errors.sort();
-    let Some(Advice { reason, object, set, effect, .. }) = errors.first() else {
+    let Some(first @ Advice { reason, object, set, effect, .. }) = errors.first() else {
         let message = "the autoscalers that read the number follow it".into();
         return AutoscalerVerdict { is_right: true, reason: "AsExpected", message };
     };
     let more = match errors.len() {
         1 => String::new(),
-        count => format!(" (and {} more)", count - 1),
+        count => format!("; `wva check` has {} more", count - 1),
     };
-    let message = format!("{object}: {set}; {effect}{more}: `wva check` says what mends it");
+    let message = format!("{object}: {set}; {effect}; what mends it: {}{more}", first.remedy());
     AutoscalerVerdict { is_right: false, reason, message: plain(&message, MAX_MESSAGE_BYTES) }
 }
 
@@ -291,11 +291,12 @@ mod tests {
             "{}",
             wrong.message
         );
-        assert!(wrong.message.ends_with("`wva check` says what mends it"), "{}", wrong.message);
+        let mended = r#"what mends it: {"spec":{"metrics":[{"external":{"target":{"averageValue":"1","type":"AverageValue"}}}]}}"#;
+        assert!(wrong.message.ends_with(mended), "{}", wrong.message);
         let two =
             verdict(vec![reader("a", |_| ()), reader("b", |spec| spec["maxReplicas"] = json!(4))]).unwrap();
         assert_eq!(two.reason, "MaximumBelowVariants");
-        assert!(two.message.contains("(and 2 more)"), "{}", two.message);
+        assert!(two.message.ends_with("; `wva check` has 2 more"), "{}", two.message);
     }
 
     #[test]
@@ -306,6 +307,8 @@ mod tests {
         let named = "hpa-0001, HorizontalPodAutoscaler llm/hpa-0002, HorizontalPodAutoscaler llm/hpa-0003, \
                      HorizontalPodAutoscaler llm/hpa-0004 and 11 more";
         assert!(many.message.contains(named), "{}", many.message);
+        let mended = "what mends it: keep one autoscaler of Deployment chat, and delete the others";
+        assert!(many.message.contains(mended), "{}", many.message);
     }
 
     #[test]

@@ -73,6 +73,7 @@ configured_is() {
   [[ $actual == *"$1"* ]]
 }
 eventually 30 "the condition of the variant says so" configured_is "False MaximumBelowVariants: HorizontalPodAutoscaler llm/second: maxReplicas is 3"
+eventually 0 "and what mends it" configured_is 'what mends it: {"spec":{"maxReplicas":'
 has_event() { kubectl -n llm get events --field-selector reason=MaximumBelowVariants,involvedObject.name=llama -o jsonpath='{.items[*].message}' | grep .; }
 eventually 30 "and one event" has_event
 kubectl -n llm delete hpa second >/dev/null
