@@ -3,7 +3,7 @@
 
 mod fits;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
@@ -24,24 +24,27 @@ type Decisions = BTreeMap<VariantId, Decision>;
 #[must_use]
 pub fn check(snapshot: &Snapshot, before: &Memory, policy: &Policy, decisions: &Decisions) -> Vec<Violation> {
     let mut found = one_decision_each(snapshot, decisions);
+    let limited: BTreeSet<&VariantId> = snapshot.limits.iter().flat_map(|limit| &limit.variants).collect();
     for (id, group) in &snapshot.groups {
         let find = |id: &VariantId| decisions.get(id);
-        found.extend(check_group(snapshot.now, id, group, before.groups.get(id), policy, find));
+        let is_limited = group.variants.iter().any(|state| limited.contains(&state.variant.id));
+        let before = before.groups.get(id);
+        found.extend(check_group(snapshot.now, id, group, before, (policy, is_limited), find));
     }
     found
 }
 
-/// The broken rules of one group; `find` looks up its decisions.
+/// The broken rules of one group; `find` looks up its decisions. An object of the cluster limits one of its variants if `is_limited`.
 pub(crate) fn check_group<'d>(
     now: Timestamp,
     id: &GroupId,
     group: &ModelGroup,
     before: Option<&GroupMemory>,
-    policy: &Policy,
+    (policy, is_limited): (&Policy, bool),
     find: impl Fn(&VariantId) -> Option<&'d Decision>,
 ) -> Vec<Violation> {
     let empty = GroupMemory::default();
-    let model = ModelCheck { now, policy, id, group, before: before.unwrap_or(&empty) };
+    let model = ModelCheck { now, policy, is_limited, id, group, before: before.unwrap_or(&empty) };
     Role::ALL.into_iter().flat_map(|role| model.check_role(role, &find)).collect()
 }
 
@@ -79,6 +82,8 @@ fn broken(variant: &VariantId, rule: Rule, detail: Breach) -> Violation {
 struct ModelCheck<'a> {
     now: Timestamp,
     policy: &'a Policy,
+    /// An object of the cluster limits one of its variants.
+    is_limited: bool,
     id: &'a GroupId,
     group: &'a ModelGroup,
     before: &'a GroupMemory,
@@ -332,10 +337,14 @@ impl ModelCheck<'_> {
             && with(number.decided - 1, &|number| number.decided.min(number.before()))
     }
 
-    /// The policy has a shared limit.
+    /// The policy has a shared limit, or the cluster.
     fn has_shared_limit(&self) -> bool {
         let limits = &self.policy.limits;
-        limits.inventory || !limits.quotas.is_empty() || limits.power.is_some() || limits.spend.is_some()
+        self.is_limited
+            || limits.inventory
+            || !limits.quotas.is_empty()
+            || limits.power.is_some()
+            || limits.spend.is_some()
     }
 
     /// The safety net may act, also between two cycles and by more than a step: five requests waited in a Ready pod of the role; or some with a

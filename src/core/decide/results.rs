@@ -79,7 +79,8 @@ impl<'a> Results<'a> {
             let index = decisions.binary_search_by(|(own, _)| own.cmp(id)).ok()?;
             decisions.get(index).map(|(_, decision)| decision)
         };
-        let violations = check_group(self.snapshot.now, id, group, before, self.policy, find);
+        let under = (self.policy, self.limits.concern(group));
+        let violations = check_group(self.snapshot.now, id, group, before, under, find);
         (violations, outcome)
     }
 

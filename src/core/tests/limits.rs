@@ -2,6 +2,7 @@
 
 use crate::tests::support::prelude::*;
 use crate::tests::support::scenarios::{Scenario, scenario};
+use crate::tests::support::strategies::later;
 use wva_core::model::LimitPolicy;
 use wva_core::name_map::NameMap;
 use wva_core::report::LimitGap;
@@ -229,4 +230,17 @@ fn a_limit_that_has_just_denied_replicas_was_said_to_grant_every_one() {
     let outcome = scenario("rate-asks-the-next-variant-where-a-quota-is-full").decided();
     let constraint = target_of(&outcome, "cheap").explanation.capacity_constraint().unwrap();
     assert_eq!((constraint.as_str(), constraint.is_earlier()), ("LimitReached", true), "five seconds ago");
+}
+
+#[test]
+fn a_quota_that_fell_below_a_promise_was_taken_for_a_removal_from_a_busy_model() {
+    let policy = policy_of(Analyzer::Threshold);
+    let snapshot = busy_and_calm(true);
+    let before = decide(&snapshot, &Memory::default(), &policy);
+    assert_eq!(numbers_of(&before), [5, 2]);
+    let limits = vec![of_needy(VariantLimit::RESOURCE_QUOTA, 4)];
+    let later = later(&Snapshot { limits, ..snapshot }, SignedDuration::from_mins(1));
+    let outcome = decide(&later, &before.memory, &policy);
+    assert_eq!(outcome.report.violations, []);
+    assert_eq!(numbers_of(&outcome), [4, 2]);
 }
