@@ -147,6 +147,7 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
     const POOLS: (&str, &str) = ("inference.networking.k8s.io", "inferencepools");
     const EARLIER_POOLS: (&str, &str) = ("inference.networking.x-k8s.io", "inferencepools");
     const SETS: (&str, &str) = ("leaderworkerset.x-k8s.io", "leaderworkersets");
+    const CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaimtemplates");
     const QUEUES: (&str, &str) = ("kueue.x-k8s.io", "localqueues");
     use RightScope::Watched;
     let watched = |resource, verbs, without| right(Watched, resource, verbs, without);
@@ -177,6 +178,7 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
             READ,
             "closed LocalQueues of Kueue are no limit: pods that they do not admit are asked for",
         ),
+        watched(CLAIMS, READ, "GPUs that pods get through resource claims do not count in limits"),
         Right {
             names: config_maps.to_vec(),
             ..watched(("", "configmaps"), READ, "ConfigMaps of namespaces do not count")

@@ -24,7 +24,7 @@ use super::convert::{
 };
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
-use super::object_store::{ClusterState, ClusterStore, NodeEvent, Unreadable};
+use super::object_store::{ClusterState, ClusterStore, Unreadable};
 use super::partial_objects::{
     ParseGuard, PartialNamespace, PartialNode, PartialPod, PartialReplicaSet, controller,
 };
@@ -32,7 +32,7 @@ use super::pod_join::ReplicaSetOwner;
 use super::pods::WatchedPod;
 use super::pool_watch::{pool_changes, service_changes};
 use super::store_events::{Change, changes_by, guarded, guarded_events, store_event, store_events};
-use super::supply_watch::supply_changes;
+use super::supply_watch::{slice_changes, supply_changes};
 use super::target_api::{scale_target, target_api};
 use super::target_watch::{TargetWatches, relisting_watcher};
 use super::watch_health::{watch_config, watch_results};
@@ -208,8 +208,8 @@ impl ClusterWatch {
                         rebuild_at.get_or_insert_with(|| Instant::now() + debounce);
                     }
                 }
-                Some(event) = nodes.next() => {
-                    if store.apply_nodes(event, Instant::now()) {
+                Some(change) = nodes.next() => {
+                    if change(&mut store) {
                         rebuild_at.get_or_insert_with(|| Instant::now() + debounce);
                     }
                 }
@@ -290,7 +290,8 @@ impl ClusterWatch {
         })
     }
 
-    fn nodes(&self) -> BoxStream<'static, NodeEvent> {
+    /// The nodes, and the GPUs that drivers publish.
+    fn nodes(&self) -> BoxStream<'static, Change> {
         let selector = self.settings.node_selector.iter();
         let config = selector.fold(watch_config(), |config, labels| config.labels(labels));
         let hint = "grant it with the chart's value limits.inventory, or remove enableLimiter from the saturation ConfigMap";
@@ -304,7 +305,10 @@ impl ClusterWatch {
                 Err(_) => None,
             })
         });
-        events.boxed()
+        let nodes = events.map(|event| -> Change {
+            Box::new(move |store: &mut ClusterStore| store.apply_nodes(event, Instant::now()))
+        });
+        stream::select(nodes, slice_changes(&self.client)).boxed()
     }
 
     fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {

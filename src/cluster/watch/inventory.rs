@@ -1,23 +1,32 @@
 //! GPUs of the nodes that accept pods, by the accelerator's name, and how many of them pods use. The pods are watched for
 //! their variants anyway; what is kept of all others is a few bytes each.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
 use super::accelerator::short_name;
-use super::partial_objects::{PartialContainer, PartialNode, PartialPod};
+use super::devices::{ClaimedGpus, SliceGpus, claim_templates, gpus_of_claims, node_devices};
+use super::kind_store::ObjectStore;
+use super::partial_objects::{PartialContainer, PartialNode, PartialPod, PodCondition};
 use super::placement::NodeTraits;
-use super::template::{GPU_RESOURCES, gpu_count, requested_gpus};
+use super::template::{GPU_RESOURCES, MAX_GPUS, gpu_count, requested_gpus};
 use crate::cluster::objects::ACCELERATOR_KEYS;
 use crate::engine::UnlabelledNode;
+
+/// What is in the key of a label of nodes with GPUs, whoever sets it: a word, or the number of a vendor of PCI devices.
+const GPU_LABELS: [&str; 5] = ["gpu", "accelerator", "10de", "pci-1002", "_1002"];
+/// The condition by which the kubelet says that a pod has its network and its devices.
+const HAS_DEVICES: &str = "PodReadyToStartContainers";
 
 /// The GPUs of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeGpus {
     /// The accelerator's name; `None` where no label of the node has it.
     pub(crate) accelerator: Option<SmolStr>,
+    /// Those of a device plugin. Drivers of dynamic resource allocation publish theirs elsewhere.
     pub(crate) count: u32,
     /// When the node joined the cluster.
     pub(crate) joined: Timestamp,
@@ -25,7 +34,7 @@ pub(crate) struct NodeGpus {
 }
 
 impl NodeGpus {
-    /// `None` for a node that has no GPUs, is not ready or is cordoned.
+    /// `None` for a node that is not ready or is cordoned, and for one without GPUs whose labels name none either.
     pub(crate) fn from_node(node: &PartialNode) -> Option<Self> {
         let is_ready = node
             .status
@@ -41,15 +50,27 @@ impl NodeGpus {
         let count = counts.fold(0, u32::saturating_add);
         let joined = node.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let traits = || NodeTraits::new(node.metadata.labels.as_ref(), &node.spec.taints);
-        (count > 0).then(|| Self { accelerator, count, joined, traits: traits() })
+        let is_named = |key: &String| GPU_LABELS.iter().any(|word| key.contains(word));
+        let may_have = || node.metadata.labels.iter().flatten().any(|(key, _)| is_named(key));
+        (count > 0 || may_have()).then(|| Self { accelerator, count, joined, traits: traits() })
     }
 }
 
 /// The GPUs that a pod uses on its node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PodGpus {
     pub(crate) node: SmolStr,
+    /// Those of a device plugin.
     pub(crate) count: u32,
+    /// What may claim more.
+    pub(crate) claims: Option<Box<PodClaims>>,
+}
+
+/// The templates of a pod's claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PodClaims {
+    pub(crate) namespace: SmolStr,
+    pub(crate) templates: Box<[SmolStr]>,
 }
 
 impl PodGpus {
@@ -60,24 +81,72 @@ impl PodGpus {
         let gpus = |container: &PartialContainer| requested_gpus(&container.resources);
         let serving = pod.spec.containers.iter().map(gpus).fold(0, u32::saturating_add);
         let count = pod.spec.init_containers.iter().map(gpus).fold(serving, u32::max);
-        (count > 0).then(|| Self { node: node.into(), count })
+        // Before that anybody may name a node and claims that nobody has allocated.
+        let is_given =
+            |condition: &PodCondition| condition.type_ == HAS_DEVICES && condition.status == "True";
+        let has_devices =
+            pod.status.phase.as_deref() == Some("Running") || pod.status.conditions.iter().any(is_given);
+        let claims: &[_] = if has_devices { &pod.spec.resource_claims } else { &[] };
+        let templates = claim_templates(claims);
+        let namespace = || pod.metadata.namespace.as_deref().unwrap_or_default().into();
+        let claims =
+            (!templates.is_empty()).then(|| Box::new(PodClaims { namespace: namespace(), templates }));
+        (count > 0 || claims.is_some()).then(|| Self { node: node.into(), count, claims })
     }
 }
 
-/// The GPUs of nodes, by the node's name.
-pub(crate) struct NodeIndex<'a>(HashMap<&'a str, &'a NodeGpus>);
+/// The nodes with GPUs, by name, and what pods use of them.
+pub(crate) struct NodeIndex<'a> {
+    nodes: BTreeMap<&'a str, Cow<'a, NodeGpus>>,
+    templates: &'a ObjectStore<ClaimedGpus>,
+}
 
 impl<'a> NodeIndex<'a> {
-    pub(crate) fn new(nodes: impl Iterator<Item = (&'a str, &'a NodeGpus)>) -> Self {
-        Self(nodes.collect())
+    /// Of a device plugin and a driver that publish the same GPUs, the larger number counts.
+    pub(crate) fn new(
+        nodes: &'a ObjectStore<NodeGpus>,
+        slices: &'a ObjectStore<SliceGpus>,
+        templates: &'a ObjectStore<ClaimedGpus>,
+    ) -> Self {
+        let published = node_devices(slices);
+        let nodes = nodes.iter().map(|(key, own)| {
+            let Some(devices) = published.get(&*key.name) else { return (&*key.name, Cow::Borrowed(own)) };
+            let accelerator = own.accelerator.as_ref().or(devices.product).cloned();
+            let count = own.count.max(devices.count);
+            (&*key.name, Cow::Owned(NodeGpus { accelerator, count, ..own.clone() }))
+        });
+        Self { nodes: nodes.filter(|(_, gpus)| gpus.count > 0).collect(), templates }
+    }
+
+    /// Those with GPUs.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (&'a str, &NodeGpus)> {
+        self.nodes.iter().map(|(name, gpus)| (*name, &**gpus))
+    }
+
+    /// The GPUs that `pods` use, by node. Claims are at most what a node has: their templates may have been changed since.
+    pub(crate) fn by_node<'p>(&self, pods: impl Iterator<Item = &'p PodGpus>) -> HashMap<&'p str, u32> {
+        let mut used: HashMap<&str, (u32, u32)> = HashMap::new();
+        for pod in pods {
+            let (of_plugin, claimed) = used.entry(&pod.node).or_default();
+            *of_plugin = of_plugin.saturating_add(pod.count);
+            if let Some(claims) = &pod.claims {
+                let gpus = gpus_of_claims(self.templates, &claims.namespace, &claims.templates);
+                *claimed = claimed.saturating_add(gpus.unwrap_or(MAX_GPUS));
+            }
+        }
+        let of_node = |(name, (of_plugin, claimed)): (_, (u32, u32))| {
+            let there = self.nodes.get(name).map_or(0, |node| node.count);
+            (name, of_plugin.saturating_add(claimed.min(there)))
+        };
+        used.into_iter().map(of_node).collect()
     }
 
     /// The GPUs of the nodes that `pods` use, by the accelerator's name.
     pub(crate) fn in_use<'p>(&self, pods: impl Iterator<Item = &'p PodGpus>) -> BTreeMap<SmolStr, u32> {
-        sum_by_accelerator(pods.filter_map(|pod| {
-            let node = self.0.get(pod.node.as_str())?;
-            Some((node.accelerator.as_ref()?, pod.count))
-        }))
+        let used = self.by_node(pods);
+        let named =
+            used.iter().filter_map(|(node, gpus)| Some((self.nodes.get(node)?.accelerator.as_ref()?, *gpus)));
+        sum_by_accelerator(named)
     }
 }
 
@@ -126,9 +195,11 @@ pub(crate) fn oldest_unlabelled<'a>(
 
 #[cfg(test)]
 mod tests {
+    use kube::runtime::watcher::Event;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::cluster::objects::ObjectKey;
 
     fn node(label: Value, spec: Value, ready: &str, allocatable: Value) -> Option<NodeGpus> {
         let conditions =
@@ -159,6 +230,7 @@ mod tests {
         let known: Vec<_> = nodes.into_iter().flatten().collect();
         assert_eq!(inventory(&known), BTreeMap::from([("H100".into(), 10), ("MI300X".into(), 4)]));
         assert_eq!(known.iter().filter(|gpus| gpus.accelerator.is_none()).count(), 1);
+        assert_eq!(node(json!({}), json!({}), "True", json!({ "cpu": "64" })), None, "without GPUs");
     }
 
     #[test]
@@ -187,7 +259,7 @@ mod tests {
             PodGpus::from_pod(&serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap())
         };
         let requests = |gpus: u32| json!({ "resources": { "limits": { "nvidia.com/gpu": gpus.to_string(), "cpu": "2" } } });
-        let on_node = |count| Some(PodGpus { node: "n".into(), count });
+        let on_node = |count| Some(PodGpus { node: "n".into(), count, claims: None });
         assert_eq!(
             used(json!({ "nodeName": "n", "containers": [requests(2), requests(1), {}] })),
             on_node(3)
@@ -210,10 +282,15 @@ mod tests {
             joined: Timestamp::UNIX_EPOCH,
             traits: NodeTraits::default(),
         };
-        let used = |node: &str, count| PodGpus { node: node.into(), count };
+        let used = |node: &str, count| PodGpus { node: node.into(), count, claims: None };
         let pods = [used("a", 2), used("b", 1), used("cordoned", 8)];
-        let nodes = NodeIndex::new([("a", &gpus), ("b", &gpus)].into_iter());
-        assert_eq!(nodes.in_use(pods.iter()), BTreeMap::from([("H100".into(), 3)]));
+        let mut nodes = ObjectStore::default();
+        for name in ["a", "b"] {
+            nodes.apply(Event::Apply((ObjectKey::new("", name), Some(gpus.clone()))));
+        }
+        let (slices, templates) = (ObjectStore::default(), ObjectStore::default());
+        let index = NodeIndex::new(&nodes, &slices, &templates);
+        assert_eq!(index.in_use(pods.iter()), BTreeMap::from([("H100".into(), 3)]));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::annotated::{WatchedAutoscaler, watched_autoscaler};
 use super::cluster_watch::{is_excluded, variant_object};
+use super::devices::{claimed_gpus, slice_gpus};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::object_store::{ClusterState, ClusterStore};
@@ -30,6 +31,8 @@ pub(crate) enum ListedKind {
     LeaderWorkerSet,
     Namespace,
     Node,
+    ResourceSlice,
+    ResourceClaimTemplate,
 }
 
 /// Objects that were listed once.
@@ -72,6 +75,16 @@ impl ListedCluster {
             ListedKind::Node => {
                 let convert = |node: Result<PartialNode, InvalidObject>| NodeGpus::from_node(&node.ok()?);
                 apply_all(&mut store.nodes, events(objects, convert));
+            }
+            ListedKind::ResourceSlice => {
+                for event in events(objects, slice_gpus) {
+                    store.slices.apply(Ok(event));
+                }
+            }
+            ListedKind::ResourceClaimTemplate => {
+                for event in events(objects, claimed_gpus) {
+                    store.claim_templates.apply(Ok(event));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ mod claims;
 mod cluster_watch;
 pub mod config_maps;
 mod convert;
+mod devices;
 mod inference_pool;
 mod inventory;
 mod kind_store;

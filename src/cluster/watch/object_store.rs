@@ -10,13 +10,14 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 use wva_core::model::{Variant, VariantId};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Pod, Scale, Template, VariantLimit, VariantState};
+use wva_core::snapshot::{Phase, Pod, Scale, VariantLimit, VariantState};
 use wva_core::units::Replicas;
 
 use super::annotated::WatchedAutoscaler;
 use super::autoscalers::{AutoscalerVerdict, Autoscalers};
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
+use super::devices::{ClaimedGpus, SliceGpus};
 use super::inference_pool::{PoolJoin, WatchedPool};
 use super::inventory::{NodeGpus, NodeIndex, PodGpus, add_excess, inventory, oldest_unlabelled};
 use super::kind_store::{ObjectStore, StoreEvent};
@@ -28,7 +29,6 @@ use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
 use super::supply::{SuppliedVariant, node_limits, own_gpus, queue_limits, quota_limits};
 use super::supply_objects::{ClosedQueue, WatchedQuota};
-use super::template::replica_gpus;
 use super::value_targets::{ReadTypes, multiplier};
 use super::variant_objects::VariantObjects;
 use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantObject};
@@ -69,7 +69,10 @@ pub(crate) struct ClusterStore {
     /// LocalQueues of Kueue that admit nothing, of `v1beta2` and of `v1beta1`.
     pub(crate) queues: OptionalObjects<ClosedQueue>,
     pub(crate) earlier_queues: OptionalObjects<ClosedQueue>,
-    /// Empty unless a limit is what the nodes have.
+    /// The GPUs of the templates of resource claims.
+    pub(crate) claim_templates: OptionalObjects<ClaimedGpus>,
+    /// The GPUs that drivers publish, and the nodes. Empty unless a limit is what the nodes have.
+    pub(crate) slices: OptionalObjects<SliceGpus>,
     pub(crate) nodes: ObjectStore<NodeGpus>,
     /// Since when the nodes cannot be read, and whether that is for too long.
     pub(super) nodes_failed_at: Option<Instant>,
@@ -172,7 +175,7 @@ impl ClusterStore {
                 multipliers.insert(variant.id.clone(), multiplier(pods));
             }
             view.endpoints.extend(replicas.iter().filter_map(|(key, pod)| endpoint(key, pod)));
-            let state = variant_state(variant, object, target, pods, &replicas);
+            let state = self.variant_state(variant, object, target, pods, &replicas);
             if let Some(index) = &node_index {
                 let in_use = index.in_use(pods.iter().filter_map(|joined| joined.pod.gpus.as_ref()));
                 count_excess(&mut view, in_use, &state);
@@ -180,7 +183,7 @@ impl ClusterStore {
             view.variants.push(state);
             supplied.push((found, pods));
         }
-        view.limits = self.limits(&view.variants, supplied).into();
+        view.limits = self.limits(&view.variants, supplied, node_index.as_ref()).into();
         let readers = scalers().filter_map(|(key, scaler)| Some((key, scaler.reader.as_ref()?)));
         let autoscalers = Autoscalers::new(readers, &view.excluded, self.controller_instance.clone());
         view.value_targets = self.value_targets(multipliers);
@@ -190,14 +193,47 @@ impl ClusterStore {
         ClusterState { view, objects, bystanders, pauses, knows_pauses, autoscalers, pods: with_cost }
     }
 
+    fn variant_state(
+        &self,
+        variant: &Variant,
+        object: &VariantObject,
+        target: Result<Option<&ScaleTarget>, SmolStr>,
+        pods: &[JoinedPod<'_>],
+        replicas: &[(&ObjectKey, Cow<'_, WatchedPod>)],
+    ) -> VariantState {
+        let mut variant = variant.clone();
+        let (target, target_problem) = match target {
+            Ok(target) => (target, None),
+            Err(problem) => (None, Some(problem)),
+        };
+        if let Some(target) = target {
+            variant.role = target.role;
+            variant.accelerator = target.accelerator.as_deref().map(SmolStr::from).or(variant.accelerator);
+        }
+        let claims = &self.claim_templates.objects;
+        let template = target.map(|target| target.of_replica(&variant.id.namespace, pods, claims));
+        let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
+        VariantState {
+            variant,
+            scale: target.map(|target| counts(target, replicas)),
+            target_problem,
+            pods: replicas.iter().map(|(key, pod)| replica(key, pod)).collect(),
+            last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
+            unschedulable: pods
+                .iter()
+                .find_map(|joined| joined.pod.unschedulable.as_deref())
+                .map(SmolStr::from),
+            template: template.unwrap_or_default(),
+        }
+    }
+
     /// Counts the GPUs of the nodes, and those that pods of no variant use.
     fn count_nodes(&self, view: &mut ClusterView, other_pods: Vec<&PodGpus>) -> NodeIndex<'_> {
-        let nodes = || self.nodes.iter().map(|(key, gpus)| (&*key.name, gpus));
-        let index = NodeIndex::new(nodes());
+        let index = NodeIndex::new(&self.nodes, &self.slices.objects, &self.claim_templates.objects);
         view.is_inventory_stale = self.is_inventory_stale;
-        view.inventory = Some(inventory(self.nodes.iter().map(|(_, gpus)| gpus)));
+        view.inventory = Some(inventory(index.nodes().map(|(_, gpus)| gpus)));
         view.elsewhere = index.in_use(other_pods.into_iter());
-        view.unlabelled = oldest_unlabelled(nodes());
+        view.unlabelled = oldest_unlabelled(index.nodes());
         index
     }
 
@@ -206,6 +242,7 @@ impl ClusterStore {
         &self,
         variants: &[VariantState],
         supplied: Vec<(Option<&ScaleTarget>, &[JoinedPod<'_>])>,
+        nodes: Option<&NodeIndex<'_>>,
     ) -> Vec<VariantLimit> {
         let supplied = variants.iter().zip(supplied);
         let supplied: Vec<_> = supplied
@@ -213,9 +250,9 @@ impl ClusterStore {
             .collect();
         let mut limits = quota_limits(&self.quotas.objects, &supplied);
         limits.extend(queue_limits([&self.queues.objects, &self.earlier_queues.objects], &supplied));
-        if self.nodes.has_listed() {
+        if let Some(nodes) = nodes {
             let pods = self.pods.iter().filter_map(|(_, pod)| pod.gpus.as_ref());
-            limits.extend(node_limits(&self.nodes, pods, &supplied));
+            limits.extend(node_limits(nodes, pods, &supplied));
         }
         limits
     }
@@ -262,6 +299,7 @@ impl ClusterStore {
     /// Nodes are watched anew, or no longer.
     pub(super) fn forget_nodes(&mut self) {
         (self.nodes, self.nodes_failed_at, self.is_inventory_stale) = (ObjectStore::default(), None, false);
+        self.slices = OptionalObjects::default();
     }
 
     /// Forgets the scale targets that nothing has confirmed for longer than `max_stale`; true when something visible changed.
@@ -312,7 +350,8 @@ impl ClusterStore {
 
     /// True when all that nothing is decided without has been listed once, or is no longer waited for.
     fn has_synced(&self) -> bool {
-        let nodes = !self.awaits_nodes || self.nodes.has_listed();
+        let devices = || self.slices.is_known(true) && self.claim_templates.is_known(true);
+        let nodes = !self.awaits_nodes || (self.nodes.has_listed() && devices());
         let exclusions = self.excluded.has_listed() || self.ignores_exclusions;
         self.has_required() && self.knows_variants() && nodes && exclusions
     }
@@ -409,45 +448,6 @@ fn deletion_costs(pods: &[JoinedPod<'_>]) -> Vec<PodWithCost> {
         Some(PodWithCost { name: (&*key.name).into(), stored: pod.deletion_cost.as_deref()?.clone() })
     });
     with_cost.collect()
-}
-
-fn variant_state(
-    variant: &Variant,
-    object: &VariantObject,
-    target: Result<Option<&ScaleTarget>, SmolStr>,
-    pods: &[JoinedPod<'_>],
-    replicas: &[(&ObjectKey, Cow<'_, WatchedPod>)],
-) -> VariantState {
-    let mut variant = variant.clone();
-    let (target, target_problem) = match target {
-        Ok(target) => (target, None),
-        Err(problem) => (None, Some(problem)),
-    };
-    if let Some(target) = target {
-        variant.role = target.role;
-        variant.accelerator = target.accelerator.as_deref().map(SmolStr::from).or(variant.accelerator);
-    }
-    let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
-    VariantState {
-        variant,
-        scale: target.map(|target| counts(target, replicas)),
-        target_problem,
-        pods: replicas.iter().map(|(key, pod)| replica(key, pod)).collect(),
-        last_status: alloc.and_then(|alloc| stored_replicas(alloc.num_replicas)),
-        unschedulable: pods.iter().find_map(|joined| joined.pod.unschedulable.as_deref()).map(SmolStr::from),
-        template: target.map(|target| template(target, pods)).unwrap_or_default(),
-    }
-}
-
-/// What is known of a replica. Where no template says how many GPUs it has, it has as many as the largest of its pods.
-fn template(target: &ScaleTarget, pods: &[JoinedPod<'_>]) -> Template {
-    let is_on_node = |phase| matches!(phase, Phase::Starting | Phase::Ready | Phase::Asleep);
-    let of_pod = |pod: &WatchedPod| {
-        let gpus = pod.gpus.as_ref().map(|gpus| gpus.count);
-        gpus.or_else(|| is_on_node(pod.phase).then_some(0))
-    };
-    let largest = || pods.iter().filter_map(|joined| of_pod(joined.pod)).max().map(replica_gpus);
-    Template { gpus: target.template.gpus.or_else(largest), ..target.template.clone() }
 }
 
 /// The counts of a target. A scale subresource does not say how many replicas are ready.

@@ -186,6 +186,15 @@ pub(crate) struct TemplateSpec {
     pub(crate) tolerations: Vec<PartialToleration>,
     #[serde(default)]
     pub(crate) containers: Vec<TemplateContainer>,
+    #[serde(default)]
+    pub(crate) resource_claims: Vec<PodClaim>,
+}
+
+/// A claim of a pod, made from a template or shared with other pods.
+#[derive(Deserialize, Debug, Clone, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct PodClaim {
+    pub(crate) resource_claim_template_name: Option<String>,
 }
 
 /// A container of a pod template: what it requests and what it runs.
@@ -291,6 +300,8 @@ pub(crate) struct PodSpec {
     pub(crate) containers: Vec<PartialContainer>,
     #[serde(default)]
     pub(crate) init_containers: Vec<PartialContainer>,
+    #[serde(default)]
+    pub(crate) resource_claims: Vec<PodClaim>,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]

@@ -81,7 +81,7 @@ impl NodeTraits {
 }
 
 impl Placement {
-    /// `None` for a template without GPUs, and for one with more rules than are kept.
+    /// `None` for a template without GPUs or claims, and for one with more rules than are kept.
     pub(crate) fn of(template: &TemplateSpec) -> Option<Self> {
         let tolerated = tolerated_gpus(template);
         let affinity = template.affinity.as_ref();
@@ -89,7 +89,8 @@ impl Placement {
         let selected = template.node_selector.iter().flatten();
         let rules = terms.iter().map(|term| rules(term)).fold(terms.len(), usize::saturating_add);
         let counts = [template.tolerations.len(), rules, selected.clone().count()];
-        if tolerated.is_empty() || counts.into_iter().any(|count| count > MAX_RULES) {
+        let asks_for_gpus = !tolerated.is_empty() || !template.resource_claims.is_empty();
+        if !asks_for_gpus || counts.into_iter().any(|count| count > MAX_RULES) {
             return None;
         }
         let mut tolerations: Vec<_> = template.tolerations.iter().map(toleration).chain(tolerated).collect();

@@ -4,15 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::{ApiResource, GroupVersionKind};
+use smol_str::SmolStr;
 use wva_core::model::{Role, TargetRef};
-use wva_core::snapshot::{Scale, Template};
+use wva_core::snapshot::{Phase, Scale, Template};
 use wva_core::units::Replicas;
 
 use super::convert::{accelerator_name, replicas};
+use super::devices::{ClaimedGpus, claim_templates, gpus_of_claims};
+use super::kind_store::ObjectStore;
 use super::labels::LabelSet;
 use super::partial_objects::{PartialTarget, PodTemplate, controller};
 use super::placement::Placement;
-use super::template::{GPU_RESOURCES, gpus_by_resource, parse_template};
+use super::pods::{JoinedPod, WatchedPod};
+use super::template::{GPU_RESOURCES, gpus_by_resource, parse_template, replica_gpus};
 use crate::cluster::crd::MAX_REPLICAS;
 use crate::cluster::objects::ACCELERATOR_KEYS;
 
@@ -70,6 +74,8 @@ pub(crate) struct ScaleTarget {
     pub(crate) template: Template,
     /// GPUs of a replica by resource, in the order of `GPU_RESOURCES`, where it has a pod template.
     pub(crate) gpus: Option<[u32; GPU_RESOURCES.len()]>,
+    /// The templates of the claims of a replica, with the number of its pods that have one.
+    pub(crate) claims: Box<[(SmolStr, u32)]>,
     /// The nodes that its pods may be placed on, where that is known and the same for all of them.
     pub(crate) placement: Option<Placement>,
     /// The queue of Kueue that its pods wait in.
@@ -107,6 +113,7 @@ impl From<&PartialTarget> for ScaleTarget {
             gpus: first
                 .zip(rest)
                 .map(|(first, rest)| gpus_by_resource(&first.spec, &rest.spec, group_size.unwrap_or(1))),
+            claims: first.zip(rest).map(|(first, rest)| claims(first, rest, group_size)).unwrap_or_default(),
             // Kueue adds the node labels and tolerations of a flavor when it admits a pod.
             placement: first.zip(rest).filter(|_| queue.is_none()).and_then(|(first, rest)| {
                 let own = Placement::of(&first.spec)?;
@@ -118,6 +125,43 @@ impl From<&PartialTarget> for ScaleTarget {
             selected: None,
         }
     }
+}
+
+impl ScaleTarget {
+    /// What is known of a replica. Where no template says how many GPUs it has, it has as many as the largest of its pods.
+    pub(crate) fn of_replica(
+        &self,
+        namespace: &str,
+        pods: &[JoinedPod<'_>],
+        templates: &ObjectStore<ClaimedGpus>,
+    ) -> Template {
+        let is_on_node = |phase| matches!(phase, Phase::Starting | Phase::Ready | Phase::Asleep);
+        let of_pod = |pod: &WatchedPod| {
+            let gpus = pod.gpus.as_ref().map(|gpus| gpus.count);
+            gpus.or_else(|| is_on_node(pod.phase).then_some(0))
+        };
+        let largest = || pods.iter().filter_map(|joined| of_pod(joined.pod)).max().map(replica_gpus);
+        let gpus = match self.gpus.filter(|_| !self.claims.is_empty()) {
+            Some(requested) => {
+                // Of a claim on all devices of a node it is not known how many these will be: at least one.
+                let claimed = self.claims.iter().map(|(name, pods)| {
+                    gpus_of_claims(templates, namespace, [name]).unwrap_or(1).saturating_mul(*pods)
+                });
+                Some(replica_gpus(requested.into_iter().chain(claimed).fold(0, u32::saturating_add)))
+            }
+            None => self.template.gpus.or_else(largest),
+        };
+        Template { gpus, ..self.template.clone() }
+    }
+}
+
+/// The leader of a group has the claims of `first`, and each other pod those of `rest`.
+fn claims(first: &PodTemplate, rest: &PodTemplate, group_size: Option<u32>) -> Box<[(SmolStr, u32)]> {
+    let of = |template: &PodTemplate, pods: u32| {
+        let names = claim_templates(&template.spec.resource_claims).into_iter();
+        names.map(move |name| (name, pods)).filter(|(_, pods)| *pods > 0)
+    };
+    of(first, 1).chain(of(rest, group_size.unwrap_or(1) - 1)).collect()
 }
 
 /// The counts of a scale target. It may request billions of replicas, and anybody who may write the status of an object of a kind

@@ -9,7 +9,7 @@ use wva_core::model::VariantId;
 use wva_core::snapshot::{Scale, VariantLimit, VariantState};
 use wva_core::units::Replicas;
 
-use super::inventory::{NodeGpus, PodGpus};
+use super::inventory::{NodeGpus, NodeIndex, PodGpus};
 use super::kind_store::ObjectStore;
 use super::placement::Placement;
 use super::pods::JoinedPod;
@@ -127,7 +127,7 @@ pub(crate) fn queue_limits(
 
 /// Limits for variants whose pods may not be placed on each node that has their accelerator. `pods` are those of everybody.
 pub(crate) fn node_limits<'a>(
-    nodes: &'a ObjectStore<NodeGpus>,
+    nodes: &NodeIndex<'_>,
     pods: impl Iterator<Item = &'a PodGpus>,
     variants: &[SuppliedVariant<'_>],
 ) -> Vec<VariantLimit> {
@@ -139,11 +139,7 @@ pub(crate) fn node_limits<'a>(
             by_rules.entry((placement, accelerator)).or_default().push(variant);
         }
     }
-    let mut in_use: HashMap<&str, u32> = HashMap::new();
-    for pod in pods {
-        let sum = in_use.entry(&pod.node).or_default();
-        *sum = sum.saturating_add(pod.count);
-    }
+    let in_use = nodes.by_node(pods);
     let of_rules = by_rules.into_iter().take(MAX_PLACEMENTS);
     of_rules
         .filter_map(|((placement, accelerator), variants)| {
@@ -154,7 +150,7 @@ pub(crate) fn node_limits<'a>(
 
 /// `None` where every node with the accelerator is suitable, or none has it: the inventory says all about these.
 fn node_limit(
-    nodes: &ObjectStore<NodeGpus>,
+    nodes: &NodeIndex<'_>,
     in_use: &HashMap<&str, u32>,
     (placement, accelerator): (&Placement, Option<&str>),
     variants: &[&SuppliedVariant<'_>],
@@ -163,20 +159,22 @@ fn node_limit(
         let same = |own: &str| node.accelerator.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(own));
         accelerator.is_none_or(same)
     };
-    let (suitable, others): (Vec<_>, Vec<_>) =
-        nodes.iter().filter(|(_, node)| is_same(node)).partition(|(_, node)| placement.accepts(&node.traits));
+    let (suitable, others): (Vec<_>, Vec<_>) = nodes
+        .nodes()
+        .filter(|(_, node)| is_same(node))
+        .partition(|(_, node)| placement.accepts(&node.traits));
     if others.is_empty() {
         return None;
     }
-    let names: BTreeSet<&str> = suitable.iter().map(|(key, _)| &*key.name).collect();
+    let names: BTreeSet<&str> = suitable.iter().map(|(name, _)| *name).collect();
     let there = suitable.iter().map(|(_, node)| node.count).fold(0, u32::saturating_add);
     let used = names.iter().filter_map(|name| in_use.get(name)).copied().fold(0, u32::saturating_add);
     let (mut own, mut away) = (0_u32, 0_u32);
     for variant in variants {
+        let used = nodes.by_node(variant.pods.iter().filter_map(|joined| joined.pod.gpus.as_ref()));
         let on = |is_suitable: bool| {
-            let gpus = variant.pods.iter().filter_map(|joined| joined.pod.gpus.as_ref());
-            let there = gpus.filter(|gpus| names.contains(&*gpus.node) == is_suitable);
-            there.map(|gpus| gpus.count).fold(0, u32::saturating_add)
+            let there = used.iter().filter(|(node, _)| names.contains(*node) == is_suitable);
+            there.map(|(_, gpus)| *gpus).fold(0, u32::saturating_add)
         };
         let counted = own_gpus(variant.state);
         let own_used = on(true).min(counted);

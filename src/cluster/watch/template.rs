@@ -8,7 +8,7 @@ use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateS
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
 /// Most GPUs of one node, container or replica: more is a mistake, and would outweigh every other count.
-const MAX_GPUS: u32 = 1024;
+pub(super) const MAX_GPUS: u32 = 1024;
 /// Most containers that are read: an engine has a handful of sidecars.
 const MAX_CONTAINERS: usize = 8;
 /// The variable that selects vLLM's engine version.

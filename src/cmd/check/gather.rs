@@ -95,9 +95,10 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> Inputs {
 }
 
 fn lists(settings: &Settings) -> Vec<List> {
+    const DEVICES: &str = "/apis/resource.k8s.io/v1";
     use ListedKind::{
-        Deployment, HorizontalPodAutoscaler, LeaderWorkerSet, Namespace, Node, ScaledObject, StatefulSet,
-        VariantAutoscaling,
+        Deployment, HorizontalPodAutoscaler, LeaderWorkerSet, Namespace, Node, ResourceClaimTemplate,
+        ResourceSlice, ScaledObject, StatefulSet, VariantAutoscaling,
     };
     let list = |kind, api, plural| List {
         kind,
@@ -118,6 +119,8 @@ fn lists(settings: &Settings) -> Vec<List> {
         list(Kind::State(LeaderWorkerSet), "/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets"),
         of_cluster(Kind::State(Namespace), "namespaces"),
         List { labels: settings.node_selector.clone(), ..of_cluster(Kind::State(Node), "nodes") },
+        List { namespace: None, ..list(Kind::State(ResourceSlice), DEVICES, "resourceslices") },
+        list(Kind::State(ResourceClaimTemplate), DEVICES, "resourceclaimtemplates"),
     ];
     let release = &settings.service.namespace;
     // The state of the program is large, and no configuration.

@@ -221,6 +221,8 @@ impl ListedKind {
             Self::LeaderWorkerSet => "LeaderWorkerSet",
             Self::Namespace => "Namespace",
             Self::Node => "Node",
+            Self::ResourceSlice => "ResourceSlice",
+            Self::ResourceClaimTemplate => "ResourceClaimTemplate",
         }
     }
 }

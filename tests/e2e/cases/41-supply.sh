@@ -110,6 +110,45 @@ eventually 300 "room returns, and demand rises: the cheap variant takes it" read
 eventually 120 "there is what is needed" both_ready ">=" 9
 passed "cheap $(ready_of cheap), dear $(ready_of dear) after $dear"
 
+# GPUs that pods claim: a driver publishes two of a node.
+kubectl create -f - >/dev/null <<YAML
+$(gpu_node claimed-0 NVIDIA-B200 0)
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu.nvidia.com}
+spec: {selectors: [{cel: {expression: device.driver == "gpu.nvidia.com"}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: claimed-0}
+spec:
+  driver: gpu.nvidia.com
+  nodeName: claimed-0
+  pool: {name: claimed-0, generation: 1, resourceSliceCount: 1}
+  devices: [{name: gpu-0, attributes: {type: {string: gpu}}}, {name: gpu-1, attributes: {type: {string: gpu}}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu, namespace: llm}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}}
+YAML
+priced claimed NVIDIA-B200 1.0 | sed -e "s/llm-d.ai\/model: spill/llm-d.ai\/model: claims/; s/modelID: spill/modelID: claims/" \
+  -e "s/nodeSelector: .*/&\n      resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}]/; s/limits: {nvidia.com\/gpu: .*/claims: [{name: gpu}]/" |
+  kubectl apply -f - >/dev/null
+eventually 60 "a pod gets the GPU that it claims" ready_of_are claimed "==" 1
+assert_eq "claims of a driver's GPUs that are allocated" "$(kubectl -n llm get resourceclaims -o json | jq '[.items[] | select(.status.allocation)] | length')" 1
+model=claims
+set_load "$(calculate "1.2 * $pod_rps")"
+eventually 30 "the variant has a number" number_of_is claimed ">=" 1
+set_load "$(calculate "4.3 * $pod_rps")"
+eventually 300 "the GPUs of the driver are a limit" constrained_says claimed "inventory of B200: 0.0 of 2.0 free"
+eventually 30 "both of them serve" ready_of_are claimed "==" 2
+throughout 15 "nothing is asked for that has no device" pending_are claimed "==" 0
+kubectl -n llm delete deployment,va,hpa claimed --wait=false >/dev/null
+kubectl -n llm delete resourceclaimtemplate gpu >/dev/null
+kubectl delete resourceslice,node claimed-0 >/dev/null
+kubectl delete deviceclass gpu.nvidia.com >/dev/null
+
 model=llama
 for i in deployment va hpa; do kubectl -n llm delete "$i" cheap dear --wait=false >/dev/null; done
 kubectl delete node cheap-0 cheap-1 dear-0 >/dev/null

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use wva_core::decision::{Cause, Verdict};
 use wva_core::model::{Role, TargetRef};
-use wva_core::snapshot::{Sample, Signal};
+use wva_core::snapshot::{Sample, Signal, Template};
 
 use super::*;
 use crate::cluster::watch::annotated::WatchedAutoscaler;
@@ -42,6 +42,7 @@ fn target(uid: &str) -> ScaleTarget {
         role: Role::Decode,
         template,
         gpus: Some([2, 0, 0]),
+        claims: Box::default(),
         placement: Some(Placement::default()),
         queue: None,
         labels,
@@ -161,7 +162,7 @@ fn the_inventory_is_known_once_the_nodes_have_been_listed() {
 fn gpus_of_other_pods_are_in_use_elsewhere() {
     let mut store = cluster();
     let on_gpus = |owner, count| {
-        let gpus = Some(PodGpus { node: "a".into(), count });
+        let gpus = Some(PodGpus { node: "a".into(), count, claims: None });
         Some(WatchedPod { gpus, ..pod(owner, Phase::Ready) })
     };
     store.pods.apply(Event::Apply((key("chat-1-a"), on_gpus("rs-1", 2))));

@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use wva_core::snapshot::VariantLimit;
 
 use super::*;
+use crate::cluster::watch::devices::{ClaimedGpus, slice_gpus};
 use crate::cluster::watch::optional_objects::ListFailure;
-use crate::cluster::watch::partial_objects::{PartialNode, PartialTarget};
+use crate::cluster::watch::partial_objects::{PartialNode, PartialPod, PartialTarget};
 use crate::cluster::watch::supply::MAX_PLACEMENTS;
 use crate::cluster::watch::supply_objects::{ClosedQueue, QuotaGpus, WatchedQuota};
 
@@ -49,7 +50,10 @@ fn with_nodes(target: ScaleTarget) -> ClusterStore {
 }
 
 fn on_node(owner: &str, node: &str, count: u32) -> Option<WatchedPod> {
-    Some(WatchedPod { gpus: Some(PodGpus { node: node.into(), count }), ..pod(owner, Phase::Ready) })
+    Some(WatchedPod {
+        gpus: Some(PodGpus { node: node.into(), count, claims: None }),
+        ..pod(owner, Phase::Ready)
+    })
 }
 
 fn numbers(store: &ClusterStore) -> Vec<(String, String, u32, u32)> {
@@ -199,4 +203,60 @@ fn nodes_that_can_no_longer_be_read_are_stale_after_a_while_and_not_forgotten() 
     assert!(!store.apply_nodes(Ok(Event::Init), after(63)) && is_stale(&store), "a list that may fail");
     assert_eq!(store.state().view.inventory, Some(BTreeMap::from([("H100".into(), 16)])));
     assert!(store.apply_nodes(Ok(Event::InitDone), after(64)) && !is_stale(&store));
+}
+
+/// A node without GPUs of a device plugin, and a slice of a driver with `gpus` for it.
+fn publish(store: &mut ClusterStore, gpus: usize) {
+    let labels = json!({ "nvidia.com/gpu.present": "true" });
+    let ready = json!([{ "type": "Ready", "status": "True" }]);
+    let node = json!({ "metadata": { "name": "n", "labels": labels }, "status": { "conditions": ready } });
+    let node = NodeGpus::from_node(&serde_json::from_value::<PartialNode>(node).unwrap());
+    store.nodes.apply(Event::InitApply((ObjectKey::new("", "c"), node)));
+    store.nodes.apply(Event::InitDone);
+    let device = json!({ "attributes": { "productName": { "string": "NVIDIA H100 80GB HBM3" } } });
+    let pool = json!({ "name": "c", "generation": 1 });
+    let spec =
+        json!({ "driver": "gpu.nvidia.com", "nodeName": "c", "pool": pool, "devices": vec![device; gpus] });
+    let slice = json!({ "metadata": { "name": "s" }, "spec": spec });
+    let slice = slice_gpus(Ok(serde_json::from_value(slice).unwrap()));
+    store.slices.apply(Ok(Event::Apply((ObjectKey::new("", "s"), slice))));
+}
+
+#[test]
+fn gpus_that_pods_claim_and_drivers_publish_were_not_there() {
+    let mut store = cluster();
+    publish(&mut store, 8);
+    let claims = json!([{ "name": "gpu", "resourceClaimTemplateName": "four" }]);
+    let spec =
+        json!({ "replicas": 2, "template": { "spec": { "containers": [{}], "resourceClaims": claims } } });
+    let value = json!({ "metadata": { "uid": "d-1" }, "spec": spec });
+    let deployment = ScaleTarget::from(&serde_json::from_value::<PartialTarget>(value).unwrap());
+    store.deployments.apply(applied("chat", deployment));
+    let gpus = |store: &ClusterStore| store.state().view.variants[0].template.gpus;
+    assert_eq!(gpus(&store), Some(1), "nobody knows the template");
+    store.claim_templates.apply(Ok(applied("four", ClaimedGpus(Some(4)))));
+    assert_eq!(gpus(&store), Some(4));
+    let view = |store: &ClusterStore| store.state().view;
+    assert_eq!(view(&store).inventory, Some(BTreeMap::from([("H100".into(), 8)])));
+    assert_eq!((view(&store).elsewhere.len(), view(&store).unlabelled.clone()), (0, None));
+    let claimed = |phase: &str| -> PartialPod {
+        let owner =
+            json!([{ "apiVersion": "v1", "kind": "CloneSet", "name": "o", "uid": "o", "controller": true }]);
+        let metadata = json!({ "name": "job", "namespace": "llm", "uid": "p", "ownerReferences": owner });
+        let spec = json!({ "nodeName": "c", "resourceClaims": claims });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec, "status": { "phase": phase } }))
+            .unwrap()
+    };
+    let job = WatchedPod::from_pod(&claimed("Running")).unwrap();
+    store.pods.apply(applied("job", job.clone()));
+    assert_eq!(view(&store).elsewhere, BTreeMap::from([("H100".into(), 4)]));
+    store.claim_templates.apply(Ok(applied("four", ClaimedGpus(Some(1024)))));
+    assert_eq!(view(&store).elsewhere["H100"], 8, "a template was changed after its claims were made");
+    store.claim_templates.apply(Ok(applied("four", ClaimedGpus(None))));
+    assert_eq!((gpus(&store), view(&store).elsewhere["H100"]), (Some(1), 8), "all of a node's");
+    store.pods.apply(applied("another-job", job));
+    assert_eq!(view(&store).elsewhere["H100"], 8, "a node has no more");
+    store.pods.apply(applied("job", WatchedPod::from_pod(&claimed("Pending")).unwrap()));
+    store.pods.apply(applied("another-job", WatchedPod::from_pod(&claimed("Pending")).unwrap()));
+    assert_eq!(view(&store).elsewhere.len(), 0, "whoever names a node has not got its devices yet");
 }

@@ -50,7 +50,7 @@ fn deletion_costs_are_written_to_pods_of_deployments_only() {
 
 /// A pod that owns nothing or a StatefulSet, on a node with H100, with 8 GPUs.
 fn gpu_pod(uid: &str, owner: &str) -> WatchedPod {
-    let gpus = Some(PodGpus { node: "a".into(), count: 8 });
+    let gpus = Some(PodGpus { node: "a".into(), count: 8, claims: None });
     WatchedPod { uid: uid.into(), gpus, ..pod(owner, Phase::Ready) }
 }
 
