@@ -16,6 +16,9 @@ use crate::record::decide_recorded;
 
 /// How far decisions are predicted: beyond the 30 min for which starting pods count as evidence.
 const PREDICTION_WINDOW: SignedDuration = SignedDuration::from_mins(40);
+/// Decisions about one variant that a prediction makes at most: those of a model of ten variants over the whole window. Anybody who may
+/// view a namespace may ask for one, and a larger model is predicted less far.
+const MAX_PREDICTED_DECISIONS: usize = 4800;
 /// The most predicted changes that are shown.
 const MAX_PREDICTED_CHANGES: usize = 4;
 
@@ -152,7 +155,8 @@ fn predict(
     decision: &Decision,
 ) -> Vec<PredictedDecision> {
     let Some((id, group)) = group_of(snapshot, variant) else { return Vec::new() };
-    let mut memory = after.clone();
+    let own = after.groups.get(id).map(|group| (id.clone(), group.clone()));
+    let mut memory = Memory { groups: own.into_iter().collect(), ..Memory::default() };
     let mut later = Snapshot {
         now: snapshot.now,
         groups: BTreeMap::from([(id.clone(), group.clone())]),
@@ -166,7 +170,10 @@ fn predict(
     };
     let mut last = decision.clone();
     let mut changes = Vec::new();
-    while changes.len() < MAX_PREDICTED_CHANGES && matches!(last.verdict, Verdict::Target(_)) {
+    for _ in 0..MAX_PREDICTED_DECISIONS / group.variants.len() {
+        if changes.len() == MAX_PREDICTED_CHANGES || !matches!(last.verdict, Verdict::Target(_)) {
+            break;
+        }
         let Ok(at) = later.now.checked_add(PROGRAM_DEFAULTS.evaluation_interval) else { break };
         if at.duration_since(snapshot.now) > PREDICTION_WINDOW {
             break;
