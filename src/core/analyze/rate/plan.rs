@@ -109,6 +109,7 @@ pub(crate) fn analyze(
     // A second call at the same moment changes nothing, even if the first proposal was not published.
     let is_first = cooldown.evaluated_at.replace(input.now) != Some(input.now);
     let exchange = is_first.then(|| planner.step(&mut targets, known, cooldown)).flatten();
+    let exchange = exchange.or_else(|| planner.pending_exchange(&targets, cooldown));
     let found = RateFinding { exchange, ..planner.finding(&targets, known, cooldown) };
     Some(RatePlan { targets: targets.into_iter().map(Replicas::new).collect(), found })
 }
@@ -166,9 +167,24 @@ fn backlog(input: &RateInput<'_>, replicas: &[ReplicaCapacity], demand: &Demand)
 impl RateVariant {
     /// How many of `target` replicas will serve. A lower target removes the unavailable ones first, and a higher one adds new ones.
     fn serving(&self, target: u32) -> f64 {
-        let committed = self.committed.get();
         let available = self.committed.saturating_sub(self.unavailable).get();
-        f64::from(target.min(available)) + f64::from(target.saturating_sub(committed))
+        f64::from(target.min(available)) + f64::from(self.added(target))
+    }
+
+    /// The same where those that are awaited are removed first, and do not count before they serve.
+    fn serving_now(&self, target: u32) -> f64 {
+        let ready = self.committed.saturating_sub(self.unavailable).saturating_sub(self.awaited()).get();
+        f64::from(target.min(ready)) + f64::from(self.added(target))
+    }
+
+    fn added(&self, target: u32) -> u32 {
+        target.saturating_sub(self.committed.get())
+    }
+
+    /// Ordered replicas that do not serve yet, and are expected to.
+    fn awaited(&self) -> Replicas {
+        let not_requested = self.committed.saturating_sub(self.unavailable).saturating_sub(self.requested);
+        Replicas::new(self.starting.get().saturating_add(not_requested.get()))
     }
 
     fn max(&self) -> u32 {
@@ -185,9 +201,13 @@ impl Planner<'_, '_> {
 
     /// The same with what the replicas carry for certain.
     fn certain_capacity(&self, targets: &[u32]) -> FleetCapacity {
+        self.certain_capacity_of(targets, RateVariant::serving)
+    }
+
+    fn certain_capacity_of(&self, targets: &[u32], serving: fn(&RateVariant, u32) -> f64) -> FleetCapacity {
         let certain: Vec<_> = self.replicas.iter().map(|replica| replica.lower_end(REMOVAL_DOUBT)).collect();
-        let serving = self.input.variants.iter().zip(targets);
-        FleetCapacity::sum(certain.iter().zip(serving.map(|(variant, target)| variant.serving(*target))))
+        let counts = self.input.variants.iter().zip(targets);
+        FleetCapacity::sum(certain.iter().zip(counts.map(|(variant, target)| serving(variant, *target))))
     }
 
     fn cost(&self, variant: usize) -> f64 {
@@ -238,7 +258,6 @@ impl Planner<'_, '_> {
         if self.add(targets) {
             cooldown.note_addition(input.now);
         } else if input.can_remove
-            && !(cooldown.is_exchanging() && self.awaits_pods())
             && cooldown.remaining(input.now, input.policy.dwell.get()) <= 0.0
             && self.test.backlog <= 0.0
             && known.peaks.reach(input.now) >= MIN_PEAK_REACH
@@ -317,6 +336,7 @@ impl Planner<'_, '_> {
             left[*index] = now - removed;
         }
         let removable: Vec<u32> = targets.iter().zip(&left).map(|(target, left)| target - left).collect();
+        let removable = self.removable_now(targets, removable, load);
         let sum: u64 = removable.iter().map(|removed| u64::from(*removed)).sum();
         // Half at a time, so that a wrong test removes only half of what it allows; rounded up, so that a single replica is removed too.
         let mut half = sum.div_ceil(2);
@@ -326,6 +346,27 @@ impl Planner<'_, '_> {
             half -= u64::from(removed);
         }
         removable
+    }
+
+    /// How many of the `removable` replicas can go before those that are awaited serve: they make up for none that does.
+    fn removable_now(&self, targets: &[u32], removable: Vec<u32>, load: f64) -> Vec<u32> {
+        if self.input.variants.iter().all(|variant| variant.awaited() == Replicas::ZERO) {
+            return removable;
+        }
+        let mut left = targets.to_vec();
+        for index in self.by_price().into_iter().rev() {
+            let now = left[index];
+            let passes_without = |removed: u32| {
+                let mut fewer = left.clone();
+                fewer[index] = now - removed;
+                let serving = self.certain_capacity_of(&fewer, RateVariant::serving_now);
+                // Those that are awaited may go, too, whatever serves.
+                serving.rate >= self.certain_capacity_of(&left, RateVariant::serving_now).rate
+                    || self.test.passes(&serving, load)
+            };
+            left[index] = now - largest(removable[index], passes_without);
+        }
+        targets.iter().zip(&left).map(|(target, left)| target - left).collect()
     }
 
     /// Replicas of the variant that may be removed, whatever the load. The role keeps one.

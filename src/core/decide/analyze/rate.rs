@@ -46,6 +46,7 @@ pub(crate) fn propose(
     let mut proposals: Vec<Proposal> =
         decided.map(|(variant, target)| proposal(input, &plan, &analysis, variant, *target)).collect();
     if let Some(Exchange { from, to }) = plan.found.exchange {
+        // Until it is requested: limits grant it after everything that is needed.
         proposals[to].explanation.set_caveat(Caveat::Exchange { from: variants[from].name().clone() });
     }
     let of_variants = variants.iter().zip(&proposals);

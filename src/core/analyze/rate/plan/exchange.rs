@@ -3,8 +3,9 @@
 //!
 //! The cheap replicas are added first. Once they serve, the dear ones are not needed any longer, and a removal takes the dearest first.
 
-use super::{MAX_ADDED, Planner, REMOVAL_DOUBT, REMOVAL_MARGIN, largest};
+use super::{Cooldown, MAX_ADDED, Planner, REMOVAL_DOUBT, REMOVAL_MARGIN, RateVariant, largest};
 use crate::hpa::past_tolerance;
+use crate::units::Replicas;
 
 /// A request must cost this many times as much on the dear variant as it certainly costs at most on the cheap one. Capacities are known to 5 %,
 /// and an exchange back must not look worth it as soon as the cheap variant is under load.
@@ -20,28 +21,38 @@ pub(crate) struct Exchange {
 }
 
 impl Planner<'_, '_> {
-    /// Adds cheap replicas in place of up to half of the dearest. Of several variants that may take over it is another one after each of the
-    /// `earlier` tries, the cheapest first: one may never get room. `None` if nothing is worth it.
+    /// Adds cheap replicas in place of up to half of a dear variant's. Of several pairs that are worth it, the dearest and the cheapest come
+    /// first, and after each of the `earlier` tries the next ones: one variant may never get room. `None` if no pair is.
     pub(super) fn exchange(&self, targets: &mut [u32], earlier: u8) -> Option<Exchange> {
         if !self.is_settled() {
             return None;
         }
         let order = self.by_price();
+        let pairs =
+            order.iter().rev().flat_map(|from| order.iter().map(|to| Exchange { from: *from, to: *to }));
+        let worth = pairs.filter_map(|pair| Some((pair, self.exchanged(targets, pair)?)));
+        let worth: Vec<(Exchange, u32)> = worth.collect();
+        let (exchange, number) = *worth.get(usize::from(earlier).checked_rem(worth.len())?)?;
+        targets[exchange.to] = number;
+        Some(exchange)
+    }
+
+    /// The exchange whose cheap replicas are ordered, and not requested yet.
+    pub(super) fn pending_exchange(&self, targets: &[u32], cooldown: &Cooldown) -> Option<Exchange> {
+        let is_ordered = |index: &usize| targets[*index] > self.input.variants[*index].requested.get();
+        let order = if cooldown.is_exchanging() { self.by_price() } else { Vec::new() };
+        let to = order.iter().copied().find(is_ordered)?;
         let from = order.iter().copied().rfind(|index| self.removable(targets, *index) > 0)?;
-        self.input.variants[from].capacity?;
-        let worth = order.into_iter().filter_map(|to| Some((to, self.exchanged(targets, from, to)?)));
-        let worth: Vec<(usize, u32)> = worth.collect();
-        let (to, number) = *worth.get(usize::from(earlier).checked_rem(worth.len())?)?;
-        targets[to] = number;
-        Some(Exchange { from, to })
+        (from != to).then_some(Exchange { from, to })
     }
 
     /// The number of `to` that carries what up to half of the replicas of `from` do and costs less.
-    fn exchanged(&self, targets: &[u32], from: usize, to: usize) -> Option<u32> {
-        let cheap = &self.input.variants[to];
+    fn exchanged(&self, targets: &[u32], Exchange { from, to }: Exchange) -> Option<u32> {
+        let (dear, cheap) = (&self.input.variants[from], &self.input.variants[to]);
         let room = cheap.max().saturating_sub(targets[to]).min(MAX_ADDED);
         let price = self.cost(to) / self.replicas[to].lower_end(REMOVAL_DOUBT).max_rate();
-        if to == from || cheap.capacity.is_none() || cheap.is_full || self.price(from) < WORTH * price {
+        let are_measured = dear.capacity.is_some() && cheap.capacity.is_some();
+        if to == from || !are_measured || cheap.is_full || self.price(from) < WORTH * price {
             return None;
         }
         let load = self.peak * REMOVAL_MARGIN;
@@ -53,23 +64,23 @@ impl Planner<'_, '_> {
         };
         let replaced = largest(self.removable(targets, from).div_ceil(2), |replaced| carry(replaced, room));
         let added = room - largest(room, |spared| carry(replaced, room - spared));
-        let bounds = cheap.bounds.min.get()..=cheap.max();
-        let number = targets[to] + added;
-        let number = past_tolerance(cheap.requested.get(), number, bounds, self.input.tolerance, |_| false);
+        let followed = |variant: &RateVariant, number: u32| {
+            let bounds = variant.bounds.min.get()..=variant.max();
+            let may_go = |past: u32| targets[from].saturating_sub(past) <= replaced;
+            past_tolerance(variant.requested.get(), number, bounds, self.input.tolerance, may_go)
+        };
+        let number = followed(cheap, targets[to] + added);
         let more = f64::from(number.saturating_sub(targets[to]));
-        (more > 0.0 && self.cost(to) * more < self.cost(from) * f64::from(replaced)).then_some(number)
+        let is_cheaper = more > 0.0 && self.cost(to) * more < self.cost(from) * f64::from(replaced);
+        // An HPA would keep dear ones that are within its tolerance.
+        (is_cheaper && followed(dear, targets[from] - replaced) < targets[from]).then_some(number)
     }
 
     /// Every replica that was ordered exists and serves.
     pub(super) fn is_settled(&self) -> bool {
-        !self.awaits_pods() && self.input.variants.iter().all(|variant| variant.unavailable.get() == 0)
-    }
-
-    /// A replica that was ordered does not serve yet, and is expected to.
-    pub(super) fn awaits_pods(&self) -> bool {
-        self.input.variants.iter().any(|variant| {
-            let ordered = variant.committed.saturating_sub(variant.unavailable);
-            variant.starting.get() > 0 || variant.requested < ordered
-        })
+        let is_settled = |variant: &RateVariant| {
+            variant.awaited() == Replicas::ZERO && variant.unavailable == Replicas::ZERO
+        };
+        self.input.variants.iter().all(is_settled)
     }
 }

@@ -113,7 +113,7 @@ fn exchanged(dear: f64, change: impl FnOnce(&mut [RateVariant])) -> Option<Vec<u
     let mut fleet = vec![variant(2, 1, 10.0, 0, 3.0), variant(6, 1, dear, 0, 3.0)];
     change(&mut fleet);
     with(fleet, test, |planner, targets| {
-        let load = 0.9 * planner.certain_capacity(targets).usable_rate / REMOVAL_MARGIN;
+        let load = 0.99 * planner.certain_capacity(targets).usable_rate / REMOVAL_MARGIN;
         let planner = Planner { peak: load, replicas: planner.replicas.clone(), ..*planner };
         planner.exchange(targets, 0).map(|_| targets.clone())
     })
@@ -124,6 +124,11 @@ fn what_costs_more_is_exchanged_for_what_certainly_costs_less() {
     assert_eq!(exchanged(30.0, |_| ()), Some(vec![5, 6]), "for half of those that may go, rounded up");
     assert_eq!(exchanged(13.0, |_| ()), None, "1.3 times as much, and capacities are not certain");
     assert_eq!(exchanged(10.0, |_| ()), None);
+    let large = |fleet: &mut [RateVariant]| {
+        (fleet[1].committed, fleet[1].requested) = (Replicas::new(20), Replicas::new(20));
+        fleet[0].bounds.max = Some(Replicas::new(3));
+    };
+    assert_eq!(exchanged(30.0, large), None, "an HPA keeps 20 where 19 would do");
     let tight = |fleet: &mut [RateVariant]| fleet[0].bounds.max = Some(Replicas::new(4));
     assert_eq!(exchanged(30.0, tight), Some(vec![4, 6]), "as far as the maximum allows");
     for change in [
@@ -135,4 +140,23 @@ fn what_costs_more_is_exchanged_for_what_certainly_costs_less() {
     ] {
         assert_eq!(exchanged(30.0, change), None);
     }
+}
+
+#[test]
+fn replicas_that_do_not_serve_yet_were_removed_for_dearer_ones_or_made_up_for_them() {
+    let test = CapacityTest { reserve: 0.0, surge: 0.0, backlog: 0.0, drain: 60.0 };
+    let removed = |starting, load: f64| {
+        let mut fleet = vec![variant(4, 1, 10.0, 0, 3.0), variant(4, 1, 30.0, 0, 3.0)];
+        fleet[0].starting = Replicas::new(starting);
+        with(fleet, test, |planner, targets| {
+            let load = load * planner.certain_capacity(targets).usable_rate;
+            planner.remove(targets, load);
+            targets.clone()
+        })
+    };
+    assert_eq!(removed(0, 0.7), [4, 3], "six of eight are enough, and half of what may go goes");
+    assert_eq!(removed(2, 0.7), [4, 4], "six serve");
+    assert_eq!(removed(2, 0.6), [4, 3], "five are enough");
+    assert_eq!(removed(2, 0.9), [4, 4]);
+    assert_eq!(removed(3, 0.1), [4, 1], "half of six: both minima stay");
 }
