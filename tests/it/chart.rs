@@ -218,13 +218,15 @@ fn a_second_installation_without_the_external_metrics_leaves_explanations_to_the
 fn the_manifest_of_the_plugin_parses_once_a_release_has_filled_it_in() {
     let template = read("manifests/krew/wva.yaml");
     let filled = template.lines().map(|line| match line.trim_start().starts_with("{{addURIAndSha ") {
-        true => "      uri: https://example.com/kubectl-wva.tar.gz\n      sha256: 0".to_owned(),
+        // The bot puts this in place of the call, and always indents the second line by four.
+        true => "    uri: https://example.com/kubectl-wva.tar.gz\n    sha256: \"0\"".to_owned(),
         false => line.replace("{{ .TagName }}", "v0.1.0"),
     });
     let manifest: Value = serde_saphyr::from_str(&filled.collect::<Vec<_>>().join("\n")).unwrap();
     assert_eq!(manifest["kind"], "Plugin");
     assert_eq!(manifest["metadata"]["name"], "wva");
     let platform = &manifest["spec"]["platforms"][0];
+    assert_eq!(platform["sha256"], "0");
     assert_eq!(platform["bin"], "kubectl-wva", "kubectl finds the plugin `wva` by this name");
     assert_eq!(platform["files"][0], serde_json::json!({"from": "wva", "to": "kubectl-wva"}));
 }
