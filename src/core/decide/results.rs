@@ -79,8 +79,8 @@ impl<'a> Results<'a> {
             let index = decisions.binary_search_by(|(own, _)| own.cmp(id)).ok()?;
             decisions.get(index).map(|(_, decision)| decision)
         };
-        let under = (self.policy, self.limits.concern(group));
-        let violations = check_group(self.snapshot.now, id, group, before, under, find);
+        let is_limited = self.limits.concern(group);
+        let violations = check_group(self.snapshot.now, id, group, before, (self.policy, is_limited), find);
         (violations, outcome)
     }
 

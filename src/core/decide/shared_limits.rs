@@ -65,7 +65,8 @@ impl Limits {
             limits.all.push(Limit::new("power", Budget::Power { budget: watts_of(*watts), per_gpu }));
         }
         limits.all.extend(policy.spend.map(|budget| Limit::new("spend", Budget::Spend(budget))));
-        // Nodes limit where the policy says so. A node autoscaler may add the first that is suitable, and one that names no accelerator may be it.
+        // They limit where the inventory does. Without failClosed, not while there are none, of which a node autoscaler may add the first, or while a
+        // node that names no accelerator may be one.
         let may_be_added =
             |own: &VariantLimit| !policy.fail_closed && (own.gpus == 0 || limits.unlabelled.is_some());
         let is_in_force =

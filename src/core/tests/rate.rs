@@ -302,7 +302,7 @@ fn a_limit_without_room_for_an_exchange_was_said_to_hold_back_what_is_needed() {
     let last = free.last().unwrap();
     assert!(last.desired.get() > 1, "{}", last.explanation);
     let is_named = |target: &Target, text: &str| target.explanation.to_string().contains(text);
-    assert!(free.iter().any(|target| is_named(target, "added in place of replicas of llama-dear")));
+    assert!(free.iter().any(|target| is_named(target, "to replace replicas of llama-dear")));
     let quota = VariantLimit {
         limit: VariantLimit::RESOURCE_QUOTA.into(),
         key: "nvidia.com/gpu in default/gpus".into(),
@@ -312,7 +312,10 @@ fn a_limit_without_room_for_an_exchange_was_said_to_hold_back_what_is_needed() {
     };
     let limited = exchanged(&[quota]);
     assert!(limited.iter().all(|target| target.desired == Replicas::ONE));
-    let tries = limited.iter().filter(|target| is_named(target, "no room for them: ResourceQuota")).count();
+    let tries = limited
+        .iter()
+        .filter(|target| is_named(target, "no room for cheaper replicas: ResourceQuota"))
+        .count();
     assert!((1..=2).contains(&tries), "{tries} tries in 25 minutes");
     assert!(limited.iter().all(|target| target.explanation.capacity_constraint().is_none()));
 }

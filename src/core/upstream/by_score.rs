@@ -32,8 +32,8 @@ struct Model<'a> {
 /// is upstream's: the others are applied to its plan.
 pub(crate) fn optimize(requests: &[Request], limits: &[Limit], rescale: &Rescale, tree: Tree) -> SharedPlans {
     let has_gpus = |limit: &Limit| matches!(limit.budget, Budget::Inventory(_) | Budget::Quota(_));
-    let has_none = limits.is_empty() && tree == Tree::June;
-    if !has_none && !limits.iter().any(has_gpus) {
+    let is_june_without_limits = tree == Tree::June && limits.is_empty();
+    if !is_june_without_limits && !limits.iter().any(has_gpus) {
         let plans = requests.iter().map(|request| cost_aware::optimize(request, tree)).collect();
         return SharedPlans { plans, rounds: Vec::new() };
     }

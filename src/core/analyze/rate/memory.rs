@@ -70,8 +70,8 @@ const MISTAKE_MEMORY: f64 = 3600.0;
 /// Replicas are exchanged for cheaper ones after this time without a change, seconds: longer than what a removal waits for, so that one that is
 /// possible comes first.
 const EXCHANGE_WAIT: f64 = 600.0;
-/// Exchanges without success that count. Each doubles the wait, up to 2.7 hours: a limit, or nodes, may have no room for weeks.
-const MAX_EXCHANGES: u8 = 4;
+/// Tries to exchange without success that count. Each doubles the wait, up to 2.7 hours: a limit, or nodes, may have no room for weeks.
+const MAX_EXCHANGE_DOUBLINGS: u8 = 4;
 /// Mistakes that count. Each doubles the wait: 300, 600, 1200 s.
 const MAX_MISTAKES: u8 = 2;
 
@@ -97,13 +97,15 @@ pub struct Cooldown {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exchanged_at: Option<Moment>,
     /// How often that was tried since dear replicas were last removed for it.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub exchanges: u8,
+    #[serde(skip_serializing_if = "is_default")]
+    pub exchange_tries: u8,
+    /// Nothing was needed or removed since, so the dear replicas are still to go.
+    #[serde(skip_serializing_if = "is_default")]
+    pub is_exchanging: bool,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(count: &u8) -> bool {
-    *count == 0
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Cooldown {
@@ -123,33 +125,28 @@ impl Cooldown {
             self.mistake_at = Some(now);
         }
         self.added_at = Some(now);
+        self.is_exchanging = false;
     }
 
     pub fn note_removal(&mut self, now: Moment) {
         self.removed_at = Some(now);
+        self.is_exchanging = false;
     }
 
-    /// Nothing has changed for long enough, and it is not in vain as often as it was tried.
+    /// Nothing has changed for long enough, and the wait after the last try is over.
     pub fn may_exchange(&self, now: Moment) -> bool {
         let is_over = |at: Option<Moment>, wait: f64| at.is_none_or(|at| at.until(now) >= wait);
-        let wait = EXCHANGE_WAIT * f64::from(1_u32 << self.exchanges.min(MAX_EXCHANGES));
+        let wait = EXCHANGE_WAIT * f64::from(1_u32 << self.exchange_tries.min(MAX_EXCHANGE_DOUBLINGS));
         is_over(self.added_at, EXCHANGE_WAIT)
             && is_over(self.removed_at, EXCHANGE_WAIT)
             && is_over(self.exchanged_at, wait)
     }
 
-    /// Notes an exchange. What it adds is not needed, so a removal before it was no mistake.
+    /// Notes that cheap replicas are added in place of dear ones. They are not needed, so a removal before that was no mistake.
     pub fn note_exchange(&mut self, now: Moment) {
-        self.exchanged_at = Some(now);
-        self.exchanges = self.exchanges.checked_add(1).unwrap_or(MAX_EXCHANGES);
-        self.added_at = Some(now);
-    }
-
-    /// Nothing has changed since cheap replicas were added in place of dear ones, which wait until these serve.
-    pub fn is_exchanging(&self) -> bool {
-        self.exchanged_at.is_some()
-            && self.added_at == self.exchanged_at
-            && self.removed_at < self.exchanged_at
+        (self.added_at, self.exchanged_at) = (Some(now), Some(now));
+        self.exchange_tries = self.exchange_tries.checked_add(1).unwrap_or(MAX_EXCHANGE_DOUBLINGS);
+        self.is_exchanging = true;
     }
 
     /// Seconds until a removal is allowed, with a cooldown of `dwell` seconds after an addition.

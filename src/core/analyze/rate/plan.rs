@@ -264,8 +264,10 @@ impl Planner<'_, '_> {
         {
             removable = self.remove(targets, self.peak * REMOVAL_MARGIN);
             if *targets == before && cooldown.may_exchange(input.now) {
-                exchange = self.exchange(targets, cooldown.exchanges);
-                exchange.inspect(|_| cooldown.note_exchange(input.now));
+                exchange = self.exchange(targets, cooldown.exchange_tries);
+                if exchange.is_some() {
+                    cooldown.note_exchange(input.now);
+                }
             }
         }
         for (index, variant) in input.variants.iter().enumerate() {
@@ -282,8 +284,8 @@ impl Planner<'_, '_> {
         if targets.iter().zip(&before).any(|(now, before)| now < before) {
             let dearest = self.by_price().into_iter().rfind(|index| self.removable(&before, *index) > 0);
             let is_success = dearest.is_some_and(|index| targets[index] < before[index]);
-            if cooldown.is_exchanging() && is_success && self.is_settled() {
-                cooldown.exchanges = 0;
+            if cooldown.is_exchanging && is_success && self.is_settled() {
+                cooldown.exchange_tries = 0;
             }
             cooldown.note_removal(input.now);
         }

@@ -270,3 +270,49 @@ fn stored_names_are_those_of_earlier_versions() {
     let expected: serde_json::Value = serde_json::from_str(stored).unwrap();
     assert_eq!(written["control"], expected["control"]);
 }
+
+/// Whether an exchange is proposed within a quarter of an hour at 8 requests/s, which need all of one cheap and three dear replicas.
+fn exchanges(can_remove: bool) -> bool {
+    let policy = RatePolicy::default();
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let (mut known, mut cooldown) = (RoleKnowledge::default(), Cooldown::default());
+    known.arrivals.begin(at(0.0));
+    let mut is_proposed = false;
+    for second in (5..=900).step_by(5).map(f64::from) {
+        known.arrivals.add(at(second - 5.0), at(second), 40.0);
+        known.arrivals.close(at(second), None, None, |from, to| from.until(to));
+        let of_price = |count: u32, cost: f64| RateVariant {
+            cost: Cost::new(cost).unwrap(),
+            ready_in: vec![Seconds::ZERO; count.try_into().unwrap()],
+            ..variant(count, replica(4000.0, 1000.0))
+        };
+        let variants = vec![of_price(1, 10.0), of_price(3, 30.0)];
+        let input = RateInput { can_remove, running: 60.0, ..input(&policy, at(second), variants) };
+        let plan = analyze(&input, &mut known, &mut cooldown, &|_| true).unwrap();
+        is_proposed |= plan.found.exchange.is_some();
+    }
+    is_proposed
+}
+
+#[test]
+fn nothing_is_exchanged_while_signals_are_missing() {
+    assert!(exchanges(true));
+    assert!(!exchanges(false));
+}
+
+#[test]
+fn a_clock_that_is_set_back_makes_no_exchange_of_what_was_needed() {
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    let mut cooldown = Cooldown::default();
+    cooldown.note_exchange(at(1000.0));
+    assert!(cooldown.is_exchanging);
+    let stored = serde_json::to_string(&cooldown.compacted()).unwrap();
+    assert_eq!(serde_json::from_str::<Cooldown>(&stored).unwrap(), cooldown, "over a restart");
+    cooldown.note_addition(at(1100.0));
+    cooldown.not_after(at(500.0));
+    assert!(!cooldown.is_exchanging);
+    assert!(
+        !cooldown.may_exchange(at(1099.0)) && cooldown.may_exchange(at(1700.0)),
+        "600 s, doubled once, after 500"
+    );
+}

@@ -178,7 +178,7 @@ impl Caveat {
                 write!(f, "waiting for {}, {running} running", replicas(*desired))
             }
             Self::Exchange { from } => {
-                write!(f, "added in place of replicas of {from}, which cost more for the same demand")
+                write!(f, "to replace replicas of {from}, which cost more for the same demand")
             }
         }
     }

@@ -250,8 +250,12 @@ impl Display for AdjustmentReason {
             Self::Bounds { min, max: Some(max) } => write!(f, "minimum {min}, maximum {max}"),
             Self::Limit { binding: None } => f.write_str("free GPUs"),
             Self::Limit { binding: Some(binding) } => binding.fmt(f),
-            Self::NoRoomToExchange { binding: None } => f.write_str("no room for them: free GPUs"),
-            Self::NoRoomToExchange { binding: Some(binding) } => write!(f, "no room for them: {binding}"),
+            Self::NoRoomToExchange { binding: None } => {
+                f.write_str("no room for cheaper replicas: free GPUs")
+            }
+            Self::NoRoomToExchange { binding: Some(binding) } => {
+                write!(f, "no room for cheaper replicas: {binding}")
+            }
             Self::OrderWithdrawn { window } => write!(
                 f,
                 "an order was withdrawn less than {window:.0} s ago, and its signals may be wrong again"

@@ -9,7 +9,7 @@ use crate::units::Replicas;
 
 /// A request must cost this many times as much on the dear variant as it certainly costs at most on the cheap one. Capacities are known to 5 %,
 /// and an exchange back must not look worth it as soon as the cheap variant is under load.
-const WORTH: f64 = 1.25;
+const MIN_PRICE_RATIO: f64 = 1.25;
 
 /// Replicas of a variant that are added in place of those of another one. Variants go by their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,17 +22,17 @@ pub(crate) struct Exchange {
 
 impl Planner<'_, '_> {
     /// Adds cheap replicas in place of up to half of a dear variant's. Of several pairs that are worth it, the dearest and the cheapest come
-    /// first, and after each of the `earlier` tries the next ones: one variant may never get room. `None` if no pair is.
-    pub(super) fn exchange(&self, targets: &mut [u32], earlier: u8) -> Option<Exchange> {
+    /// first, and after each try the next ones, because one variant may never get room: `tries` were made. `None` if no pair is.
+    pub(super) fn exchange(&self, targets: &mut [u32], tries: u8) -> Option<Exchange> {
         if !self.is_settled() {
             return None;
         }
         let order = self.by_price();
         let pairs =
             order.iter().rev().flat_map(|from| order.iter().map(|to| Exchange { from: *from, to: *to }));
-        let worth = pairs.filter_map(|pair| Some((pair, self.exchanged(targets, pair)?)));
+        let worth = pairs.filter_map(|pair| Some((pair, self.number_in_exchange(targets, pair)?)));
         let worth: Vec<(Exchange, u32)> = worth.collect();
-        let (exchange, number) = *worth.get(usize::from(earlier).checked_rem(worth.len())?)?;
+        let (exchange, number) = *worth.get(usize::from(tries).checked_rem(worth.len())?)?;
         targets[exchange.to] = number;
         Some(exchange)
     }
@@ -40,19 +40,19 @@ impl Planner<'_, '_> {
     /// The exchange whose cheap replicas are ordered, and not requested yet.
     pub(super) fn pending_exchange(&self, targets: &[u32], cooldown: &Cooldown) -> Option<Exchange> {
         let is_ordered = |index: &usize| targets[*index] > self.input.variants[*index].requested.get();
-        let order = if cooldown.is_exchanging() { self.by_price() } else { Vec::new() };
+        let order = if cooldown.is_exchanging { self.by_price() } else { Vec::new() };
         let to = order.iter().copied().find(is_ordered)?;
         let from = order.iter().copied().rfind(|index| self.removable(targets, *index) > 0)?;
         (from != to).then_some(Exchange { from, to })
     }
 
     /// The number of `to` that carries what up to half of the replicas of `from` do and costs less.
-    fn exchanged(&self, targets: &[u32], Exchange { from, to }: Exchange) -> Option<u32> {
+    fn number_in_exchange(&self, targets: &[u32], Exchange { from, to }: Exchange) -> Option<u32> {
         let (dear, cheap) = (&self.input.variants[from], &self.input.variants[to]);
         let room = cheap.max().saturating_sub(targets[to]).min(MAX_ADDED);
         let price = self.cost(to) / self.replicas[to].lower_end(REMOVAL_DOUBT).max_rate();
         let are_measured = dear.capacity.is_some() && cheap.capacity.is_some();
-        if to == from || !are_measured || cheap.is_full || self.price(from) < WORTH * price {
+        if to == from || !are_measured || cheap.is_full || self.price(from) < MIN_PRICE_RATIO * price {
             return None;
         }
         let load = self.peak * REMOVAL_MARGIN;
