@@ -1,6 +1,7 @@
 //! What is judged: the autoscalers of one scale target, and what is known about the variant that decides about it.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior};
 use k8s_openapi::api::core::v1::PodSpec;
@@ -166,19 +167,15 @@ impl Candidates {
         namespace: Option<&str>,
         name: Option<&str>,
     ) -> impl Iterator<Item = &VariantId> {
-        let namespaces: Box<dyn Iterator<Item = _>> = match namespace {
-            Some(namespace) => Box::new(self.0.get(namespace).into_iter()),
-            None => Box::new(self.0.values()),
-        };
-        let candidates = namespaces.flat_map(move |names| {
-            let of_name: Box<dyn Iterator<Item = &Candidate>> = match name {
-                Some(name) => Box::new(names.get(name).into_iter()),
-                None => Box::new(names.values()),
-            };
-            of_name
-        });
-        candidates.filter(|own| own.name == own.variant.name).map(|own| &own.variant)
+        let namespaces = self.0.range::<str, _>(only(namespace));
+        let candidates = namespaces.flat_map(move |(_, names)| names.range::<str, _>(only(name)));
+        candidates.filter(|(key, own)| **key == own.variant.name).map(|(_, own)| &own.variant)
     }
+}
+
+/// The range of one key, or of all.
+fn only(key: Option<&str>) -> (Bound<&str>, Bound<&str>) {
+    key.map_or((Bound::Unbounded, Bound::Unbounded), |key| (Bound::Included(key), Bound::Included(key)))
 }
 
 impl FromIterator<Candidate> for Candidates {

@@ -77,7 +77,7 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
     let mut issues = Vec::new();
     if active.len() > 1 {
         for object in &active {
-            let others = active.iter().filter(|other| *other != object).take(MAX_NAMED);
+            let others = active.iter().filter(|rival| *rival != object).take(MAX_NAMED);
             let others: Vec<_> = others.map(ToString::to_string).collect();
             let more = active.len() - 1 - others.len();
             issues.push((
