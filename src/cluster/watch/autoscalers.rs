@@ -55,15 +55,15 @@ impl Reader {
         target: TargetRef,
         spec: &Value,
     ) -> Option<Self> {
+        if is_of_keda(metadata) {
+            return None;
+        }
         let annotations =
             metadata.annotations.iter().flatten().filter(|(key, _)| key.starts_with(KEDA_ANNOTATIONS));
         let spec = spec.to_string();
         let bytes =
             annotations.clone().map(|(key, value)| key.len() + value.len()).sum::<usize>() + spec.len();
-        if is_of_keda(metadata) || bytes > MAX_SPEC_BYTES {
-            return None;
-        }
-        Some(Self {
+        (bytes <= MAX_SPEC_BYTES).then(|| Self {
             kind,
             name: metadata.name.as_deref().unwrap_or_default().into(),
             target,

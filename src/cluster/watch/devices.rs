@@ -15,10 +15,11 @@ use super::template::MAX_GPUS;
 
 /// Drivers whose devices are GPUs. The device classes that their charts make have the same names.
 const GPU_DRIVERS: [&str; 3] = ["gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"];
-/// Attributes of a device: what it is, where a driver publishes parts of a GPU too, and its product.
+/// Attribute of a device: what it is, where a driver publishes parts of GPUs too.
 const TYPE: &str = "type";
-/// The types of whole GPUs, of NVIDIA's and Intel's drivers and of AMD's.
+/// The types of whole GPUs: of NVIDIA's and Intel's drivers, and of AMD's.
 const GPU_TYPES: [&str; 2] = ["gpu", "amdgpu"];
+/// Attribute of a device: its product.
 const PRODUCT: &str = "productName";
 /// Most claims of a pod that are read.
 const MAX_CLAIMS: usize = 16;

@@ -211,7 +211,7 @@ impl ClusterStore {
             variant.accelerator = target.accelerator.as_deref().map(SmolStr::from).or(variant.accelerator);
         }
         let claims = &self.claim_templates.objects;
-        let template = target.map(|target| target.of_replica(&variant.id.namespace, pods, claims));
+        let template = target.map(|target| target.replica_template(&variant.id.namespace, pods, claims));
         let alloc = object.status.as_ref().and_then(|status| status.desired_optimized_alloc.as_ref());
         VariantState {
             variant,

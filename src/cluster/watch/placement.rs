@@ -87,7 +87,7 @@ impl Placement {
         let affinity = template.affinity.as_ref();
         let terms: Vec<_> = affinity.into_iter().flat_map(|affinity| affinity.required()).collect();
         let selected = template.node_selector.iter().flatten();
-        let rules = terms.iter().map(|term| rules(term)).fold(terms.len(), usize::saturating_add);
+        let rules = terms.iter().map(|term| count_rules(term)).fold(terms.len(), usize::saturating_add);
         let counts = [template.tolerations.len(), rules, selected.clone().count()];
         let asks_for_gpus = !tolerated.is_empty() || !template.resource_claims.is_empty();
         if !asks_for_gpus || counts.into_iter().any(|count| count > MAX_RULES) {
@@ -130,7 +130,7 @@ fn tolerated_gpus(template: &TemplateSpec) -> Vec<Toleration> {
     requested.map(|(name, _)| Toleration { key: Some(hash(name)), value: None, effect: None }).collect()
 }
 
-fn rules(term: &NodeSelectorTerm) -> usize {
+fn count_rules(term: &NodeSelectorTerm) -> usize {
     let labels = term.match_expressions.iter().flatten();
     let of_labels = labels.map(|label| 1 + label.values.as_ref().map_or(0, Vec::len));
     of_labels.sum::<usize>() + term.match_fields.as_ref().map_or(0, Vec::len)

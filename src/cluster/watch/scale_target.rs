@@ -129,7 +129,7 @@ impl From<&PartialTarget> for ScaleTarget {
 
 impl ScaleTarget {
     /// What is known of a replica. Where no template says how many GPUs it has, it has as many as the largest of its pods.
-    pub(crate) fn of_replica(
+    pub(crate) fn replica_template(
         &self,
         namespace: &str,
         pods: &[JoinedPod<'_>],
@@ -301,6 +301,12 @@ mod tests {
             ((Some(16), Some(2)), Some("H100"))
         );
         assert_eq!(gpus(&of(None, Value::Null)), (Some(8), Some(1)));
+        let claiming =
+            |name: &str| json!({ "spec": { "resourceClaims": [{ "resourceClaimTemplateName": name }] } });
+        let group =
+            json!({ "size": 3, "leaderTemplate": claiming("two"), "workerTemplate": claiming("four") });
+        let claims = target(json!({ "leaderWorkerTemplate": group })).claims;
+        assert_eq!(*claims, [("two".into(), 1), ("four".into(), 2)]);
         assert_eq!(gpus(&of(None, json!(-7))), (Some(8), Some(1)));
         assert_eq!(gpus(&of(None, json!(i32::MAX))), (Some(1024), Some(2_147_483_647)));
     }
