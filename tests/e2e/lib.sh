@@ -81,6 +81,12 @@ ready_is() {
     -p "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"$2\"},{\"type\":\"ContainersReady\",\"status\":\"$2\"}]}}" >/dev/null
 }
 
+pod_is_ready() { [ "$(kubectl -n llm get pod "$1" --ignore-not-found -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
+# put_on_loopback POD: gives it an address at which a process of the test answers for it
+put_on_loopback() {
+  kubectl -n llm patch pod "$1" --subresource=status --type merge -p '{"status":{"podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}}' >/dev/null
+}
+
 scaling_active_is() {
   local status
   status=$(scaling_active status)

@@ -27,7 +27,6 @@ all_are() {
   done
   echo "$2 of $(($# - 2))"
 }
-pod_is_ready() { [ "$(kubectl -n llm get pod "$1" --ignore-not-found -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
 is_ready_of() { is "$(kubectl -n llm get deployment "$1" -o jsonpath='{.status.readyReplicas}')0 >= 10"; }
 # complete_says NAME TEXT: the condition SignalsComplete contains TEXT
 complete_says() {
@@ -122,7 +121,7 @@ kubectl wait --for=condition=Established crd/inferencepools.inference.networking
 sed "s/\$FLEET_PORT/${FLEET_ADDR##*:}/" "$e2e/objects/pickers.yaml" | kubectl apply -f - >/dev/null
 for picker in earlier-picker picker; do
   eventually 60 "the endpoint picker $picker is Ready" pod_is_ready $picker-0
-  kubectl -n llm patch pod $picker-0 --subresource=status --type merge -p '{"status":{"podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}}' >/dev/null
+  put_on_loopback $picker-0
 done
 {
   sleeper chat chat 1 current 5

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# (42) A real endpoint picker (EPP) of the Gateway API's inference extension, with its flow control: a request for a model at zero waits there and
-# wakes the model and gets its pod as endpoint, and the idle model gets the number 0. The request is sent as a gateway sends it; the model server is
-# the fleet's.
+# (42) A real endpoint picker (EPP) of the Gateway API's inference extension, with its flow control: a request for a model at zero waits
+# there, wakes the model, and gets the new pod as its endpoint; then the idle model gets the number 0. The request is sent as a gateway sends it;
+# the model server is the fleet's.
 
 picker_tools=$("$e2e/build-tools" endpoint-picker)
 for port in grpc_port health_port metrics_port; do choose_port $port; done
@@ -29,10 +29,8 @@ number_is() {
   [ "$n" = "$1" ]
 }
 scale_is() { local n; n=$(kubectl -n llm get statefulset chat -o jsonpath='{.spec.replicas}') && echo "$n" && [ "$n" = "$1" ]; }
-pod_is_ready() { [ "$(kubectl -n llm get pod "$1" --ignore-not-found -o jsonpath='{.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
 # answered FILE TEXT
 answered() { cat "$1"; grep -q "$2" "$1"; }
-at_home() { kubectl -n llm patch pod "$1" --subresource=status --type merge -p '{"status":{"podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}}' >/dev/null; }
 # wakes ROUND: a request waits, wakes the model and gets its pod
 wakes() {
   local began=$EPOCHREALTIME
@@ -41,7 +39,7 @@ wakes() {
   passed "from the request to the scale: $(seconds_since "$began") s"
   queue_is 1 >/dev/null || failed "$1 request does not wait: $(queue_is 1)"
   eventually 60 "its pod is Ready" pod_is_ready chat-0
-  at_home chat-0
+  put_on_loopback chat-0
   eventually 60 "the request gets the pod" answered "$CLUSTER_DIR/answer" "endpoint 127.0.0.1:8000"
 }
 
@@ -55,7 +53,7 @@ WVA_ARGS=--wake-directly baseline
 sed "s/\$FLEET_PORT/$metrics_port/; s#/pods/llm/picker-0/metrics#/metrics#" "$e2e/objects/pickers.yaml" |
   awk 'BEGIN { RS = "---\n"; ORS = "---\n" } !/earlier/' | kubectl apply -f - >/dev/null
 eventually 60 "the pod of the endpoint picker is Ready" pod_is_ready picker-0
-at_home picker-0
+put_on_loopback picker-0
 start_picker
 # What is awake is measured by Prometheus.
 cat >>"$CLUSTER_DIR/prometheus.yml" <<YAML
