@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use wva_core::pod_deletion_order::DeletionOrder;
 use wva_core::usage::Usage;
-use wva_core::{Decision, Report, VariantId};
+use wva_core::{Decision, Policy, Report, VariantId};
 
 use super::leadership::Term;
 use super::ports::{ClusterView, Revision};
@@ -47,6 +47,8 @@ pub struct Published {
     pub usage: BTreeMap<VariantId, Usage>,
     /// The objects that were decided about.
     pub revisions: Arc<BTreeMap<VariantId, Revision>>,
+    /// The policy by which it was decided.
+    pub policy: Arc<Policy>,
 }
 
 impl Published {
@@ -64,6 +66,7 @@ impl Published {
             deletion_orders: BTreeMap::new(),
             usage: BTreeMap::new(),
             revisions: Arc::default(),
+            policy: Arc::default(),
         }
     }
 

@@ -392,14 +392,14 @@ impl Engine {
             deletion_orders: result.deletion_orders,
             usage: result.usage,
             revisions: view.revisions.clone(),
+            policy: pass.policy,
         });
         drop(term_state);
         self.report(&newest);
         log_changes(&previous, &newest);
         if let Some(recorder) = recorder {
             let DecisionResult { before, after, .. } = result;
-            let evaluation =
-                Evaluation { snapshot, before, policy: pass.policy, published: newest.clone(), after };
+            let evaluation = Evaluation { snapshot, before, published: newest.clone(), after };
             recorder.record(Arc::new(evaluation));
         }
         newest

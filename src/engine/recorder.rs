@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wva_core::{Memory, Policy, Snapshot};
+use wva_core::{Memory, Snapshot};
 
 use super::board::Published;
 
@@ -13,9 +13,7 @@ pub struct Evaluation {
     pub snapshot: Snapshot,
     /// The memory before it.
     pub before: Arc<Memory>,
-    /// The policy.
-    pub policy: Arc<Policy>,
-    /// The result.
+    /// The result, with its policy.
     pub published: Arc<Published>,
     /// The memory after it.
     pub after: Arc<Memory>,

@@ -111,7 +111,7 @@ pub enum LineError {
 /// # Errors
 /// When `out` fails.
 pub fn write_line(evaluation: &Evaluation, out: &mut impl Write) -> io::Result<()> {
-    let Evaluation { snapshot, before, policy, published, after } = evaluation;
+    let Evaluation { snapshot, before, published, after } = evaluation;
     let entry = EntryRef {
         format: FORMAT,
         wva: env!("CARGO_PKG_VERSION"),
@@ -119,7 +119,7 @@ pub fn write_line(evaluation: &Evaluation, out: &mut impl Write) -> io::Result<(
         sequence: published.sequence,
         snapshot,
         memory: before,
-        policy,
+        policy: &published.policy,
         decisions: &published.decisions,
         outcome: digest(&published.decisions, &published.report, after),
     };

@@ -147,8 +147,8 @@ impl ExplanationState {
 
 fn with_text(mut found: Explanation, evaluation: Option<&Evaluation>) -> Explanation {
     if let Some(explanation) = &mut found.explanation {
-        if let Some(Evaluation { snapshot, policy, after, .. }) = evaluation {
-            explanation.add_inputs(snapshot, after, policy);
+        if let Some(Evaluation { snapshot, published, after, .. }) = evaluation {
+            explanation.add_inputs(snapshot, after, &published.policy);
         }
         found.text = screen(explanation);
     }

@@ -47,13 +47,13 @@ pub(crate) fn stream_of(text: &str, count: u64) -> Vec<Arc<Evaluation>> {
             origin: Origin::Computed,
             decisions: outcome.decisions,
             report: outcome.report,
+            policy: policy.clone(),
             ..Published::empty()
         });
         let after = Arc::new(outcome.memory);
         let (snapshot_now, before_now) = (snapshot.clone(), std::mem::replace(&mut before, after.clone()));
         snapshot.now += Duration::from_secs(5);
-        let policy = policy.clone();
-        Arc::new(Evaluation { snapshot: snapshot_now, before: before_now, policy, published, after })
+        Arc::new(Evaluation { snapshot: snapshot_now, before: before_now, published, after })
     });
     evaluations.collect()
 }
