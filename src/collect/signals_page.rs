@@ -103,7 +103,9 @@ wait on every pod, and nothing is removed. `tgi_request_input_length` is counted
 for the pod's own variant."
         }
         Exporter::Scheduler => {
-            "The endpoint picker (EPP). It names the model in `target_model_name`, else in `model_name`."
+            "The endpoint picker (EPP). It names the model in `target_model_name`, else in `model_name`. Where all pods of the InferencePools
+that name it are of variants of one model, all that it says is about that, under whatever name requests ask for it: an adapter, or an
+alias."
         }
     }
 }

@@ -62,8 +62,19 @@ pub type QueueAnswer = Result<BTreeMap<SmolStr, f64>, SourceError>;
 pub struct Scheduler {
     /// Where its metrics are.
     pub endpoint: Endpoint,
-    /// The models.
+    /// Those of them that are read.
     pub models: BTreeSet<SmolStr>,
+    /// Whether its pools have this model only. Then all that it says is about that, under whatever name requests ask for it: an adapter,
+    /// or an alias.
+    pub has_one_model: bool,
+}
+
+impl Scheduler {
+    /// The model that all of its series are about, if there is only one.
+    #[must_use]
+    pub fn only_model(&self) -> Option<&SmolStr> {
+        self.models.first().filter(|_| self.has_one_model)
+    }
 }
 
 /// What a source must read.
@@ -107,6 +118,8 @@ pub struct Pool {
     pub name: SmolStr,
     /// Its variants: those whose pods it selects.
     pub variants: BTreeSet<VariantId>,
+    /// Whether its scheduler may have other models than theirs: it has pods, Deployments or pools that belong to no known variant.
+    pub has_others: bool,
     /// The Ready pods of its scheduler, the endpoint picker (EPP).
     pub schedulers: Vec<Endpoint>,
 }

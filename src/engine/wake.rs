@@ -275,7 +275,7 @@ fn sleeping_schedulers(view: &ClusterView, published: &Published, models: &Learn
     let (mut asleep, mut awake) = (BTreeSet::new(), BTreeSet::new());
     for state in &view.variants {
         let Some(name) = model(&state.variant) else { continue };
-        let group = (state.variant.id.namespace.clone(), name);
+        let group = GroupId::new(state.variant.id.namespace.clone(), name);
         if state.scale.is_some_and(|scale| scale.spec > Replicas::ZERO)
             || published.decisions.get(&state.variant.id).is_some_and(has_number)
         {
@@ -284,12 +284,8 @@ fn sleeping_schedulers(view: &ClusterView, published: &Published, models: &Learn
             asleep.insert(group);
         }
     }
-    let sleeping = |id: &VariantId| {
-        let name = model(&view.variant(id)?.variant)?;
-        let group = (id.namespace.clone(), name);
-        (asleep.contains(&group) && !awake.contains(&group)).then_some(group.1)
-    };
-    schedulers_of(view, sleeping)
+    let name = |id: &VariantId| model(&view.variant(id)?.variant);
+    schedulers_of(view, name, |group| asleep.contains(group) && !awake.contains(group))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //! is decided here. Everything of a pool is in its own namespace: a reference has no other, and a Service without a selector (one
 //! that names an address elsewhere, say) leads to nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use kube::core::error_boundary::InvalidObject;
 use serde::Deserialize;
@@ -14,7 +14,7 @@ use wva_core::snapshot::Phase;
 use super::kind_store::ObjectStore;
 use super::labels::{LabelSet, SelectorIndex};
 use super::partial_objects::PartialObject;
-use super::pods::WatchedPod;
+use super::pods::{JoinedPod, WatchedPod};
 use super::scale_target::ScaleTarget;
 use crate::cluster::objects::ObjectKey;
 use crate::engine::{Endpoint, Pool};
@@ -108,8 +108,19 @@ pub(super) fn service_selector(service: Result<PartialService, InvalidObject>) -
 /// The pools of all namespaces while variants are joined to them.
 #[derive(Default)]
 pub(crate) struct PoolJoin<'a> {
-    pools: Vec<(&'a ObjectKey, &'a WatchedPool, BTreeSet<VariantId>)>,
+    pools: Vec<JoinedPool<'a>>,
     by_namespace: HashMap<&'a str, SelectorIndex<'a, usize>>,
+    /// The uids of the scale targets of variants, with their namespaces.
+    targets: HashSet<(&'a str, &'a str)>,
+}
+
+/// A pool while variants are joined to it.
+struct JoinedPool<'a> {
+    key: &'a ObjectKey,
+    pool: &'a WatchedPool,
+    variants: BTreeSet<VariantId>,
+    /// Its pods that are those of its variants.
+    own_pods: usize,
 }
 
 impl<'a> PoolJoin<'a> {
@@ -126,21 +137,27 @@ impl<'a> PoolJoin<'a> {
             *count += 1;
             if *count <= MAX_POOLS_OF_NAMESPACE {
                 join.by_namespace.entry(&key.namespace).or_default().add(&pool.selector, join.pools.len());
-                join.pools.push((key, pool, BTreeSet::new()));
+                join.pools.push(JoinedPool { key, pool, variants: BTreeSet::new(), own_pods: 0 });
             }
         }
         join
     }
 
-    /// Adds a variant to each pool that selects the pods of its template. One without a template belongs to none: at zero it would have no
-    /// pods either, and nothing would wake it.
-    pub(crate) fn add(&mut self, id: &VariantId, target: Option<&ScaleTarget>) {
+    /// Adds a variant, with the pods of its scale target, to each pool that selects the pods of its template. One without a template belongs
+    /// to none: at zero it would have no pods either, and nothing would wake it.
+    pub(crate) fn add(&mut self, id: &'a VariantId, target: Option<&'a ScaleTarget>, pods: &[JoinedPod<'_>]) {
         let Some(selectors) = self.by_namespace.get(id.namespace.as_str()) else { return };
+        self.targets.extend(target.map(|target| (id.namespace.as_str(), &*target.uid)));
         let template = target.and_then(|target| target.labels.as_ref());
         let pools = template.into_iter().flat_map(|labels| selectors.selecting(labels));
         for pool in pools.take(MAX_POOLS_OF_VARIANT) {
-            if let Some((_, _, variants)) = self.pools.get_mut(*pool) {
-                variants.insert(id.clone());
+            if let Some(pool) = self.pools.get_mut(*pool) {
+                pool.variants.insert(id.clone());
+            }
+        }
+        for pool in pods.iter().flat_map(|joined| selectors.selecting(&joined.pod.labels)) {
+            if let Some(pool) = self.pools.get_mut(*pool) {
+                pool.own_pods += 1;
             }
         }
     }
@@ -150,21 +167,26 @@ impl<'a> PoolJoin<'a> {
         self,
         services: &ObjectStore<LabelSet>,
         pods: &ObjectStore<WatchedPod>,
+        deployments: &ObjectStore<ScaleTarget>,
     ) -> Vec<Pool> {
+        let with_others = self.with_others(pods, deployments);
         let mut pools: Vec<Pool> = Vec::new();
         let mut pickers: BTreeMap<&str, SelectorIndex<'_, usize>> = BTreeMap::new();
-        for (ObjectKey { namespace, name }, pool, variants) in self.pools {
+        for (index, JoinedPool { key, pool, variants, .. }) in self.pools.into_iter().enumerate() {
             if variants.is_empty() {
                 continue;
             }
-            let service = pool.picker.as_deref().and_then(|name| services.get(namespace, name));
-            if let Some(selector) = service {
+            let ObjectKey { namespace, name } = key;
+            let picker = pool.picker.as_deref();
+            if let Some(selector) = picker.and_then(|name| services.get(namespace, name)) {
                 pickers.entry(namespace).or_default().add(selector, pools.len());
             }
             pools.push(Pool {
                 namespace: SmolStr::from(&**namespace),
                 name: SmolStr::from(&**name),
                 variants,
+                has_others: with_others.pools.contains(&index)
+                    || picker.is_some_and(|name| with_others.pickers.contains(&(&**namespace, name))),
                 schedulers: Vec::new(),
             });
         }
@@ -182,6 +204,43 @@ impl<'a> PoolJoin<'a> {
         }
         pools
     }
+
+    /// The pools that select pods, or Deployments that may have some, of no variant; and the pickers of pools without any variant.
+    fn with_others(
+        &self,
+        pods: &ObjectStore<WatchedPod>,
+        deployments: &ObjectStore<ScaleTarget>,
+    ) -> WithOthers<'a> {
+        let mut found = WithOthers::default();
+        let mut counts = vec![0; self.pools.len()];
+        for (namespace, selectors) in &self.by_namespace {
+            for pool in pods.of_namespace(namespace).flat_map(|(_, pod)| selectors.selecting(&pod.labels)) {
+                counts[*pool] += 1;
+            }
+            let deployments = deployments.of_namespace(namespace).map(|(_, deployment)| deployment);
+            let foreign = deployments.filter(|target| !self.targets.contains(&(*namespace, &*target.uid)));
+            let labels = foreign.filter_map(|target| target.labels.as_ref());
+            found.pools.extend(labels.flat_map(|labels| selectors.selecting(labels)));
+        }
+        for (index, (joined, count)) in self.pools.iter().zip(counts).enumerate() {
+            if count > joined.own_pods {
+                found.pools.insert(index);
+            }
+            if let Some(picker) = joined.pool.picker.as_deref().filter(|_| joined.variants.is_empty()) {
+                found.pickers.insert((&joined.key.namespace, picker));
+            }
+        }
+        found
+    }
+}
+
+/// Where there may be other models than those of variants.
+#[derive(Default)]
+struct WithOthers<'a> {
+    /// Indices of pools.
+    pools: HashSet<usize>,
+    /// Namespaces and names of Services.
+    pickers: HashSet<(&'a str, &'a str)>,
 }
 
 /// Where the metrics of a pod of an endpoint picker are.

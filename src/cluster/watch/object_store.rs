@@ -165,7 +165,7 @@ impl ClusterStore {
             let found = target.as_ref().ok().copied().flatten();
             let uid = found.map(|target| (variant.id.namespace.as_str(), &*target.uid));
             let pods = uid.and_then(|uid| pods.get(&uid)).map_or(&[][..], Vec::as_slice);
-            pools.add(&variant.id, found);
+            pools.add(&variant.id, found, pods);
             let costs = if variant.target.is_deployment() { deletion_costs(pods) } else { Vec::new() };
             if !costs.is_empty() {
                 with_cost.insert(variant.id.clone(), costs);
@@ -187,7 +187,7 @@ impl ClusterStore {
         let readers = scalers().filter_map(|(key, scaler)| Some((key, scaler.reader.as_ref()?)));
         let autoscalers = Autoscalers::new(readers, &view.excluded, self.controller_instance.clone());
         view.value_targets = self.value_targets(multipliers);
-        view.pools = pools.finish(&self.services.objects, &self.pods);
+        view.pools = pools.finish(&self.services.objects, &self.pods, &self.deployments);
         let knows_pauses = self.scaled_objects.is_known(false);
         let view = Arc::new(view);
         ClusterState { view, objects, bystanders, pauses, knows_pauses, autoscalers, pods: with_cost }

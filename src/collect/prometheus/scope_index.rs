@@ -12,7 +12,7 @@ use crate::collect::limits::LimitScope;
 use crate::collect::merge::{Part, RawLabels, hash, is_part_label};
 use crate::collect::series_labels::{self, SeriesLabels as _};
 use crate::collect::signals::{self, MetricKind, MetricName};
-use crate::engine::{Destination, Samples, Scope};
+use crate::engine::{Destination, Endpoint, Samples, Scope};
 
 /// The labels by which a scheduler splits its metrics. All others tell copies apart.
 const SCHEDULER_PART_LABELS: [&str; 8] = [
@@ -31,6 +31,8 @@ const SCHEDULER_PART_LABELS: [&str; 8] = [
 pub(super) struct ScopeIndex {
     /// The known pods of each namespace in scope.
     pods: HashMap<Arc<str>, HashSet<Arc<str>>>,
+    /// The only model of a known scheduler, by namespace and pod of the latter.
+    only_models: HashMap<(Arc<str>, Arc<str>), Arc<str>>,
     collectors: Arc<TrustedCollectors>,
 }
 
@@ -95,7 +97,11 @@ impl ScopeIndex {
                 pods.insert(endpoint.pod.as_str().into());
             }
         }
-        Self { pods, collectors }
+        let only_models = scope.schedulers.iter().filter_map(|scheduler| {
+            let Endpoint { namespace, pod, .. } = &scheduler.endpoint;
+            Some(((namespace.as_str().into(), pod.as_str().into()), scheduler.only_model()?.as_str().into()))
+        });
+        Self { pods, only_models: only_models.collect(), collectors }
     }
 
     /// The series with the pod and engine that it is about.
@@ -137,6 +143,8 @@ impl ScopeIndex {
             }
         });
         let engine = series_labels::engine(&labels).filter(|_| !kind.is_scheduler());
+        let only_model = || self.only_models.get(&(namespace.clone(), pod.clone())).cloned();
+        let only_model = kind.is_scheduler().then(only_model).flatten();
         let labels = RawLabels {
             destination: self.destination(kind, &labels, &namespace),
             namespace,
@@ -144,7 +152,8 @@ impl ScopeIndex {
             is_rank: engine.as_ref().is_some_and(|engine| engine.is_rank),
             engine: engine.map(|engine| interner.intern(&engine.name)),
             port: labels.get("instance").and_then(port),
-            model: series_labels::model(kind, &labels).map(|model| interner.intern(model)),
+            model: only_model
+                .or_else(|| series_labels::model(kind, &labels).map(|model| interner.intern(model))),
             part: part(kind, &labels),
             is_relayed,
             source_hash: source_hash(kind, &labels),
@@ -249,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::collect::limits::{MAX_LABEL_BYTES, MAX_LABELS};
-    use crate::engine::Endpoint;
+    use crate::engine::Scheduler;
 
     fn scope() -> Scope {
         let ip = Ipv4Addr::LOCALHOST.into();
@@ -262,10 +271,13 @@ mod tests {
     }
 
     fn identify_with(collectors: &[&str], labels: &[(&str, &str)]) -> Option<RawLabels> {
+        let collectors: Vec<String> = collectors.iter().map(|&name| name.to_owned()).collect();
+        identify_by(&ScopeIndex::new(&scope(), Arc::new(TrustedCollectors::new(&collectors))), labels)
+    }
+
+    fn identify_by(index: &ScopeIndex, labels: &[(&str, &str)]) -> Option<RawLabels> {
         let labels = Labels(labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect());
         let samples = vec![Sample { at: Timestamp::UNIX_EPOCH, value: 1.0 }];
-        let collectors: Vec<String> = collectors.iter().map(|&name| name.to_owned()).collect();
-        let index = ScopeIndex::new(&scope(), Arc::new(TrustedCollectors::new(&collectors)));
         let series = index.identify(QueriedSeries { labels, samples }, &mut LabelInterner::default());
         series.ok().map(|series| series.labels)
     }
@@ -314,6 +326,21 @@ mod tests {
             ("exported_pod", "vllm-0"),
         ];
         assert!(identify(&within).is_none(), "not even in the same namespace");
+    }
+
+    #[test]
+    fn all_that_the_scheduler_of_a_pool_of_one_model_says_is_about_that() {
+        let ip = Ipv4Addr::LOCALHOST.into();
+        let endpoint = Endpoint { namespace: "llm".into(), pod: "epp".into(), ip, port: None, path: None };
+        let scheduler = Scheduler { endpoint, models: ["base".into()].into(), has_one_model: true };
+        let index = ScopeIndex::new(&Scope { schedulers: vec![scheduler], ..scope() }, Arc::default());
+        let model = |name, pod, asked| {
+            let labels = [("__name__", name), ("namespace", "llm"), ("pod", pod), ("model_name", asked)];
+            identify_by(&index, &labels).unwrap().model.map(|model| model.to_string())
+        };
+        let queue = "inference_extension_flow_control_queue_size";
+        assert_eq!(model(queue, "epp", "adapter").as_deref(), Some("base"));
+        assert_eq!(model(queue, "epp-9", "adapter").as_deref(), Some("adapter"), "of no known pool");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use smol_str::SmolStr;
 use wva_core::snapshot::Sample;
 
 use super::parse::PageSample;
@@ -33,6 +34,8 @@ struct SeriesHistory {
 /// The samples of one pod.
 #[derive(Debug, Default)]
 pub(super) struct PodHistory {
+    /// Of a scheduler: the model that all of its series are about.
+    only_model: Option<SmolStr>,
     series: BTreeMap<HistoryKey, SeriesHistory>,
     /// Bytes of the labels in the keys.
     label_bytes: usize,
@@ -45,6 +48,13 @@ fn label_bytes((_, engine, model, destination, _): &HistoryKey) -> usize {
 }
 
 impl PodHistory {
+    /// Forgets everything where the series of a scheduler are about other models than before: their sums would jump.
+    pub(super) fn set_only_model(&mut self, only_model: Option<&SmolStr>) {
+        if self.only_model.as_ref() != only_model {
+            *self = Self { only_model: only_model.cloned(), ..Self::default() };
+        }
+    }
+
     /// Adds the samples of a page read at `now`, and returns how many belong to series beyond the limits. A sample keeps its own
     /// time, if it has one that is not in the future.
     pub(super) fn add(&mut self, samples: Vec<PageSample>, now: Timestamp) -> u64 {

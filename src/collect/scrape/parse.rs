@@ -5,18 +5,17 @@
 //! The library is `prometheus-scraper`, because only it reads both formats, has a permissive licence and accepts colons in names.
 //! Its grouping into families is not used, because without `# TYPE` lines it merges `_sum` and `_count`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use prometheus_scraper::borrowed::{LabelPair, Metric, MetricValue};
 use prometheus_scraper::{TextFormat, text_parse_family};
-use smol_str::SmolStr;
 
 use crate::collect::limits::MAX_LABEL_BYTES;
 use crate::collect::merge::Part;
 use crate::collect::series_labels::{self, SeriesLabels};
 use crate::collect::signals::{self, MetricKind, MetricName};
-use crate::engine::{Destination, MAX_SERIES_OF_A_POD};
+use crate::engine::{Destination, MAX_SERIES_OF_A_POD, Scheduler};
 
 /// Most samples kept of one page: twice the series of a pod, since a page may have two names of a metric.
 const MAX_PAGE_SAMPLES: usize = 2 * MAX_SERIES_OF_A_POD;
@@ -74,13 +73,16 @@ pub(super) fn parse(body: &[u8], format: TextFormat) -> ParsedPage {
 }
 
 /// Parses the page of a scheduler. Its metrics are split by labels of requests, of which there may be any number, and added up here:
-/// by model, of which only `models` are read, and by destination.
-pub(super) fn parse_scheduler(body: &[u8], format: TextFormat, models: &BTreeSet<SmolStr>) -> ParsedPage {
+/// by model, of which only those of `scheduler` are read, and by destination.
+pub(super) fn parse_scheduler(body: &[u8], format: TextFormat, scheduler: &Scheduler) -> ParsedPage {
     let mut page = ParsedPage::default();
     let mut sums: BTreeMap<(&'static str, Option<String>, Option<Destination>), PageSample> = BTreeMap::new();
     page.is_truncated = for_each_line(body, format, |line| match line {
-        LineResult::Sample(sample) => {
-            let is_own = sample.model.as_deref().is_some_and(|model| models.contains(model));
+        LineResult::Sample(mut sample) => {
+            if let Some(only) = scheduler.only_model() {
+                sample.model = Some(only.to_string());
+            }
+            let is_own = sample.model.as_deref().is_some_and(|model| scheduler.models.contains(model));
             if !sample.name.kind.is_scheduler() || !is_own {
                 return;
             }

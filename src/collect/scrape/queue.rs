@@ -34,12 +34,12 @@ impl QueueScraper {
         Ok(Self { fetcher: Fetcher::new(&bounds)? })
     }
 
-    async fn read_queues(&self, Scheduler { endpoint, models }: &Scheduler) -> QueueAnswer {
+    async fn read_queues(&self, scheduler: &Scheduler) -> QueueAnswer {
         let failed = |message| SourceError { kind: "scrape", message };
         // Without credentials: any namespace may have a pool.
-        let fetched = self.fetcher.fetch(endpoint, None).await.map_err(failed)?;
+        let fetched = self.fetcher.fetch(&scheduler.endpoint, None).await.map_err(failed)?;
         let queues =
-            queues(parse::parse_scheduler(&fetched.body, parse::format(&fetched.content_type), models));
+            queues(parse::parse_scheduler(&fetched.body, parse::format(&fetched.content_type), scheduler));
         // A request that is seen waits, whatever is missing of the page. Otherwise nothing is known.
         match fetched.truncation.filter(|_| queues.values().all(|requests| *requests <= 0.0)) {
             Some(truncation) => Err(failed(truncation)),
@@ -70,16 +70,24 @@ impl QueueSource for QueueScraper {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use prometheus_scraper::TextFormat;
 
     use super::*;
+    use crate::engine::Endpoint;
+
+    fn scheduler(models: &[&str], has_one_model: bool) -> Scheduler {
+        let ip = std::net::Ipv4Addr::LOCALHOST.into();
+        let endpoint = Endpoint { namespace: "llm".into(), pod: "epp".into(), ip, port: None, path: None };
+        Scheduler { endpoint, models: models.iter().copied().map(SmolStr::from).collect(), has_one_model }
+    }
+
+    fn read_of(scheduler: &Scheduler, page: &str) -> Vec<(String, f64)> {
+        let page = parse::parse_scheduler(page.as_bytes(), TextFormat::Prometheus, scheduler);
+        queues(page).into_iter().map(|(model, requests)| (model.to_string(), requests)).collect()
+    }
 
     fn read(page: &str) -> Vec<(String, f64)> {
-        let models: BTreeSet<SmolStr> = ["org/chat", "base"].map(SmolStr::new_static).into();
-        let page = parse::parse_scheduler(page.as_bytes(), TextFormat::Prometheus, &models);
-        queues(page).into_iter().map(|(model, requests)| (model.to_string(), requests)).collect()
+        read_of(&scheduler(&["org/chat", "base"], false), page)
     }
 
     #[test]
@@ -103,6 +111,16 @@ vllm:num_requests_waiting{model_name="base"} 7
         for both in [format!("{old}{new}"), format!("{new}{old}")] {
             assert_eq!(read(&both), [("base".into(), 3.0)]);
         }
+    }
+
+    #[test]
+    fn in_a_pool_of_one_model_requests_for_its_adapters_wait_for_it_too() {
+        let page = r#"inference_extension_flow_control_queue_size{model_name="base",target_model_name="base"} 1
+inference_extension_flow_control_queue_size{model_name="my-lora",target_model_name="my-lora"} 2
+"#;
+        assert_eq!(read_of(&scheduler(&["base"], true), page), [("base".into(), 3.0)]);
+        // Of two models, of which one sleeps, the other one's queue wakes nothing.
+        assert_eq!(read_of(&scheduler(&["base"], false), page), [("base".into(), 1.0)]);
     }
 
     #[test]
@@ -132,9 +150,8 @@ vllm:num_requests_waiting{model_name="base"} 7
         fn no_page_makes_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200), tail in r#"[{} =",\\#a-z0-9.+eE-]{0,60}"#) {
             let mut page = format!("llm_d_epp_flow_control_queue_size{tail}\n").into_bytes();
             page.extend(bytes);
-            let models: BTreeSet<SmolStr> = ["m"].map(SmolStr::new_static).into();
-            for format in [TextFormat::Prometheus, TextFormat::OpenMetrics] {
-                let queues = queues(parse::parse_scheduler(&page, format, &models));
+            for (format, has_one_model) in [(TextFormat::Prometheus, false), (TextFormat::OpenMetrics, true)] {
+                let queues = queues(parse::parse_scheduler(&page, format, &scheduler(&["m"], has_one_model)));
                 proptest::prop_assert!(queues.values().all(|value| value.is_finite() && *value >= 0.0));
             }
         }

@@ -10,7 +10,6 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use http::HeaderValue;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use smol_str::SmolStr;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, debug_span, info_span};
 
@@ -21,7 +20,7 @@ use super::settings::ScrapeSettings;
 use crate::collect::limits::DroppedSeriesLog;
 use crate::collect::merge;
 use crate::collect::round_robin::RoundRobin;
-use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scope, SourceError};
+use crate::engine::{Clock, Collected, Endpoint, Gap, MetricSource, Scheduler, Scope, SourceError};
 
 /// Reads signals from the serving pods themselves.
 pub struct ScrapeSource {
@@ -74,17 +73,17 @@ impl ScrapeSource {
         let engines: BTreeSet<&Endpoint> = scope.endpoints.iter().collect();
         // A pod that is a replica of a model speaks as that.
         let schedulers = scope.schedulers.iter().filter(|scheduler| !engines.contains(&scheduler.endpoint));
-        let schedulers: BTreeMap<&Endpoint, &BTreeSet<SmolStr>> =
-            schedulers.map(|scheduler| (&scheduler.endpoint, &scheduler.models)).collect();
+        let schedulers: BTreeMap<&Endpoint, &Scheduler> =
+            schedulers.map(|scheduler| (&scheduler.endpoint, scheduler)).collect();
         let endpoints: BTreeSet<&Endpoint> = engines.iter().chain(schedulers.keys()).copied().collect();
         self.histories.lock().retain(|endpoint, _| endpoints.contains(endpoint));
         let authorization = self.fetcher.authorization().await?;
         round_robin.start_round(|endpoint| endpoints.contains(endpoint));
         let scrape = |endpoint| {
-            let models = schedulers.get(endpoint).copied();
+            let scheduler = schedulers.get(endpoint).copied();
             // Schedulers get no credentials: any namespace may have a pool.
-            let authorization = authorization.as_ref().filter(|_| models.is_none());
-            let scrape = self.scrape_until(deadline, endpoint, models, authorization);
+            let authorization = authorization.as_ref().filter(|_| scheduler.is_none());
+            let scrape = self.scrape_until(deadline, endpoint, scheduler, authorization);
             scrape.map(move |scrape| (endpoint, scrape)).instrument(debug_span!("scrape", pod = endpoint.pod))
         };
         let scrapes: Vec<_> = in_order(endpoints, &round_robin).into_iter().map(scrape).collect();
@@ -120,21 +119,21 @@ impl ScrapeSource {
         &self,
         deadline: Instant,
         endpoint: &Endpoint,
-        models: Option<&BTreeSet<SmolStr>>,
+        scheduler: Option<&Scheduler>,
         authorization: Option<&HeaderValue>,
     ) -> PodScrape {
         let out_of_time = PodScrape { is_out_of_time: true, ..PodScrape::default() };
         if Instant::now() >= deadline {
             return out_of_time;
         }
-        timeout_at(deadline, self.scrape(endpoint, models, authorization)).await.unwrap_or(out_of_time)
+        timeout_at(deadline, self.scrape(endpoint, scheduler, authorization)).await.unwrap_or(out_of_time)
     }
 
-    /// Reads one pod and adds its samples to its history: of an engine, or of a scheduler of these `models`.
+    /// Reads one pod and adds its samples to its history: of an engine, or of a scheduler.
     async fn scrape(
         &self,
         endpoint: &Endpoint,
-        models: Option<&BTreeSet<SmolStr>>,
+        scheduler: Option<&Scheduler>,
         authorization: Option<&HeaderValue>,
     ) -> PodScrape {
         let fetched = match self.fetcher.fetch(endpoint, authorization).await {
@@ -143,21 +142,26 @@ impl ScrapeSource {
         };
         let now = self.clock.now();
         let format = parse::format(&fetched.content_type);
-        let page = match models {
+        let page = match scheduler {
             None => parse::parse(&fetched.body, format),
-            Some(models) => parse::parse_scheduler(&fetched.body, format, models),
+            Some(scheduler) => parse::parse_scheduler(&fetched.body, format, scheduler),
         };
         let without_end = page.is_truncated.then(|| "its answer has no end mark".to_owned());
         let truncation = fetched.truncation.or(without_end);
         let mut samples = page.samples;
-        if truncation.is_some() && models.is_some() {
+        if truncation.is_some() && scheduler.is_some() {
             // The rest of a sum is missing.
             samples.clear();
         } else if truncation.is_some() {
             // Other parts of the same metric may be missing: the sum would look like a drop of a counter.
             samples.retain(|sample| sample.part.id == 0);
         }
-        let beyond_limits = self.histories.lock().entry(endpoint.clone()).or_default().add(samples, now);
+        let beyond_limits = {
+            let mut histories = self.histories.lock();
+            let history = histories.entry(endpoint.clone()).or_default();
+            history.set_only_model(scheduler.and_then(Scheduler::only_model));
+            history.add(samples, now)
+        };
         PodScrape {
             bad_samples: page.bad_samples,
             dropped: page.dropped + beyond_limits,

@@ -119,6 +119,7 @@ fn view() -> ClusterView {
         namespace: "llm".into(),
         name: "pool".into(),
         variants: members,
+        has_others: false,
         schedulers: vec![endpoint()],
     };
     ClusterView { synced: true, variants, pools: vec![pool], ..ClusterView::default() }

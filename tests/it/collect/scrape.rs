@@ -315,7 +315,8 @@ async fn a_hostile_page_affects_only_its_namespace_and_is_a_gap() {
 
 /// A scheduler of the model `m`.
 fn scheduler(server: &MockServer) -> Scheduler {
-    Scheduler { endpoint: endpoint("llm", "epp", *server.address()), models: ["m".into()].into() }
+    let endpoint = endpoint("llm", "epp", *server.address());
+    Scheduler { endpoint, models: ["m".into()].into(), has_one_model: false }
 }
 
 const SCHEDULER_PAGE: &str = r#"inference_extension_flow_control_queue_size{fairness_id="a",model_name="m",target_model_name="m"} 2

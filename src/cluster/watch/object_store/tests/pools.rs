@@ -94,6 +94,27 @@ fn a_variant_at_zero_belongs_to_the_pool_that_selects_its_template() {
 }
 
 #[test]
+fn pods_of_no_variant_may_serve_another_model_of_the_pool() {
+    let has_others = |store: &ClusterStore| store.state().view.pools[0].has_others;
+    let mut store = pooled();
+    assert!(!has_others(&store));
+    store.pods.apply(applied("x-1", labelled_pod(json!({ "app": "vllm" }), json!({}), json!([{}]))));
+    assert!(has_others(&store), "of a workload without a variant");
+
+    // The object of another model cannot be used, and its Deployment is at zero.
+    let mut store = pooled();
+    let unclaimed = ScaleTarget { uid: "d-2".into(), ..labelled_target(json!({ "app": "vllm" })) };
+    store.deployments.apply(applied("broken", unclaimed));
+    assert!(has_others(&store));
+
+    let mut store = pooled();
+    let reference = json!({ "name": "epp", "port": { "number": 9002 } });
+    let spec = json!({ "selector": { "matchLabels": { "app": "else" } }, "endpointPickerRef": reference });
+    pool(&mut store, ("llm", "second"), spec);
+    assert!(has_others(&store), "its endpoint picker has a second pool");
+}
+
+#[test]
 fn a_pool_of_the_older_group_names_the_same_in_other_fields() {
     let mut store = pooled();
     let older = |labels: Value| {
