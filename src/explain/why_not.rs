@@ -44,7 +44,11 @@ impl WhyNot {
         let (mut higher, mut lower) = (constraints(Direction::More), constraints(Direction::Fewer));
         if let Some(gap) = &decision.gap {
             let text = format!("{}: {}", gap.cause.as_str(), describe_gap(gap, current_series_names)).into();
-            lower.insert(0, BindingConstraint { kind: ConstraintKind::MissingSignal, text });
+            let missing = BindingConstraint { kind: ConstraintKind::MissingSignal, text };
+            // Where something else keeps the number already, complete signals would change nothing.
+            let is_left = |kind| matches!(kind, ConstraintKind::Demand | ConstraintKind::Recorded);
+            let is_held = lower.iter().any(|own| !is_left(own.kind));
+            lower.insert(if is_held { lower.len() } else { 0 }, missing);
         }
         if let Some(cause) = too_old {
             let missing = BindingConstraint { kind: ConstraintKind::MissingSignal, text: cause.into() };

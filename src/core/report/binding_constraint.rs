@@ -112,12 +112,13 @@ impl Reasoning {
         if let Some(withheld) = &self.withheld {
             found.push(ConstraintKind::MissingSignal.with(withheld));
         }
-        if let Some(constraint) = self.capacity_constraint().filter(|_| direction == Direction::More) {
-            found.push(constraint.kind().with(constraint));
+        if direction == Direction::More {
+            let constraints = self.capacity_constraint().into_iter().chain(self.limit_besides());
+            found.extend(constraints.map(|constraint| constraint.kind().with(constraint)));
         }
         let adjustments = self.adjustments.iter().rev().filter(|adjustment| !adjustment.is_limit());
         for adjustment in adjustments {
-            let binding = adjustment.binds().filter(|(_, binds)| binds.includes(direction));
+            let binding = adjustment.binds(direction).filter(|(_, binds)| binds.includes(direction));
             found.extend(binding.map(|(kind, _)| kind.with(adjustment)));
         }
         if let Some((kind, _)) = self.basis.binds().filter(|(_, binds)| binds.includes(direction)) {
@@ -162,8 +163,8 @@ impl Adjustment {
         matches!(self.why, AdjustmentReason::Limit { .. })
     }
 
-    /// The kind of the constraint, and where it binds.
-    fn binds(&self) -> Option<(ConstraintKind, Binds)> {
+    /// The kind of the constraint that it is in a direction, and where it binds.
+    fn binds(&self, direction: Direction) -> Option<(ConstraintKind, Binds)> {
         let lowered = self.from.is_some_and(|from| from > self.to);
         let raised = self.from.is_some_and(|from| from < self.to);
         let by_change = match (lowered, raised) {
@@ -193,14 +194,17 @@ impl Adjustment {
             AdjustmentReason::OrderWithdrawn { .. } => (ConstraintKind::MissingSignal, Binds::More),
             AdjustmentReason::MustFit { .. } => (ConstraintKind::RunningRequests, Binds::Fewer),
             AdjustmentReason::HpaTolerance { .. } => (ConstraintKind::HpaTolerance, by_change),
+            AdjustmentReason::Saturated { .. } if direction == Direction::Fewer => {
+                (ConstraintKind::Saturated, Binds::Fewer)
+            }
             AdjustmentReason::Saturated { state } => match state.relief {
-                Relief::Growing => (ConstraintKind::Saturated, Binds::Fewer),
+                Relief::Growing => return None,
                 Relief::Ordered | Relief::Starting | Relief::NotComing => {
-                    (ConstraintKind::AwaitedReplicas, Binds::Both)
+                    (ConstraintKind::AwaitedReplicas, Binds::More)
                 }
-                Relief::AtMaximum => (ConstraintKind::Maximum, Binds::Both),
-                Relief::AtLimit => (ConstraintKind::Limit, Binds::Both),
-                Relief::NoNode => (ConstraintKind::NoNode, Binds::Both),
+                Relief::AtMaximum => (ConstraintKind::Maximum, Binds::More),
+                Relief::AtLimit => (ConstraintKind::Limit, Binds::More),
+                Relief::NoNode => (ConstraintKind::NoNode, Binds::More),
             },
         })
     }

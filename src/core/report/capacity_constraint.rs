@@ -47,6 +47,12 @@ impl Reasoning {
         Some(CapacityConstraint(cause))
     }
 
+    /// The limit that grants fewer replicas than were proposed, where pods without a node come first.
+    pub(super) fn limit_besides(&self) -> Option<CapacityConstraint<'_>> {
+        let is_second = matches!(self.hindrance, Some(Hindrance::NoNode { .. }));
+        self.limited().filter(|_| is_second).map(|adjustment| CapacityConstraint(Cause::Limit(adjustment)))
+    }
+
     /// The name of the limit that grants fewer replicas than were proposed, if one does.
     #[must_use]
     pub fn limit(&self) -> Option<&str> {

@@ -191,19 +191,6 @@ fn another_limit_rule_or_state_was_taken_for_the_same_reason_with_other_figures(
     };
     let stable = |rule| AdjustmentReason::Stability { rule };
     let must_fit = |limit| AdjustmentReason::MustFit { limit };
-    let saturated = |relief, running| AdjustmentReason::Saturated {
-        state: Saturation {
-            saturated_by: SaturationCause::Queue,
-            relief,
-            running: Replicas::new(running),
-            ordered: Replicas::ONE,
-            max: None,
-            starting: 0,
-            unschedulable: 0,
-            not_ready: 0,
-            start_up: 95,
-        },
-    };
     let (sequences, cache) = (
         |used| must_fit(Shortfall::Sequences { used, remaining: 9.0 }),
         must_fit(Shortfall::KvCache { used: 1.0, remaining: 9.0 }),
@@ -354,6 +341,22 @@ fn figures_of_capacity_are_those_of_the_variants_role_in_the_analyzers_unit() {
     assert_eq!(explained(2, 2, Basis::Idle, None).capacity_figures(Role::Both), None);
 }
 
+fn saturated(relief: Relief, running: u32) -> AdjustmentReason {
+    AdjustmentReason::Saturated {
+        state: Saturation {
+            saturated_by: SaturationCause::Queue,
+            relief,
+            running: Replicas::new(running),
+            ordered: Replicas::ONE,
+            max: None,
+            starting: 0,
+            unschedulable: 0,
+            not_ready: 0,
+            start_up: 95,
+        },
+    }
+}
+
 /// The kinds of the constraints in one direction.
 fn kinds(reasoning: &Reasoning, direction: Direction) -> Vec<ConstraintKind> {
     reasoning.binding_constraints(direction).into_iter().map(|constraint| constraint.kind).collect()
@@ -403,4 +406,21 @@ fn bounds_cooldowns_and_held_numbers_bind_where_they_apply() {
         let found = (kinds(&reasoning, more), kinds(&reasoning, fewer));
         assert_eq!(found, (vec![higher], vec![lower]), "{reasoning}");
     }
+}
+
+#[test]
+fn a_saturated_fleet_at_its_maximum_is_not_lower_because_it_is_saturated() {
+    let mut reasoning = explained(3, 3, Basis::Analyzed { caveat: None }, Some(rate(Role::Both)));
+    reasoning.adjustments.push(adjusted(Stage::Bound, 3, 3, saturated(Relief::AtMaximum, 3)));
+    assert_eq!(kinds(&reasoning, Direction::More), [ConstraintKind::Maximum]);
+    assert_eq!(kinds(&reasoning, Direction::Fewer), [ConstraintKind::Saturated]);
+}
+
+#[test]
+fn a_quota_was_once_not_named_while_a_pod_had_no_node() {
+    let mut limited = explained(3, 5, Basis::Analyzed { caveat: None }, Some(rate(Role::Both)));
+    let why = AdjustmentReason::Limit { binding: Some(binding()) };
+    limited.adjustments.push(adjusted(Stage::Limit, 5, 3, why));
+    limited.hindrance = Some(Hindrance::NoNode { pods: 1, message: None });
+    assert_eq!(kinds(&limited, Direction::More), [ConstraintKind::NoNode, ConstraintKind::Limit]);
 }
