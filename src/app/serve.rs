@@ -25,8 +25,8 @@ use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager,
     CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
-    Election, ElectionSettings, EventRecorder, ScaleWriter, SelfCheck, ServiceRef, StateStore, StateWriter,
-    StatusWriter, TrustWatch, WatchSettings,
+    Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck, ServiceRef, StateStore,
+    StateWriter, StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
 use crate::config::Config;
@@ -130,13 +130,7 @@ impl App {
         let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
         let reader = Reader::new(engine.clone(), settings);
         self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), &mut registry);
-        let (events, writer) = EventRecorder::new(
-            self.client.clone(),
-            cluster.clone(),
-            self.config.instance.clone(),
-            &mut registry,
-        );
-        self.phases.watches.start("events", |stop| writer.run(stop));
+        let events = self.start_events(cluster.clone(), &mut registry);
         let maps = self.start_config_maps();
         self.start_policy(PolicyParts {
             maps,
@@ -152,7 +146,13 @@ impl App {
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
-        self.start_writers(cluster, &board, &leadership, events.clone(), (metrics.statuses, errors));
+        let external = self.external_metrics(certificates.apiservices.clone());
+        self.start_writers(
+            cluster,
+            (&board, &leadership),
+            (events.clone(), external),
+            (metrics.statuses, errors),
+        );
         let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
             serving: self.serving_certificate(),
@@ -287,12 +287,24 @@ impl App {
         self.phases.work.start("state writer", |stop| writer.run(stop));
     }
 
+    fn start_events(&mut self, cluster: ClusterReader, registry: &mut Registry) -> EventRecorder {
+        let instance = self.config.instance.clone();
+        let (events, writer) = EventRecorder::new(self.client.clone(), cluster, instance, registry);
+        self.phases.watches.start("events", |stop| writer.run(stop));
+        events
+    }
+
+    /// Who serves external metrics instead of this program.
+    fn external_metrics(&self, services: watch::Receiver<ApiServices>) -> ExternalOf {
+        let own = self.service_ref();
+        Arc::new(move || services.borrow().external_metrics(&own))
+    }
+
     fn start_writers(
         &mut self,
         cluster: ClusterReader,
-        board: &Board,
-        leadership: &watch::Receiver<Leadership>,
-        events: EventRecorder,
+        (board, leadership): (&Board, &watch::Receiver<Leadership>),
+        (events, external): (EventRecorder, ExternalOf),
         (queue, errors): (QueueMetrics, ErrorMetrics),
     ) {
         let instance = self.config.instance.clone();
@@ -305,7 +317,7 @@ impl App {
                 instance.clone(),
                 current_series_names,
             );
-            let writer = writer.with_metrics(errors.clone());
+            let writer = writer.with_external(external.clone()).with_metrics(errors.clone());
             self.phases.work.start("annotated event writer", |stop| writer.run(stop));
         }
         let writer = StatusWriter::new(
@@ -316,6 +328,7 @@ impl App {
             instance,
             current_series_names,
         )
+        .with_external(external)
         .with_failures(events)
         .with_metrics(queue, errors);
         self.phases.work.start("status writer", |stop| writer.run(stop));

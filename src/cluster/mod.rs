@@ -22,5 +22,6 @@ pub use watch::{
     WatchSettings,
 };
 pub use writers::{
-    AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, Recorded, ScaleWriter, StatusWriter,
+    AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, ExternalOf, Recorded, ScaleWriter,
+    StatusWriter,
 };

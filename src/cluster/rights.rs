@@ -62,7 +62,9 @@ pub fn rights(names: RightNames<'_>) -> Vec<Right> {
     rights.extend(of_watched(names.config_maps));
     rights.retain(|right| match right.resource {
         "namespaces" => !names.is_of_namespace,
-        "horizontalpodautoscalers" | "scaledobjects" => names.annotated_autoscalers,
+        "horizontalpodautoscalers" | "scaledobjects" | "verticalpodautoscalers" => {
+            names.annotated_autoscalers
+        }
         _ => true,
     });
     rights.extend(of_release(names));
@@ -159,6 +161,11 @@ fn of_watched(config_maps: &[String]) -> Vec<Right> {
             ("keda.sh", "scaledobjects"),
             READ,
             "annotated ScaledObjects are no variants, and pauses are not shown",
+        ),
+        watched(
+            ("autoscaling.k8s.io", "verticalpodautoscalers"),
+            READ,
+            "variants are not told which VerticalPodAutoscalers restart their pods",
         ),
         watched(("apps", "deployments"), READ, "nothing is decided"),
         watched(("apps", "replicasets"), READ, "pods belong to no Deployment, and nothing is decided"),

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 use wva_core::text::plain;
 
+use super::api::ApiIssue;
 use super::behavior::BehaviorIssue;
 use super::bounds::BoundsIssue;
 use super::keda::KedaIssue;
@@ -26,23 +27,41 @@ pub struct Finding {
     pub issue: Issue,
 }
 
-/// What is wrong, with its numbers.
+/// What is wrong, with its numbers. Of one severity, the first ones come first: what is about the number before what most workloads have.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Issue {
     /// Which number is read, and by which arithmetic.
     Metric(MetricIssue),
     /// Whose number is read.
     Selector(SelectorIssue),
-    /// Minimum and maximum.
-    Bounds(BoundsIssue),
-    /// How fast the number is followed.
-    Behavior(BehaviorIssue),
-    /// What KEDA does besides.
-    Keda(KedaIssue),
     /// Who else scales the workload.
     Target(TargetIssue),
+    /// Minimum and maximum.
+    Bounds(BoundsIssue),
+    /// What KEDA does besides.
+    Keda(KedaIssue),
+    /// Who serves the number.
+    Api(ApiIssue),
+    /// How fast the number is followed.
+    Behavior(BehaviorIssue),
     /// How pods end.
     Pod(PodIssue),
+}
+
+impl Issue {
+    /// Its place among the issues of one severity.
+    pub(crate) const fn place(&self) -> u8 {
+        match self {
+            Self::Metric(_) => 0,
+            Self::Selector(_) => 1,
+            Self::Target(_) => 2,
+            Self::Bounds(_) => 3,
+            Self::Keda(_) => 4,
+            Self::Api(_) => 5,
+            Self::Behavior(_) => 6,
+            Self::Pod(_) => 7,
+        }
+    }
 }
 
 /// A finding as text. All text of objects in it is on one line and bounded, except in `fix`.
@@ -67,9 +86,13 @@ impl Advice {
     #[must_use]
     pub fn remedy(&self) -> String {
         let comments = self.fix.lines().filter_map(|line| line.strip_prefix('#')).map(str::trim);
+        let comments = comments.collect::<Vec<_>>().join(" ");
         let yaml = serde_saphyr::from_str::<Value>(&self.fix).ok().filter(|yaml| !yaml.is_null());
-        let parts = comments.map(str::to_owned).chain(yaml.map(|yaml| yaml.to_string()));
-        parts.collect::<Vec<_>>().join(": ")
+        match yaml {
+            Some(yaml) if comments.is_empty() => yaml.to_string(),
+            Some(yaml) => format!("{comments}: {yaml}"),
+            None => comments,
+        }
     }
 }
 
@@ -79,6 +102,7 @@ impl Finding {
     pub fn advice(&self) -> Advice {
         let Words { severity, reason, set, effect, fix } = match &self.issue {
             Issue::Metric(issue) => issue.words(),
+            Issue::Api(issue) => issue.words(),
             Issue::Selector(issue) => issue.words(),
             Issue::Bounds(issue) => issue.words(),
             Issue::Behavior(issue) => issue.words(),

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior};
-use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::model::{Analyzer, Bounds, TargetRef};
 use wva_core::units::Replicas;
-use wva_core::{Variant, VariantId};
+use wva_core::{Policy, Variant, VariantId};
+
+use super::termination::Termination;
 
 /// The kind of KEDA's objects.
 const SCALED_OBJECT: &str = "ScaledObject";
@@ -40,8 +41,10 @@ pub struct Workload<'a> {
     pub is_incomplete: bool,
     /// Whether all variants of the namespace are known.
     pub knows_variants: bool,
-    /// The pod template, if it is known.
-    pub template: Option<&'a PodSpec>,
+    /// How its pods end, if their template is known.
+    pub termination: Option<&'a Termination>,
+    /// Who serves external metrics instead of this program, if that is known.
+    pub external: Option<&'a ExternalMetrics>,
     /// All variants that a read may find.
     pub candidates: &'a Candidates,
 }
@@ -77,6 +80,33 @@ pub struct VariantFacts {
     pub serves_value_targets: bool,
     /// The share of the running replicas within which the policy takes an HPA to do nothing, 0 to 1.
     pub tolerance: f64,
+}
+
+impl VariantFacts {
+    /// Those of a variant that an object of `kind` makes, under a policy.
+    #[must_use]
+    pub fn new(variant: &Variant, kind: &'static str, policy: &Policy, serves_value_targets: bool) -> Self {
+        let group = variant.group();
+        let model = policy.of(&group);
+        Self {
+            id: variant.id.clone(),
+            kind,
+            bounds: variant.bounds,
+            analyzer: model.analyzer,
+            may_be_zero: policy.scale_to_zero(&group).enabled,
+            serves_value_targets,
+            tolerance: model.stability.tolerance,
+        }
+    }
+}
+
+/// Who serves external metrics, where that is no installation of this program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExternalMetrics {
+    /// Nobody: the APIService does not exist.
+    Nobody,
+    /// What the APIService points at.
+    Another(String),
 }
 
 /// A name by which a read finds a variant.
@@ -310,8 +340,8 @@ pub struct VerticalPodAutoscaler {
 }
 
 /// The spec of a VerticalPodAutoscaler.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct VerticalSpec {
     /// What it sizes.
     pub target_ref: Option<ScaledTarget>,

@@ -4,6 +4,7 @@
 //! A finding is data, an [`Issue`] with its numbers, and [`Finding::advice`] is the only place that renders it. What an HPA does with a
 //! number is computed by `wva_core::hpa`, whose arithmetic is that of the controller.
 
+mod api;
 mod behavior;
 mod bounds;
 mod finding;
@@ -16,23 +17,28 @@ mod pod;
 mod query;
 mod selector;
 mod target;
+mod termination;
 #[cfg(test)]
 mod tests;
 mod words;
 
 pub use finding::{Advice, Finding, Issue};
 pub use input::{
-    Candidate, Candidates, Label, ScaledObject, ScaledTarget, Trigger, VariantFacts, VerticalPodAutoscaler,
-    Workload, is_of_keda,
+    Candidate, Candidates, ExternalMetrics, Label, ScaledObject, ScaledTarget, Trigger, VariantFacts,
+    VerticalPodAutoscaler, VerticalSpec, Workload, is_of_keda,
 };
 pub use metric::{NUMBERS, Number, reads_a_number};
 pub use object::ObjectRef;
 pub use selector::selected_names;
+pub use target::updates_pods;
+pub use termination::{EndingContainer, Termination};
 pub use words::Severity;
 
+pub(crate) use api::{INSTALL_FIX, OWNER_FIX};
 pub(crate) use metric::find as number_named;
 pub(crate) use pause::paused;
 pub(crate) use query::{labels_after, metric_in, query};
+pub(crate) use termination::is_gpu;
 
 /// What is wrong, or worth knowing, about the autoscalers of a workload: that of each object in the order in which it is looked at.
 #[must_use]
@@ -49,6 +55,7 @@ pub fn lint(workload: &Workload<'_>) -> Vec<Finding> {
             metrics.retain(|issue| !issue.is_external_value());
         }
         add(metrics.into_iter().map(Issue::Metric).collect());
+        add(api::judge(workload.external, &reads).into_iter().map(Issue::Api).collect());
         add(reads.iter().filter_map(|read| selector::judge(read, workload)).map(Issue::Selector).collect());
         add(target::judge_reads(workload, reads.len(), &spec).into_iter().map(Issue::Target).collect());
         if !reads.is_empty() {

@@ -1,15 +1,12 @@
 //! How the pods of a workload end when the number falls.
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
-
 use super::input::Workload;
 use super::object::ObjectRef;
+use super::termination::{DEFAULT_GRACE, PreStop, Termination};
 use wva_core::text::quoted;
 
 use super::words::{Severity, Words};
 
-/// What a pod means by leaving out `terminationGracePeriodSeconds`.
-const DEFAULT_GRACE: i64 = 30;
 /// Shortest time that lets most answers end: 2,000 tokens at 30 ms each.
 const MIN_GRACE: i64 = 60;
 /// What a preStop hook should wait for, seconds: that endpoints and the scheduler no longer send requests.
@@ -39,53 +36,26 @@ pub enum PodIssue {
 
 /// What is wrong with the pods of a variant, and with which object.
 pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, PodIssue)> {
-    let Some(spec) = workload.template.filter(|_| workload.variant.is_some()) else { return Vec::new() };
+    let termination = workload.termination.filter(|_| workload.variant.is_some());
+    let Some(Termination { grace, pre_stop }) = termination else { return Vec::new() };
     let object = ObjectRef {
         kind: workload.target.kind.clone(),
         namespace: workload.namespace.into(),
         name: workload.target.name.clone(),
     };
-    let servers = servers(spec);
-    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    let hook = |container: &&Container| {
-        container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
-    };
+    let grace = *grace;
     let mut issues = Vec::new();
-    if let Some(container) = servers.first().filter(|_| !servers.iter().any(hook)) {
-        issues.push(PodIssue::NoPreStop { container: container.name.clone() });
+    if let PreStop::Missing(container) = pre_stop {
+        issues.push(PodIssue::NoPreStop { container: container.to_string() });
     }
-    let sleep = servers.iter().filter_map(|container| sleep(container)).max();
-    match sleep.filter(|sleep| *sleep >= grace) {
-        Some(sleep) => issues.push(PodIssue::PreStopTooLong { sleep, grace }),
-        None if grace < MIN_GRACE => issues.push(PodIssue::GraceTooShort { grace }),
-        None => {}
+    match pre_stop {
+        PreStop::Sleeps(Some(sleep)) if *sleep >= grace => {
+            issues.push(PodIssue::PreStopTooLong { sleep: *sleep, grace });
+        }
+        _ if grace < MIN_GRACE => issues.push(PodIssue::GraceTooShort { grace }),
+        _ => {}
     }
     issues.into_iter().map(|issue| (object.clone(), issue)).collect()
-}
-
-/// The containers that serve: those with GPUs, or all where none has any.
-fn servers(spec: &PodSpec) -> Vec<&Container> {
-    let has_gpus = |container: &&Container| {
-        let resources = container.resources.as_ref();
-        let limits = resources.and_then(|resources| resources.limits.as_ref());
-        limits.is_some_and(|limits| limits.keys().any(|name| name.ends_with("/gpu")))
-    };
-    let with_gpus: Vec<_> = spec.containers.iter().filter(has_gpus).collect();
-    if with_gpus.is_empty() { spec.containers.iter().collect() } else { with_gpus }
-}
-
-/// How long the hook of a container sleeps, where that can be read.
-fn sleep(container: &Container) -> Option<i64> {
-    let hook = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
-    if let Some(sleep) = &hook.sleep {
-        return Some(sleep.seconds);
-    }
-    let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
-    let words = command.match_indices("sleep ");
-    let is_word = |at: &usize| !command[..*at].ends_with(|letter: char| letter.is_ascii_alphanumeric());
-    let at = words.map(|(at, _)| at).find(is_word)?;
-    let after = &command[at + "sleep ".len()..];
-    after.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 impl PodIssue {

@@ -3,7 +3,7 @@
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 use wva_core::text::quoted;
 
-use super::input::Workload;
+use super::input::{VerticalPodAutoscaler, Workload};
 use super::object::ObjectRef;
 use super::pause::paused;
 use super::words::{Severity, Words};
@@ -86,13 +86,10 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
             ));
         }
     }
-    for vertical in &workload.vertical {
-        let policy = vertical.spec.update_policy.as_ref().and_then(|policy| policy.update_mode.as_deref());
-        let mode = policy.unwrap_or("Auto");
-        if UPDATING_MODES.contains(&mode) {
-            let object = ObjectRef::of("VerticalPodAutoscaler", &vertical.metadata);
-            issues.push((object, TargetIssue::VerticalUpdates { target: target.clone(), mode: mode.into() }));
-        }
+    for vertical in workload.vertical.iter().filter(|vertical| updates_pods(vertical)) {
+        let object = ObjectRef::of("VerticalPodAutoscaler", &vertical.metadata);
+        let mode = update_mode(vertical).into();
+        issues.push((object, TargetIssue::VerticalUpdates { target: target.clone(), mode }));
     }
     let has_none = workload.hpas.is_empty() && workload.scaled_objects.is_empty();
     if let Some(variant) = workload.variant.filter(|_| has_none && !workload.is_incomplete) {
@@ -100,6 +97,17 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
         issues.push((object, TargetIssue::NoAutoscaler { variant: variant.id.name.to_string(), target }));
     }
     issues
+}
+
+/// Whether a VerticalPodAutoscaler restarts running pods.
+#[must_use]
+pub fn updates_pods(vertical: &VerticalPodAutoscaler) -> bool {
+    UPDATING_MODES.contains(&update_mode(vertical))
+}
+
+fn update_mode(vertical: &VerticalPodAutoscaler) -> &str {
+    let policy = vertical.spec.update_policy.as_ref();
+    policy.and_then(|policy| policy.update_mode.as_deref()).unwrap_or("Auto")
 }
 
 impl TargetIssue {

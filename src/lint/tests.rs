@@ -243,6 +243,16 @@ fn several_autoscalers_or_none() {
 }
 
 #[test]
+fn an_hpa_that_asks_another_program_for_the_number() {
+    let served_by = |owner: ExternalMetrics| move |setup: &mut Setup| setup.external = Some(owner);
+    assert_found(Setup::new(), served_by(ExternalMetrics::Nobody), &["error ApiServiceMissing"]);
+    let keda = || ExternalMetrics::Another("Service keda/keda-metrics-apiserver".into());
+    assert_found(Setup::new(), served_by(keda()), &["warning ApiServiceOfAnother"]);
+    // KEDA's own triggers do not read it.
+    assert_found(Setup::keda(), served_by(keda()), &[]);
+}
+
+#[test]
 fn pods_that_cut_answers_off() {
     let container = |lifecycle: Value| json!({ "name": "vllm", "lifecycle": lifecycle });
     let with = |grace: Value, container: Value| {
@@ -329,7 +339,8 @@ fn above_note(objects: &[Value]) -> Vec<String> {
         vertical: Vec::new(),
         is_incomplete: false,
         knows_variants: true,
-        template: None,
+        termination: None,
+        external: None,
         candidates: &candidates,
     };
     let advice = lint(&workload).iter().map(Finding::advice).collect::<Vec<_>>();

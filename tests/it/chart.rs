@@ -151,7 +151,7 @@ fn the_chart_grants_listing_autoscalers_only_where_their_annotations_count() {
     let (_, rest) = template.split_once("{{- if $.Values.annotatedAutoscalers }}").unwrap();
     let (rules, _) = rest.split_once("{{- end }}").unwrap();
     let manifest = read("manifests/wva.yaml");
-    for resource in ["horizontalpodautoscalers", "scaledobjects"] {
+    for resource in ["horizontalpodautoscalers", "scaledobjects", "verticalpodautoscalers"] {
         let rule = format!("resources: [{resource}]\n    verbs: [list, watch]\n");
         assert!(rules.contains(&rule), "{rules}");
         assert!(manifest.contains(&rule), "the default install reads {resource}");
@@ -277,12 +277,12 @@ fn the_values_for_cert_manager_fit_the_certificate_of_its_example() {
 fn with_a_user_certificate_the_chart_mounts_it_and_does_not_write_the_ca_bundle() {
     let template = |name: &str| read(&format!("charts/wva/templates/{name}"));
     let (helpers, deployment) = (template("_helpers.tpl"), template("deployment.yaml"));
-    let (annotation, value) = (
-        "annotations: {cert-manager.io/inject-ca-from: {{ . | quote }}}",
-        "{{- with .Values.tls.injectCaFrom -}}",
-    );
+    let (annotation, value) =
+        ("  cert-manager.io/inject-ca-from: {{ . | quote }}", "{{- with .Values.tls.injectCaFrom }}");
     assert!(helpers.contains(&format!("{value}\n{annotation}")), "the name that the cainjector looks for");
-    assert!(template("apiservice.yaml").contains(r#"{{- with include "wva.apiServiceAnnotations" $ }}"#));
+    assert!(
+        template("apiservice.yaml").contains(r#"{{- include "wva.apiServiceAnnotations" $ | nindent 2 }}"#)
+    );
     let mounted = r#"{{- with .Values.tls.secretName }}{{ $_ := set $mounts "tls" (dict "secret" (dict "secretName" .)) }}"#;
     assert!(deployment.contains(mounted));
     let directory = after(&deployment, "- --cert-dir=");

@@ -76,9 +76,12 @@ namespace: so an upgrade adds it only once no pod of a version that does not is 
 {{- end -}}
 
 {{/* Annotations of every APIService of the chart. */}}
+{{/* The Service says whether another program has changed what the APIService points to. */}}
 {{- define "wva.apiServiceAnnotations" -}}
-{{- with .Values.tls.injectCaFrom -}}
-annotations: {cert-manager.io/inject-ca-from: {{ . | quote }}}
+annotations:
+  wva.llmd.ai/service: {{ .Release.Namespace }}/{{ include "wva.fullname" . }}
+{{- with .Values.tls.injectCaFrom }}
+  cert-manager.io/inject-ca-from: {{ . | quote }}
 {{- end -}}
 {{- end -}}
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::watch::watch_health::{WatchHealth, is_forbidden, watch_object};
+use crate::lint::ExternalMetrics;
 
 /// The APIService of the external metrics API.
 pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
@@ -22,6 +23,12 @@ pub const METRICS_NAMES: [&str; 3] = [NAME, "v1beta1.custom.metrics.k8s.io", "v1
 pub const EXPLANATIONS_NAME: &str = "v1alpha1.decisions.wva.llmd.ai";
 /// All APIServices that we may serve.
 pub const NAMES: [&str; 4] = [METRICS_NAMES[0], METRICS_NAMES[1], METRICS_NAMES[2], EXPLANATIONS_NAME];
+
+/// The annotation with the Service, as `namespace/name`, that the chart lets an APIService point to. What another program does to
+/// the object changes only what it points to.
+const SERVICE_ANNOTATION: &str = "wva.llmd.ai/service";
+/// The label of the chart's objects, and its value. Charts before the annotation have only that.
+const LABEL: (&str, &str) = ("app.kubernetes.io/name", "wva");
 
 /// Our Service, by which the API server reaches us.
 #[derive(Debug, Clone)]
@@ -105,6 +112,16 @@ impl ApiServices {
         self.0.get(NAME) == Some(&ApiServiceState::Absent) && self.none_points_to(service)
     }
 
+    /// Who serves external metrics, if it is known that this is no installation of this program.
+    pub(crate) fn external_metrics(&self, service: &ServiceRef) -> Option<ExternalMetrics> {
+        match self.0.get(NAME)? {
+            ApiServiceState::Unknown => None,
+            ApiServiceState::Absent => Some(ExternalMetrics::Nobody),
+            ApiServiceState::Present(object) if is_of_chart(object) => None,
+            ApiServiceState::Present(object) => service.other_owner(object).map(ExternalMetrics::Another),
+        }
+    }
+
     /// True when every one that points to `service` has exactly this bundle, or verifies nothing.
     pub(crate) fn all_carry(&self, service: &ServiceRef, bundle: &str) -> bool {
         self.are_known(&NAMES)
@@ -113,6 +130,19 @@ impl ApiServices {
                     || skips_verification(object)
             })
     }
+}
+
+/// Whether an APIService points to where the chart let it, in this installation or in another one.
+pub(crate) fn is_of_chart(object: &APIService) -> bool {
+    let annotations = object.metadata.annotations.as_ref();
+    if let Some(made) = annotations.and_then(|annotations| annotations.get(SERVICE_ANNOTATION)) {
+        let service = object.spec.as_ref().and_then(|spec| spec.service.as_ref());
+        let place =
+            service.and_then(|own| Some(format!("{}/{}", own.namespace.as_ref()?, own.name.as_ref()?)));
+        return place.as_ref() == Some(made);
+    }
+    let labels = object.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(LABEL.0)).is_some_and(|value| value == LABEL.1)
 }
 
 /// The `caBundle` of an APIService; `None` when it is empty.
@@ -224,6 +254,29 @@ mod tests {
             },
         });
         ApiServiceState::Present(Box::new(serde_json::from_value(object).unwrap()))
+    }
+
+    #[test]
+    fn external_metrics_of_another_program_are_told_from_those_of_another_installation() {
+        let ours = ServiceRef { namespace: "blue".into(), name: "wva".into() };
+        let served_by = |state| ApiServices([(NAME, state)].into()).external_metrics(&ours);
+        assert_eq!(ApiServices::default().external_metrics(&ours), None);
+        assert_eq!(served_by(ApiServiceState::Unknown), None);
+        assert_eq!(served_by(ApiServiceState::Absent), Some(ExternalMetrics::Nobody));
+        assert_eq!(served_by(pointing_to("blue")), None);
+        let another = || ExternalMetrics::Another("Service keda/wva".into());
+        assert_eq!(served_by(pointing_to("keda")), Some(another()));
+        let labelled = |namespace, service: Option<&str>| {
+            let ApiServiceState::Present(mut object) = pointing_to(namespace) else { unreachable!() };
+            object.metadata.labels = Some([(LABEL.0.into(), LABEL.1.into())].into());
+            object.metadata.annotations =
+                service.map(|service| [(SERVICE_ANNOTATION.into(), service.into())].into());
+            ApiServiceState::Present(object)
+        };
+        assert_eq!(served_by(labelled("green", None)), None, "another installation of an older chart");
+        assert_eq!(served_by(labelled("green", Some("green/wva"))), None);
+        // A patch of the Service alone leaves the labels.
+        assert_eq!(served_by(labelled("keda", Some("green/wva"))), Some(another()));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! HorizontalPodAutoscalers and ScaledObjects that annotations make variants, without a VariantAutoscaling: as WVA 0.8 and 0.9
 //! read them and KServe writes them. Pure: what an annotation means is decided here.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -34,8 +33,6 @@ const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
 const KEDA_MIN_REPLICAS: i32 = 0;
 /// What a ScaledObject means by leaving out `maxReplicaCount`.
 const KEDA_MAX_REPLICAS: i32 = 100;
-/// The reason of a notice: an autoscaler multiplies the number.
-const MULTIPLIES: &str = "TargetTypeMultiplies";
 /// The end of the names of metrics whose value is a number of replicas.
 const DESIRED_REPLICAS: &str = "desired_replicas";
 
@@ -71,8 +68,6 @@ struct AutoscalerFields {
     max_replicas: Option<i32>,
     /// Of an HPA.
     metrics: Vec<HpaMetric>,
-    /// Of a ScaledObject.
-    triggers: Vec<Trigger>,
 }
 
 #[derive(Deserialize, Debug, Clone, Default)]
@@ -108,13 +103,6 @@ struct MetricName {
 struct MetricTarget {
     #[serde(rename = "type")]
     type_: String,
-}
-
-#[derive(Deserialize, Debug, Clone, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Trigger {
-    metric_type: String,
-    metadata: BTreeMap<String, String>,
 }
 
 /// What is kept of an HPA or a ScaledObject.
@@ -153,7 +141,7 @@ pub(super) fn watched_autoscaler(
         let spec = object.spec.reading.as_ref()?;
         Reader::new(kind, &object.metadata, target(&object.spec.fields).ok()?, spec)
     });
-    let variant = annotated_object(kind, object).map(|variant| without_notice(variant, with_reads));
+    let variant = annotated_object(kind, object);
     let watched = WatchedAutoscaler { variant, pause, reads, reader: reader.map(Arc::new) };
     let is_empty = watched.variant.is_none()
         && watched.pause.is_none()
@@ -169,16 +157,6 @@ fn number_reads(object: &Autoscaler) -> Box<[NumberRead]> {
     desired
         .map(|external| NumberRead::new(external.metric.selector.as_ref(), &external.target.type_))
         .collect()
-}
-
-/// The variant of an HPA, without the notice that it multiplies where the number is served for that.
-fn without_notice(variant: Arc<VariantObject>, is_served: bool) -> Arc<VariantObject> {
-    if !is_served || variant.kind != VariantKind::HorizontalPodAutoscaler || variant.notices.is_empty() {
-        return variant;
-    }
-    let mut variant = Arc::unwrap_or_clone(variant);
-    variant.notices.retain(|notice| notice.reason != MULTIPLIES);
-    Arc::new(variant)
 }
 
 fn pause(object: &Autoscaler) -> Option<Pause> {
@@ -202,7 +180,7 @@ fn annotated_object(
     }
     let id = variant_id(&metadata);
     let model = named_model(&metadata).and_then(|id| model(MODEL_ANNOTATION, id).ok());
-    let notices = spec.as_ref().map_or_else(|_| Vec::new(), |spec| notices(kind, &metadata, spec));
+    let notices = notices(kind, &metadata);
     let target = spec.as_ref().ok().and_then(|spec| target(spec).ok());
     let variant = spec
         .map_err(|error| format!("the object cannot be parsed ({error}): correct the field it names"))
@@ -275,27 +253,11 @@ fn spec_bounds(kind: VariantKind, min: Option<i32>, max: Option<i32>) -> Result<
     bounds(("minReplicas", min), ("maxReplicas", max))
 }
 
-/// What the owner of an object should know: an autoscaler that does something else with the number than follow it.
-fn notices(kind: VariantKind, metadata: &ObjectMeta, spec: &AutoscalerFields) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    let multiplies = |trigger: &Trigger| {
-        trigger.metric_type == "Value"
-            && trigger.metadata.values().any(|text| text.contains(DESIRED_REPLICAS))
-    };
-    let metrics = spec.metrics.iter().filter_map(|metric| metric.external.as_ref());
-    let mut metrics = metrics.filter(|external| external.metric.name.ends_with(DESIRED_REPLICAS));
-    if metrics.any(|external| external.target.type_ == "Value") || spec.triggers.iter().any(multiplies) {
-        notices.push(Notice {
-            reason: MULTIPLIES,
-            note: "the target type Value multiplies the number of replicas by the Ready pods, so that more are added at \
-                   each step and none is removed: use AverageValue with the value 1"
-                .into(),
-        });
-    }
-    if kind == VariantKind::ScaledObject {
-        notices.extend(paused(metadata).map(|note| Notice { reason: PAUSED, note }));
-    }
-    notices
+/// What the owner of an object should know: that KEDA does not follow the number.
+fn notices(kind: VariantKind, metadata: &ObjectMeta) -> Vec<Notice> {
+    let is_scaled = kind == VariantKind::ScaledObject;
+    let paused = is_scaled.then(|| paused(metadata)).flatten();
+    paused.map(|note| Notice { reason: PAUSED, note }).into_iter().collect()
 }
 
 #[cfg(test)]
@@ -423,7 +385,7 @@ mod tests {
         let without = json!({ "scaleTargetRef": target, "maxReplicaCount": 0 });
         assert_eq!(problem(SCALED_OBJECT, json!({}), without), "spec.maxReplicaCount 0 is below 1");
         assert!(
-            problem(SCALED_OBJECT, json!({}), json!({ "triggers": 7 }))
+            problem(SCALED_OBJECT, json!({}), json!({ "maxReplicaCount": [] }))
                 .starts_with("the object cannot be parsed (")
         );
     }
@@ -463,32 +425,5 @@ mod tests {
         );
         assert_eq!(watched(HPA, annotations), None);
         assert_eq!(watched(SCALED_OBJECT, json!({})), None);
-    }
-
-    #[test]
-    fn an_autoscaler_that_multiplies_the_number_is_told_so() {
-        let hpa = |metric: &str, type_: &str| {
-            let mut spec = spec();
-            let metric =
-                json!({ "name": metric, "selector": { "matchLabels": { "variant_name": "my-hpa" } } });
-            let external = json!({ "metric": metric, "target": { "type": type_, "value": "1" } });
-            spec["metrics"] =
-                json!([{ "type": "Resource", "resource": {} }, { "type": "External", "external": external }]);
-            annotated(HPA, json!({}), spec)
-        };
-        assert_eq!(reasons(&hpa("wva_desired_replicas", "Value")), ["TargetTypeMultiplies"]);
-        assert!(reasons(&hpa("wva_desired_replicas", "AverageValue")).is_empty());
-        assert!(reasons(&hpa("wva_desired_ratio", "Value")).is_empty());
-        let scaled_object = |type_: &str| {
-            let query = "wva_desired_replicas{variant_name=\"my-hpa\",exported_namespace=\"llm\"}";
-            let trigger = json!({ "type": "prometheus", "metricType": type_, "metadata": { "query": query, "threshold": "1" } });
-            annotated(
-                SCALED_OBJECT,
-                json!({}),
-                json!({ "scaleTargetRef": { "name": "chat" }, "triggers": [trigger] }),
-            )
-        };
-        assert_eq!(reasons(&scaled_object("Value")), ["TargetTypeMultiplies"]);
-        assert!(reasons(&scaled_object("AverageValue")).is_empty());
     }
 }

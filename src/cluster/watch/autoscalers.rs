@@ -7,16 +7,17 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 use smol_str::SmolStr;
-use wva_core::VariantId;
-use wva_core::hpa::Tolerance;
-use wva_core::model::{Analyzer, TargetRef, Variant};
+use wva_core::model::TargetRef;
 use wva_core::snapshot::VariantState;
 use wva_core::text::plain;
+use wva_core::{Policy, VariantId};
 
-use crate::cluster::objects::{ObjectKey, VariantKind};
+use super::vertical::WatchedVertical;
+use crate::cluster::objects::VariantKind;
 use crate::engine::ClusterView;
 use crate::lint::{
-    Advice, Candidate, Candidates, Finding, ScaledObject, Severity, VariantFacts, Workload, is_of_keda, lint,
+    Advice, Candidate, Candidates, ExternalMetrics, Finding, ScaledObject, Severity, Termination,
+    VariantFacts, VerticalPodAutoscaler, Workload, is_of_keda, lint,
 };
 
 /// How the annotations of KEDA begin.
@@ -45,6 +46,16 @@ pub(crate) struct Reader {
 enum ParsedReader {
     Hpa(HorizontalPodAutoscaler),
     ScaledObject(ScaledObject),
+}
+
+impl ParsedReader {
+    fn hpa(&self) -> Option<&HorizontalPodAutoscaler> {
+        if let Self::Hpa(hpa) = self { Some(hpa) } else { None }
+    }
+
+    fn scaled_object(&self) -> Option<&ScaledObject> {
+        if let Self::ScaledObject(scaled) = self { Some(scaled) } else { None }
+    }
 }
 
 impl Reader {
@@ -94,21 +105,46 @@ impl Reader {
     }
 }
 
-/// Whether the autoscalers of a variant follow its number.
+/// Whether the autoscalers of a variant follow its number, and at what cost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AutoscalerVerdict {
-    pub(crate) is_right: bool,
+    /// True also where following it costs money or time that it need not.
+    pub(crate) follows: bool,
     /// In CamelCase.
     pub(crate) reason: &'static str,
     pub(crate) message: String,
 }
 
-/// The autoscalers that read a number.
+impl AutoscalerVerdict {
+    /// The reason where nothing is wrong.
+    pub(crate) const AS_EXPECTED: &str = "AsExpected";
+}
+
+/// What a verdict depends on besides the objects of a namespace.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VerdictContext<'a> {
+    /// The policy by which the number was decided.
+    pub(crate) policy: &'a Policy,
+    /// Who serves external metrics instead of this program, if that is known.
+    pub(crate) external: Option<&'a ExternalMetrics>,
+}
+
+/// The autoscalers that read a number, and what else is done to the same pods.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownScalers {
+    /// With their namespaces.
+    pub(super) readers: Vec<(SmolStr, Arc<Reader>)>,
+    /// With their namespaces.
+    pub(super) verticals: Vec<(SmolStr, WatchedVertical)>,
+    /// How the pods of variants end.
+    pub(super) terminations: BTreeMap<VariantId, Arc<Termination>>,
+    pub(super) controller_instance: Option<SmolStr>,
+}
+
+/// The same, with verdicts on them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Autoscalers {
-    /// With their namespaces.
-    readers: Vec<(SmolStr, Arc<Reader>)>,
-    controller_instance: Option<SmolStr>,
+    known: KnownScalers,
     /// Made when a verdict is first wanted.
     judge: OnceLock<Judge>,
 }
@@ -116,44 +152,75 @@ pub(crate) struct Autoscalers {
 /// What verdicts need of all autoscalers and variants.
 #[derive(Debug, Clone)]
 struct Judge {
-    by_target: BTreeMap<(SmolStr, TargetRef), Vec<Arc<Reader>>>,
+    by_target: BTreeMap<(SmolStr, TargetRef), Scalers>,
     candidates: Candidates,
 }
 
-impl Autoscalers {
-    /// Those of all namespaces but the excluded ones.
-    pub(super) fn new<'r>(
-        readers: impl Iterator<Item = (&'r ObjectKey, &'r Arc<Reader>)>,
-        excluded: &BTreeSet<SmolStr>,
-        controller_instance: Option<SmolStr>,
-    ) -> Self {
-        let included = readers.filter(|(key, _)| !excluded.contains(&*key.namespace));
-        let readers = included.map(|(key, reader)| ((&*key.namespace).into(), reader.clone()));
-        Self { readers: readers.collect(), controller_instance, judge: OnceLock::new() }
-    }
+/// What scales a target.
+#[derive(Debug, Clone, Default)]
+struct Scalers {
+    readers: Vec<Arc<Reader>>,
+    verticals: Vec<Arc<VerticalPodAutoscaler>>,
+}
 
-    /// The verdict on those that scale the target of a variant; `None` if none of them reads a number. `view` is always that of the
-    /// same state.
-    pub(super) fn verdict(&self, id: &VariantId, view: &ClusterView) -> Option<AutoscalerVerdict> {
-        if self.readers.is_empty() {
+impl From<KnownScalers> for Autoscalers {
+    fn from(known: KnownScalers) -> Self {
+        Self { known, judge: OnceLock::new() }
+    }
+}
+
+impl Autoscalers {
+    /// The verdict on those that scale the target of a variant, which an object of `kind` makes; `None` if none of them reads a number.
+    /// `view` is always that of the same state.
+    pub(super) fn verdict(
+        &self,
+        (id, kind): (&VariantId, VariantKind),
+        view: &ClusterView,
+        context: VerdictContext<'_>,
+    ) -> Option<AutoscalerVerdict> {
+        if self.known.readers.is_empty() {
             return None;
         }
         let variant = &view.variant(id)?.variant;
         let judge = self.judge.get_or_init(|| self.judge(view));
-        let readers = judge.by_target.get(&(id.namespace.clone(), variant.target.clone()))?;
+        let scalers = judge.by_target.get(&(id.namespace.clone(), variant.target.clone()))?;
         let served = view.value_targets.as_ref();
         let serves_value_targets = served.is_some_and(|served| served.multipliers.contains_key(id));
-        let parsed: Vec<ParsedReader> =
-            readers.iter().take(MAX_READERS).filter_map(|reader| reader.parse(&id.namespace)).collect();
-        (!parsed.is_empty()).then(|| verdict(variant, serves_value_targets, &parsed, &judge.candidates))
+        let readers = scalers.readers.iter().take(MAX_READERS);
+        let parsed: Vec<ParsedReader> = readers.filter_map(|reader| reader.parse(&id.namespace)).collect();
+        if parsed.is_empty() {
+            return None;
+        }
+        let facts = VariantFacts::new(variant, kind.as_str(), context.policy, serves_value_targets);
+        let workload = Workload {
+            namespace: &id.namespace,
+            target: &variant.target,
+            variant: Some(&facts),
+            hpas: parsed.iter().filter_map(ParsedReader::hpa).collect(),
+            scaled_objects: parsed.iter().filter_map(ParsedReader::scaled_object).collect(),
+            vertical: scalers.verticals.iter().take(MAX_READERS).map(AsRef::as_ref).collect(),
+            // Autoscalers that read no number are not kept.
+            is_incomplete: true,
+            knows_variants: true,
+            termination: self.known.terminations.get(id).map(AsRef::as_ref),
+            external: context.external,
+            candidates: &judge.candidates,
+        };
+        Some(verdict(&lint(&workload)))
     }
 
     fn judge(&self, view: &ClusterView) -> Judge {
-        let mut by_target: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (namespace, reader) in &self.readers {
-            by_target.entry((namespace.clone(), reader.target.clone())).or_default().push(reader.clone());
+        let mut by_target: BTreeMap<_, Scalers> = BTreeMap::new();
+        for (namespace, reader) in &self.known.readers {
+            let scalers = by_target.entry((namespace.clone(), reader.target.clone())).or_default();
+            scalers.readers.push(reader.clone());
         }
-        Judge { by_target, candidates: candidates(view, self.controller_instance.as_deref()).collect() }
+        for (namespace, vertical) in &self.known.verticals {
+            if let Some(scalers) = by_target.get_mut(&(namespace.clone(), vertical.target.clone())) {
+                scalers.verticals.push(vertical.object.clone());
+            }
+        }
+        Judge { by_target, candidates: candidates(view, self.known.controller_instance.as_deref()).collect() }
     }
 }
 
@@ -173,62 +240,36 @@ pub(crate) fn candidates(
     own.chain(aliases)
 }
 
-fn verdict(
-    variant: &Variant,
-    serves_value_targets: bool,
-    readers: &[ParsedReader],
-    candidates: &Candidates,
-) -> AutoscalerVerdict {
-    let facts = VariantFacts {
-        id: variant.id.clone(),
-        kind: VariantKind::VariantAutoscaling.as_str(),
-        bounds: variant.bounds,
-        // What follows from the policy is no error; `wva check` knows the policy.
-        analyzer: Analyzer::Rate,
-        may_be_zero: false,
-        serves_value_targets,
-        tolerance: Tolerance::default().up,
-    };
-    let (mut hpas, mut scaled_objects) = (Vec::new(), Vec::new());
-    for reader in readers {
-        match reader {
-            ParsedReader::Hpa(hpa) => hpas.push(hpa),
-            ParsedReader::ScaledObject(scaled) => scaled_objects.push(scaled),
-        }
-    }
-    let workload = Workload {
-        namespace: &variant.id.namespace,
-        target: &variant.target,
-        variant: Some(&facts),
-        hpas,
-        scaled_objects,
-        vertical: Vec::new(),
-        // Autoscalers that read no number are not kept.
-        is_incomplete: true,
-        knows_variants: true,
-        template: None,
-        candidates,
-    };
-    let findings = lint(&workload);
-    let advice = findings.iter().map(Finding::advice);
-    let mut errors: Vec<Advice> = advice.filter(|advice| advice.severity == Severity::Error).collect();
-    errors.sort();
-    let Some(first @ Advice { reason, object, set, effect, .. }) = errors.first() else {
+/// The worst of the findings, and the reasons of the others; notes are left to `wva check`.
+fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
+    let mut problems: Vec<(u8, Advice)> =
+        findings.iter().map(|finding| (finding.issue.place(), finding.advice())).collect();
+    problems.retain(|(_, advice)| advice.severity < Severity::Note);
+    problems.sort_by(|(place, advice), (other_place, other)| {
+        (advice.severity, place, advice).cmp(&(other.severity, other_place, other))
+    });
+    let Some((_, first @ Advice { severity, reason, object, set, effect, .. })) = problems.first() else {
         let message = "the autoscalers that read the number follow it".into();
-        return AutoscalerVerdict { is_right: true, reason: "AsExpected", message };
+        return AutoscalerVerdict { follows: true, reason: AutoscalerVerdict::AS_EXPECTED, message };
     };
-    let more = match errors.len() {
-        1 => String::new(),
-        count => format!("; `wva check` has {} more", count - 1),
+    let others: BTreeSet<&str> = problems.iter().skip(1).map(|(_, problem)| problem.reason).collect();
+    let more = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; `wva check` has more: {}", others.into_iter().collect::<Vec<_>>().join(", "))
     };
     let message = format!("{object}: {set}; {effect}; what mends it: {}{more}", first.remedy());
-    AutoscalerVerdict { is_right: false, reason, message: plain(&message, MAX_MESSAGE_BYTES) }
+    AutoscalerVerdict {
+        follows: *severity != Severity::Error,
+        reason,
+        message: plain(&message, MAX_MESSAGE_BYTES),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use wva_core::model::{Bounds, Role};
+    use wva_core::model::{Analyzer, Bounds, Role, Variant};
     use wva_core::units::{Cost, Replicas};
 
     use super::*;
@@ -259,6 +300,7 @@ mod tests {
     fn reader(name: &str, change: impl FnOnce(&mut Value)) -> (SmolStr, Arc<Reader>) {
         let mut spec = json!({
             "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "maxReplicas": 8,
+            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
             "metrics": [{ "type": "External", "external": {
                 "metric": { "name": "wva_desired_replicas", "selector": { "matchLabels": { "variant_name": "chat" } } },
                 "target": { "type": "AverageValue", "averageValue": "1" }
@@ -273,19 +315,29 @@ mod tests {
     }
 
     fn verdict(readers: Vec<(SmolStr, Arc<Reader>)>) -> Option<AutoscalerVerdict> {
-        Autoscalers { readers, ..Autoscalers::default() }.verdict(&VariantId::new("llm", "chat"), &view())
+        verdict_of(KnownScalers { readers, ..KnownScalers::default() }, Analyzer::Rate, None)
+    }
+
+    fn verdict_of(
+        known: KnownScalers,
+        analyzer: Analyzer,
+        external: Option<&ExternalMetrics>,
+    ) -> Option<AutoscalerVerdict> {
+        let mut policy = Policy::default();
+        policy.global.default.analyzer = analyzer;
+        let (id, context) = (VariantId::new("llm", "chat"), VerdictContext { policy: &policy, external });
+        Autoscalers::from(known).verdict((&id, VariantKind::VariantAutoscaling), &view(), context)
     }
 
     #[test]
     fn a_variant_has_a_verdict_where_something_reads_its_number() {
         assert_eq!(verdict(Vec::new()), None);
-        // The default window is a matter of cost, and of the policy.
         let right = verdict(vec![reader("chat", |_| ())]).unwrap();
-        assert_eq!((right.is_right, right.reason), (true, "AsExpected"));
+        assert_eq!((right.follows, right.reason), (true, "AsExpected"));
         let value = json!({ "type": "Value", "value": "1" });
         let wrong =
             verdict(vec![reader("chat", |spec| spec["metrics"][0]["external"]["target"] = value)]).unwrap();
-        assert_eq!((wrong.is_right, wrong.reason), (false, "TargetTypeMultiplies"));
+        assert_eq!((wrong.follows, wrong.reason), (false, "TargetTypeMultiplies"));
         assert!(
             wrong.message.starts_with("HorizontalPodAutoscaler llm/chat: the target"),
             "{}",
@@ -295,8 +347,60 @@ mod tests {
         assert!(wrong.message.ends_with(mended), "{}", wrong.message);
         let two =
             verdict(vec![reader("a", |_| ()), reader("b", |spec| spec["maxReplicas"] = json!(4))]).unwrap();
-        assert_eq!(two.reason, "MaximumBelowVariants");
-        assert!(two.message.ends_with("; `wva check` has 2 more"), "{}", two.message);
+        assert_eq!(two.reason, "SeveralAutoscalers");
+        assert!(
+            two.message.ends_with("; `wva check` has more: MaximumBelowVariants, SeveralAutoscalers"),
+            "{}",
+            two.message
+        );
+    }
+
+    #[test]
+    fn what_costs_money_is_said_of_an_autoscaler_that_follows_the_number() {
+        let delayed = || {
+            let readers = vec![reader("chat", |spec| spec["behavior"] = Value::Null)];
+            KnownScalers { readers, ..KnownScalers::default() }
+        };
+        let found = |known, analyzer| {
+            let verdict = verdict_of(known, analyzer, None).unwrap();
+            (verdict.follows, verdict.reason)
+        };
+        assert_eq!(found(delayed(), Analyzer::Rate), (true, "RemovalsDelayed"), "by the default policy");
+        assert_eq!(
+            found(delayed(), Analyzer::Saturation),
+            (true, "AsExpected"),
+            "which does not steady itself"
+        );
+        let object = json!({ "metadata": { "namespace": "llm", "name": "vpa" }, "spec": {} });
+        let vertical = WatchedVertical {
+            target: TargetRef::deployment("chat"),
+            object: Arc::new(serde_json::from_value(object).unwrap()),
+        };
+        let steady = || KnownScalers { readers: vec![reader("chat", |_| ())], ..KnownScalers::default() };
+        let sized = KnownScalers { verticals: vec![("llm".into(), vertical.clone())], ..steady() };
+        assert_eq!(found(sized, Analyzer::Rate), (true, "VerticalAutoscalerRestarts"));
+        let elsewhere = KnownScalers { verticals: vec![("other".into(), vertical)], ..steady() };
+        assert_eq!(found(elsewhere, Analyzer::Rate), (true, "AsExpected"));
+        let termination = |spec: Value| {
+            let termination = Termination::of(&serde_json::from_value(spec).unwrap()).unwrap();
+            let terminations = [(VariantId::new("llm", "chat"), Arc::new(termination))].into();
+            KnownScalers { terminations, ..steady() }
+        };
+        let cut_off = termination(json!({ "containers": [{ "name": "vllm" }] }));
+        let verdict = verdict_of(cut_off, Analyzer::Rate, None).unwrap();
+        assert_eq!((verdict.follows, verdict.reason), (true, "GracePeriodTooShort"));
+        assert!(verdict.message.starts_with("Deployment llm/chat: "), "{}", verdict.message);
+        assert!(verdict.message.ends_with("; `wva check` has more: NoPreStop"), "{}", verdict.message);
+    }
+
+    #[test]
+    fn keda_that_takes_external_metrics_over_is_told_to_the_variants_of_hpas() {
+        let known = KnownScalers { readers: vec![reader("chat", |_| ())], ..KnownScalers::default() };
+        let keda = ExternalMetrics::Another("Service keda/keda-operator-metrics-apiserver".into());
+        let verdict = verdict_of(known, Analyzer::Rate, Some(&keda)).unwrap();
+        // It may have the number from `/metrics`, as an adapter does.
+        assert_eq!((verdict.follows, verdict.reason), (true, "ApiServiceOfAnother"));
+        assert!(verdict.message.contains("points at Service keda/keda-operator-metrics-apiserver"));
     }
 
     #[test]

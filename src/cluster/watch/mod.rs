@@ -41,10 +41,11 @@ mod template;
 mod trust;
 mod value_targets;
 mod variant_objects;
+mod vertical;
 pub(crate) mod watch_health;
 
 pub(crate) use annotated::annotated_manifest;
-pub(crate) use autoscalers::{AutoscalerVerdict, candidates};
+pub(crate) use autoscalers::{AutoscalerVerdict, VerdictContext, candidates};
 pub(crate) use claims::{claims, split_by_validity};
 pub(crate) use cluster_watch::variant_object;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};

@@ -14,7 +14,7 @@ use wva_core::snapshot::{Phase, Pod, Scale, VariantLimit, VariantState};
 use wva_core::units::Replicas;
 
 use super::annotated::WatchedAutoscaler;
-use super::autoscalers::{AutoscalerVerdict, Autoscalers};
+use super::autoscalers::{AutoscalerVerdict, Autoscalers, VerdictContext};
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::devices::{ClaimedGpus, SliceGpus};
@@ -29,10 +29,11 @@ use super::pods::{JoinedPod, WatchedPod, groups};
 use super::scale_target::{ScaleTarget, TargetKind};
 use super::supply::{SuppliedVariant, node_limits, own_gpus, queue_limits, quota_limits};
 use super::supply_objects::{ClosedQueue, WatchedQuota};
-use super::value_targets::{ReadTypes, multiplier};
+use super::value_targets::multiplier;
 use super::variant_objects::VariantObjects;
-use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantObject};
-use crate::engine::{ClusterView, Endpoint, Revision, ValueTargets};
+use super::vertical::WatchedVertical;
+use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantKind, VariantObject};
+use crate::engine::{ClusterView, Endpoint, Revision};
 
 /// The pods of scale targets.
 type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
@@ -43,6 +44,8 @@ pub(crate) struct ClusterStore {
     pub(crate) variants: ObjectStore<Arc<VariantObject>>,
     pub(crate) hpas: OptionalObjects<WatchedAutoscaler>,
     pub(crate) scaled_objects: OptionalObjects<WatchedAutoscaler>,
+    /// VerticalPodAutoscalers that restart pods. Nothing waits for them.
+    pub(crate) verticals: OptionalObjects<WatchedVertical>,
     /// Nothing is decided before the annotated objects are listed: without them their numbers would be forgotten. False once
     /// something has been decided.
     pub(crate) awaits_annotated: bool,
@@ -114,9 +117,14 @@ pub struct ClusterState {
 }
 
 impl ClusterState {
-    /// Whether the autoscalers that scale the target of a variant follow its number; `None` if none of them reads one.
-    pub(crate) fn autoscaler(&self, id: &VariantId) -> Option<AutoscalerVerdict> {
-        self.autoscalers.verdict(id, &self.view)
+    /// Whether the autoscalers that scale the target of a variant, which an object of this kind makes, follow its number; `None` if none
+    /// of them reads one.
+    pub(crate) fn autoscaler(
+        &self,
+        variant: (&VariantId, VariantKind),
+        context: VerdictContext<'_>,
+    ) -> Option<AutoscalerVerdict> {
+        self.autoscalers.verdict(variant, &self.view, context)
     }
 }
 
@@ -184,8 +192,7 @@ impl ClusterStore {
             supplied.push((found, pods));
         }
         view.limits = self.limits(&view.variants, supplied, node_index.as_ref()).into();
-        let readers = scalers().filter_map(|(key, scaler)| Some((key, scaler.reader.as_ref()?)));
-        let autoscalers = Autoscalers::new(readers, &view.excluded, self.controller_instance.clone());
+        let autoscalers = self.autoscalers(&view);
         view.value_targets = self.value_targets(multipliers);
         view.pools = pools.finish(&self.services.objects, &self.pods, &self.deployments);
         let knows_pauses = self.scaled_objects.is_known(false);
@@ -255,18 +262,6 @@ impl ClusterStore {
             limits.extend(node_limits(nodes, pods, &supplied));
         }
         limits
-    }
-
-    /// Without the list of HPAs, one that multiplies would be taken for one that does not.
-    fn value_targets(&self, multipliers: BTreeMap<VariantId, u32>) -> Option<ValueTargets> {
-        let are_known = self.hpas.objects.has_listed();
-        self.finds_value_targets.then_some(ValueTargets { are_known, multipliers })
-    }
-
-    fn read_types(&self, aliases: &BTreeMap<VariantId, SmolStr>) -> Option<ReadTypes<'_>> {
-        let objects = self.hpas.objects.iter();
-        let reads = objects.flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
-        self.finds_value_targets.then(|| ReadTypes::new(reads, aliases))
     }
 
     /// True while there are InferencePools, which name Services.
@@ -481,5 +476,6 @@ fn endpoint(key: &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
     })
 }
 
+mod scalers;
 #[cfg(test)]
 mod tests;

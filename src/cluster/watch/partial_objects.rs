@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeAffinity, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{Lifecycle, Namespace, Node, NodeAffinity, NodeSelectorTerm, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
 use kube::core::error_boundary::InvalidObject;
@@ -184,6 +184,7 @@ pub(crate) struct TemplateSpec {
     pub(crate) affinity: Option<PartialAffinity>,
     #[serde(default)]
     pub(crate) tolerations: Vec<PartialToleration>,
+    pub(crate) termination_grace_period_seconds: Option<i64>,
     #[serde(default)]
     pub(crate) containers: Vec<TemplateContainer>,
     #[serde(default)]
@@ -201,11 +202,13 @@ pub(crate) struct PodClaim {
 #[derive(Deserialize, Debug, Clone, Default)]
 #[serde(default)]
 pub(crate) struct TemplateContainer {
+    pub(crate) name: String,
     pub(crate) image: String,
     pub(crate) command: Vec<String>,
     pub(crate) args: Vec<String>,
     pub(crate) env: Vec<Variable>,
     pub(crate) resources: Resources,
+    pub(crate) lifecycle: Option<Lifecycle>,
 }
 
 #[derive(Deserialize, Debug, Clone)]

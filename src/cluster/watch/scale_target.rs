@@ -1,6 +1,7 @@
 //! What is kept of a scale target, whatever its kind, and how the pods of each kind are found. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::core::{ApiResource, GroupVersionKind};
@@ -16,9 +17,10 @@ use super::labels::LabelSet;
 use super::partial_objects::{PartialTarget, PodTemplate, controller};
 use super::placement::Placement;
 use super::pods::{JoinedPod, WatchedPod};
-use super::template::{GPU_RESOURCES, gpus_by_resource, parse_template, replica_gpus};
+use super::template::{GPU_RESOURCES, gpus_by_resource, parse_template, replica_gpus, termination};
 use crate::cluster::crd::MAX_REPLICAS;
 use crate::cluster::objects::ACCELERATOR_KEYS;
+use crate::lint::Termination;
 
 /// Label of a pod template: which part of a request its pods serve.
 const ROLE_LABEL: &str = "llm-d.ai/role";
@@ -72,6 +74,8 @@ pub(crate) struct ScaleTarget {
     pub(crate) accelerator: Option<String>,
     pub(crate) role: Role,
     pub(crate) template: Template,
+    /// How its pods (the leaders of its groups) end, where it has a pod template.
+    pub(crate) termination: Option<Arc<Termination>>,
     /// GPUs of a replica by resource, in the order of `GPU_RESOURCES`, where it has a pod template.
     pub(crate) gpus: Option<[u32; GPU_RESOURCES.len()]>,
     /// The templates of the claims of a replica, with the number of its pods that have one.
@@ -110,6 +114,7 @@ impl From<&PartialTarget> for ScaleTarget {
             template: first.zip(rest).map_or(NO_TEMPLATE, |(first, rest)| {
                 parse_template(&first.spec, &rest.spec, group_size.unwrap_or(1))
             }),
+            termination: first.and_then(|first| termination(&first.spec)).map(Arc::new),
             gpus: first
                 .zip(rest)
                 .map(|(first, rest)| gpus_by_resource(&first.spec, &rest.spec, group_size.unwrap_or(1))),

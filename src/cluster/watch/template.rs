@@ -4,6 +4,7 @@ use wva_core::snapshot::{Container, Engine, EngineParameters, Template};
 
 use super::model_server::{self, ContainerProgram};
 use super::partial_objects::{Quantities, Resources, TemplateContainer, TemplateSpec};
+use crate::lint::{EndingContainer, Termination, is_gpu};
 
 /// Resources that are GPUs.
 pub(crate) const GPU_RESOURCES: [&str; 3] = ["nvidia.com/gpu", "amd.com/gpu", "intel.com/gpu"];
@@ -80,6 +81,16 @@ pub(crate) fn whole(quantities: &Quantities, name: &str) -> Option<u32> {
         None => (text, 1),
     };
     Some(digits.parse::<u32>().ok()?.saturating_mul(unit))
+}
+
+/// How pods of a template end.
+pub(crate) fn termination(spec: &TemplateSpec) -> Option<Termination> {
+    let containers = spec.containers.iter().map(|container| EndingContainer {
+        name: &container.name,
+        has_gpus: container.resources.limits.keys().any(|resource| is_gpu(resource)),
+        lifecycle: container.lifecycle.as_ref(),
+    });
+    Termination::new(spec.termination_grace_period_seconds, containers)
 }
 
 fn container(container: &TemplateContainer) -> Container {

@@ -17,10 +17,12 @@ use super::events::{EventPublisher, variant_reference};
 use super::signal_gap::SeriesOf;
 use super::status_events::{EventBudget, event, events};
 use super::status_history::RETRY_INTERVAL;
-use super::status_writer::{MAX_CONCURRENT_WRITES, WRITE_INTERVAL, new_status};
+use super::status_writer::{
+    ExternalOf, MAX_CONCURRENT_WRITES, StatusContext, WRITE_INTERVAL, new_status, no_external,
+};
 use crate::cluster::crd::{CAPACITY_CONSTRAINED, VariantAutoscalingStatus};
 use crate::cluster::objects::Notice;
-use crate::cluster::watch::{ClusterReader, ClusterState};
+use crate::cluster::watch::ClusterReader;
 use crate::engine::{Leadership, Origin, Published};
 use crate::telemetry::ErrorMetrics;
 
@@ -38,6 +40,7 @@ pub struct AnnotatedEventWriter {
     publisher: EventPublisher,
     errors: ErrorMetrics,
     series: SeriesOf,
+    external: ExternalOf,
 }
 
 /// What was said about an object before.
@@ -82,7 +85,7 @@ impl AnnotatedEventWriter {
         series: SeriesOf,
     ) -> Self {
         let (publisher, errors) = (EventPublisher::new(client, identity), ErrorMetrics::default());
-        Self { cluster, published, leadership, publisher, errors, series }
+        Self { cluster, published, leadership, publisher, errors, series, external: no_external() }
     }
 
     /// The same writer, which counts the events that cannot be written.
@@ -91,17 +94,35 @@ impl AnnotatedEventWriter {
         Self { errors, ..self }
     }
 
+    /// The same writer, which says where another program serves external metrics.
+    #[must_use]
+    pub fn with_external(self, external: ExternalOf) -> Self {
+        Self { external, ..self }
+    }
+
     /// Writes after every new result until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut histories = BTreeMap::new();
         while let Some(Ok(())) = cancel.run_until_cancelled(self.published.changed()).await {
-            let published = self.published.borrow_and_update().clone();
-            if published.origin == Origin::Computed && self.leadership.borrow().is_mine() {
-                let due = due_events(&published, &self.cluster.state(), &mut histories, self.series);
-                drop(published); // the writes may take minutes
-                cancel.run_until_cancelled(self.write_all(due, &mut histories)).await;
-            }
+            let due = self.due(&mut histories);
+            cancel.run_until_cancelled(self.write_all(due, &mut histories)).await;
         }
+    }
+
+    /// The events that are due after the newest result. It is not kept: the writes may take minutes.
+    fn due(&mut self, histories: &mut BTreeMap<String, EventHistory>) -> Vec<DueEvents> {
+        let published = self.published.borrow_and_update().clone();
+        if published.origin != Origin::Computed || !self.leadership.borrow().is_mine() {
+            return Vec::new();
+        }
+        let (state, external) = (self.cluster.state(), (self.external)());
+        let context = StatusContext {
+            published: &published,
+            state: &state,
+            series: self.series,
+            external: external.as_ref(),
+        };
+        due_events(context, histories)
     }
 
     /// Writes the events. One that is not written is due again after a while.
@@ -137,12 +158,8 @@ impl AnnotatedEventWriter {
 }
 
 /// The events that are due, and what is said with them. `histories` are by the uid of the object.
-fn due_events(
-    published: &Published,
-    state: &ClusterState,
-    histories: &mut BTreeMap<String, EventHistory>,
-    series: SeriesOf,
-) -> Vec<DueEvents> {
+fn due_events(context: StatusContext<'_>, histories: &mut BTreeMap<String, EventHistory>) -> Vec<DueEvents> {
+    let StatusContext { published, state, .. } = context;
     let variants = state.objects.iter().filter(|(_, object)| object.kind.is_annotated());
     let variants = variants.map(|(id, object)| (id, object, None));
     let bystanders = state.bystanders.iter();
@@ -158,8 +175,7 @@ fn due_events(
         }
         // The decision of this name is that of another object if this one makes no variant.
         let decided = notice.is_none().then(|| published.decisions.get_key_value(id)).flatten();
-        let status = decided
-            .and_then(|decided| new_status((published, state), decided, object, series, &history.status));
+        let status = decided.and_then(|decided| new_status(context, decided, object, &history.status));
         let notices = object.notices.iter().chain(notice).cloned().collect();
         let events = history.update(status, notices);
         if !events.is_empty() {

@@ -15,4 +15,4 @@ pub use deletion_cost::DeletionCostWriter;
 pub use events::{EventRecorder, EventWriter, Recorded};
 pub use kube::runtime::events::EventType;
 pub use scale::ScaleWriter;
-pub use status_writer::StatusWriter;
+pub use status_writer::{ExternalOf, StatusWriter};

@@ -91,7 +91,7 @@ pub(crate) fn render(input: &StatusInput<'_>, old: &VariantAutoscalingStatus) ->
         states.push((LIMIT_ENFORCED, ConditionState::new("False", gap.as_str(), gap.to_string())));
     }
     states.extend(input.autoscaler.map(|verdict| {
-        let status = if verdict.is_right { "True" } else { "False" };
+        let status = if verdict.follows { "True" } else { "False" };
         (AUTOSCALER_CONFIGURED, ConditionState::new(status, verdict.reason, verdict.message.as_str()))
     }));
     states.extend(input.pause.map(|note| (PAUSED, ConditionState::new("True", PAUSED, note))));

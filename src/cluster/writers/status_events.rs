@@ -11,6 +11,7 @@ use crate::cluster::crd::{
     AUTOSCALER_CONFIGURED, CAPACITY_CONSTRAINED, LIMIT_ENFORCED, METRICS_AVAILABLE, OPTIMIZATION_READY,
     PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
+use crate::cluster::watch::AutoscalerVerdict;
 use wva_core::text::shortened;
 
 /// Most events of one variant and type in [`EVENT_WINDOW`]: one every 10 s, so that a number which changes with each evaluation
@@ -72,19 +73,19 @@ pub(super) fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingSta
     events.extend(target_event(old.condition(TARGET_RESOLVED), new.condition(TARGET_RESOLVED)));
     // Without a target there are no metrics, and the event about the target says so.
     let is_lost = new.condition(TARGET_RESOLVED).is_some_and(|target| target.status == "False");
-    let problems = [
-        (METRICS_AVAILABLE, "False"),
-        (CAPACITY_CONSTRAINED, "True"),
-        (LIMIT_ENFORCED, "False"),
-        (AUTOSCALER_CONFIGURED, "False"),
-        (PAUSED, "True"),
-    ];
-    for (type_, status) in problems.into_iter().filter(|(type_, _)| !is_lost || *type_ != METRICS_AVAILABLE) {
-        let is_known = |now: &Condition| {
-            old.condition(type_).is_some_and(|old| old.status == now.status && old.reason == now.reason)
-        };
-        let problem = new.condition(type_).filter(|now| now.status == status && !is_known(now));
-        events.extend(problem.map(|now| event(EventType::Warning, &now.reason, &now.message)));
+    let is_problem = |condition: &Condition| match condition.type_.as_str() {
+        METRICS_AVAILABLE => !is_lost && condition.status == "False",
+        LIMIT_ENFORCED => condition.status == "False",
+        CAPACITY_CONSTRAINED | PAUSED => condition.status == "True",
+        // Also what only costs money or time.
+        AUTOSCALER_CONFIGURED => condition.reason != AutoscalerVerdict::AS_EXPECTED,
+        _ => false,
+    };
+    for now in new.conditions.iter().filter(|now| is_problem(now)) {
+        let is_known = |old: &Condition| old.status == now.status && old.reason == now.reason;
+        if !old.condition(&now.type_).is_some_and(is_known) {
+            events.push(event(EventType::Warning, &now.reason, &now.message));
+        }
     }
     events.extend(signals_event(old.condition(SIGNALS_COMPLETE), new.condition(SIGNALS_COMPLETE)));
     events

@@ -26,8 +26,9 @@ use super::status_history::{Histories, Refusal, StatusHistory, WrittenStatus};
 use crate::cluster::crd::{SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus};
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
-use crate::cluster::watch::{ClusterReader, ClusterState};
+use crate::cluster::watch::{ClusterReader, ClusterState, VerdictContext};
 use crate::engine::{Leadership, Origin, Published};
+use crate::lint::ExternalMetrics;
 use crate::telemetry::{ErrorMetrics, QueueMetrics};
 
 /// Writes at a time.
@@ -61,6 +62,7 @@ pub struct StatusWriter {
     events: EventPublisher,
     failures: Option<EventRecorder>,
     series: SeriesOf,
+    external: ExternalOf,
     queue: QueueMetrics,
     errors: ErrorMetrics,
 }
@@ -120,6 +122,7 @@ impl StatusWriter {
             events,
             failures: None,
             series,
+            external: no_external(),
             queue: QueueMetrics::default(),
             errors: ErrorMetrics::default(),
         }
@@ -129,6 +132,12 @@ impl StatusWriter {
     #[must_use]
     pub fn with_metrics(self, queue: QueueMetrics, errors: ErrorMetrics) -> Self {
         Self { queue, errors, ..self }
+    }
+
+    /// The same writer, which says where another program serves external metrics.
+    #[must_use]
+    pub fn with_external(self, external: ExternalOf) -> Self {
+        Self { external, ..self }
     }
 
     /// The same writer, which records on a variant that the API server refuses its status.
@@ -181,7 +190,14 @@ impl StatusWriter {
             }
             None => false,
         });
-        let round = Round { published: &published, state: &state, histories, series: self.series };
+        let external = (self.external)();
+        let context = StatusContext {
+            published: &published,
+            state: &state,
+            series: self.series,
+            external: external.as_ref(),
+        };
+        let round = Round { context, histories };
         let (updates, last) = updates(round, first, refreshes);
         // There are newer ones of both while this is written.
         drop((published, state));
@@ -263,18 +279,36 @@ impl StatusWriter {
     }
 }
 
+/// Says who serves external metrics instead of this program.
+pub type ExternalOf = Arc<dyn Fn() -> Option<ExternalMetrics> + Send + Sync>;
+
+/// Nobody does, as far as is known.
+pub(super) fn no_external() -> ExternalOf {
+    Arc::new(|| None)
+}
+
+/// What statuses are made from.
+#[derive(Clone, Copy)]
+pub(super) struct StatusContext<'a> {
+    pub(super) published: &'a Published,
+    pub(super) state: &'a ClusterState,
+    pub(super) series: SeriesOf,
+    /// Who serves external metrics instead of this program.
+    pub(super) external: Option<&'a ExternalMetrics>,
+}
+
 /// The status of an object after `old`; `None` for an object that has been created again since: it is decided about next.
 pub(super) fn new_status(
-    (published, state): (&Published, &ClusterState),
+    context: StatusContext<'_>,
     (id, decision): (&VariantId, &Decision),
     object: &VariantObject,
-    series: SeriesOf,
     old: &VariantAutoscalingStatus,
 ) -> Option<VariantAutoscalingStatus> {
+    let StatusContext { published, state, series, external } = context;
     let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
     let group = GroupId::new(id.namespace.clone(), decision.model.clone());
-    // An annotated object has no status, and events of its own about this.
-    let autoscaler = (!object.kind.is_annotated()).then(|| state.autoscaler(id)).flatten();
+    let context = VerdictContext { policy: &published.policy, external };
+    let autoscaler = state.autoscaler((id, object.kind), context);
     let input = StatusInput {
         decision,
         target: object.variant.as_ref().ok().map(|variant| &variant.target),
@@ -297,7 +331,8 @@ fn updates(
 ) -> (Vec<StatusUpdate>, Option<VariantId>) {
     let is_first = first == Bound::Unbounded;
     let (mut changed, mut unchanged, mut last) = (Vec::new(), Vec::new(), None);
-    for (id, decision) in round.published.decisions.range((first, Bound::Unbounded)) {
+    let decisions = &round.context.published.decisions;
+    for (id, decision) in decisions.range((first, Bound::Unbounded)) {
         let is_full = changed.len() == MAX_RENDERED;
         if is_full && !is_first {
             break;
@@ -314,17 +349,15 @@ fn updates(
     // Rendered again: a large fleet has thousands that are not chosen.
     let chosen = refreshes.take(unchanged);
     changed.extend(chosen.filter_map(|(id, decision)| Some(round.due(id, decision)?.update(id, decision))));
-    let is_last = last == round.published.decisions.keys().next_back();
+    let is_last = last == decisions.keys().next_back();
     (changed, last.filter(|_| !is_last).cloned())
 }
 
 /// What the statuses of one result are compared with.
 #[derive(Clone, Copy)]
 struct Round<'a> {
-    published: &'a Published,
-    state: &'a ClusterState,
+    context: StatusContext<'a>,
     histories: &'a Histories,
-    series: SeriesOf,
 }
 
 /// A status that is to be written.
@@ -339,7 +372,8 @@ struct DueStatus<'a> {
 
 impl<'a> Round<'a> {
     fn due(self, id: &VariantId, decision: &Decision) -> Option<DueStatus<'a>> {
-        let Self { published, state, histories, series } = self;
+        let Self { context, histories } = self;
+        let StatusContext { published, state, .. } = context;
         let object = state.objects.get(id).filter(|object| !object.kind.is_annotated())?;
         let history = histories.get(id).map(AsRef::as_ref);
         let refusal = history.and_then(|history| history.refusal.as_ref());
@@ -352,7 +386,7 @@ impl<'a> Round<'a> {
         let old = settling.and_then(|written| written.status.as_ref()).or(object.status.as_ref());
         let empty = VariantAutoscalingStatus::default();
         let known = old.unwrap_or(&empty);
-        let new = new_status((published, state), (id, decision), object, series, known)?;
+        let new = new_status(context, (id, decision), object, known)?;
         let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
         let is_due = match difference(known, &new, is_same) {

@@ -19,17 +19,14 @@ use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ServiceRef;
 use crate::cluster::pki::apiservice::{
-    EXPLANATIONS_NAME, METRICS_NAMES, NAME, NAMES, ca_bundle, skips_verification,
+    EXPLANATIONS_NAME, METRICS_NAMES, NAME, NAMES, ca_bundle, is_of_chart, skips_verification,
 };
 use crate::cluster::pki::certificates::DEFAULT_SECRET_NAME;
 use crate::cluster::pki::self_check::{CONDITION, condition};
 use crate::cluster::pki::verify;
 use crate::cluster::requests::{RequestError, bounded_by};
 use crate::cmd::api;
-use crate::lint::{Severity, is_of_keda, reads_a_number};
-
-/// The label of the chart's objects, and its value.
-const LABEL: (&str, &str) = ("app.kubernetes.io/name", "wva");
+use crate::lint::{INSTALL_FIX, OWNER_FIX, Severity, is_of_keda, reads_a_number};
 
 /// What was read of each.
 pub(super) struct Services(BTreeMap<&'static str, Result<Option<APIService>, RequestError>>);
@@ -62,23 +59,14 @@ fn service(object: &APIService) -> Option<ServiceRef> {
 }
 
 fn is_ours(object: &APIService, settings: &Settings) -> bool {
-    has_label(object) || settings.service.other_owner(object).is_none()
-}
-
-fn has_label(object: &APIService) -> bool {
-    object
-        .metadata
-        .labels
-        .as_ref()
-        .and_then(|labels| labels.get(LABEL.0))
-        .is_some_and(|value| value == LABEL.1)
+    is_of_chart(object) || settings.service.other_owner(object).is_none()
 }
 
 impl Services {
     /// The Service of this program, if an APIService of the chart points at one.
     pub(super) fn release(&self) -> Option<ServiceRef> {
         let mut present = self.0.values().filter_map(|read| read.as_ref().ok()?.as_ref());
-        present.find(|object| has_label(object)).and_then(service)
+        present.find(|object| is_of_chart(object)).and_then(service)
     }
 
     /// Checks those that point at this program.
@@ -159,15 +147,13 @@ impl Services {
             "{readers} HPAs read the number as an external metric, and get it only from the owner of this APIService, of which a \
              cluster has one"
         );
-        let fix = "# let HPAs read the number as a metric of the variant (manifests/samples/hpa-object.yaml, chart value \
-                   apiService.custom.enabled),\n# or let the chart own it (apiService.enabled), after its owner gave it up: docs/migration.md";
         match object {
             None => report.add(
                 (severity, "ApiServiceMissing"),
                 format!("APIService {NAME}"),
                 "it does not exist",
                 effect,
-                "# helm upgrade … --set apiService.enabled=true",
+                INSTALL_FIX,
             ),
             Some(object) if !is_ours(object, settings) => {
                 let owner = settings.service.other_owner(object).unwrap_or_default();
@@ -176,7 +162,7 @@ impl Services {
                     format!("APIService {NAME}"),
                     format!("it points at {owner}, which is not this program"),
                     effect,
-                    fix,
+                    OWNER_FIX,
                 );
             }
             Some(_) => {}

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use smol_str::SmolStr;
+use wva_core::Policy;
 use wva_core::model::{TargetRef, VariantId};
 use wva_core::snapshot::VariantState;
-use wva_core::{GroupId, Policy};
 
 use super::inputs::{Inputs, TargetKey};
 use super::policy::Loaded;
@@ -79,7 +79,9 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
                 .collect(),
             is_incomplete,
             knows_variants: knows_all || in_files.contains(key.0.as_str()),
-            template: inputs.templates.get(key),
+            termination: inputs.terminations.get(key),
+            // Said once, of the APIService.
+            external: None,
             candidates: &candidates,
         };
         report.findings.extend(lint(&workload).iter().map(Finding::advice));
@@ -132,17 +134,8 @@ fn facts(
     serves_value_targets: bool,
 ) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
     state.view.variants.iter().map(move |VariantState { variant, .. }| {
-        let group: GroupId = variant.group();
-        let model = policy.of(&group);
-        let facts = VariantFacts {
-            id: variant.id.clone(),
-            kind: state.objects.get(&variant.id).map(|object| object.kind).unwrap_or_default().as_str(),
-            bounds: variant.bounds,
-            analyzer: model.analyzer,
-            may_be_zero: policy.scale_to_zero(&group).enabled,
-            serves_value_targets,
-            tolerance: model.stability.tolerance,
-        };
+        let kind = state.objects.get(&variant.id).map(|object| object.kind).unwrap_or_default().as_str();
+        let facts = VariantFacts::new(variant, kind, policy, serves_value_targets);
         ((variant.id.namespace.clone(), variant.target.clone()), facts)
     })
 }

@@ -14,7 +14,7 @@ use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::crd::CONTROLLER_INSTANCE_LABEL;
 use crate::cluster::watch::{ListedCluster, ListedKind};
-use crate::lint::{ScaledObject, Severity, VerticalPodAutoscaler};
+use crate::lint::{ScaledObject, Severity, Termination, VerticalPodAutoscaler};
 
 /// A kind of objects that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ pub(super) struct Inputs {
     pub(super) hpas: Vec<HorizontalPodAutoscaler>,
     pub(super) scaled_objects: Vec<ScaledObject>,
     pub(super) vertical: Vec<VerticalPodAutoscaler>,
-    pub(super) templates: BTreeMap<TargetKey, PodSpec>,
+    pub(super) terminations: BTreeMap<TargetKey, Termination>,
     pub(super) config_maps: Vec<ConfigMap>,
     /// Whether a cluster was asked for all objects.
     pub(super) is_cluster: bool,
@@ -81,7 +81,7 @@ impl Inputs {
                         let parsed = self.parsed(kind.name(), object.clone());
                         self.scaled_objects.extend(parsed);
                     }
-                    _ => self.add_template(kind, &object),
+                    _ => self.add_termination(kind, &object),
                 }
                 if is_of_program(kind, &object, settings) {
                     self.listed.entry(kind).or_default().push(object);
@@ -187,8 +187,8 @@ impl Inputs {
         }
     }
 
-    /// Keeps the pod template of a workload: of a group of pods that of the leader, which serves.
-    fn add_template(&mut self, kind: ListedKind, object: &Value) {
+    /// Keeps how the pods of a workload end: of a group of pods the leader, which serves.
+    fn add_termination(&mut self, kind: ListedKind, object: &Value) {
         let group = match kind {
             ListedKind::Deployment | ListedKind::StatefulSet => TargetRef::APPS,
             ListedKind::LeaderWorkerSet => TargetRef::LEADER_WORKER_SETS,
@@ -200,12 +200,13 @@ impl Inputs {
             "/spec/leaderWorkerTemplate/workerTemplate/spec",
         ];
         let template = places.iter().find_map(|place| object.pointer(place));
-        let template = template.and_then(|spec| serde_json::from_value::<PodSpec>(spec.clone()).ok());
+        let spec = template.and_then(|spec| serde_json::from_value::<PodSpec>(spec.clone()).ok());
+        let termination = spec.as_ref().and_then(Termination::of);
         let text = |field: &str| object.pointer(field).and_then(Value::as_str).map(SmolStr::from);
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
-        if let (Some(namespace), Some(name), Some(template)) = (namespace, name, template) {
+        if let (Some(namespace), Some(name), Some(termination)) = (namespace, name, termination) {
             let target = TargetRef { group: group.into(), kind: kind.name().into(), name };
-            self.templates.insert((namespace, target), template);
+            self.terminations.insert((namespace, target), termination);
         }
     }
 }

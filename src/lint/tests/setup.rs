@@ -1,7 +1,6 @@
 //! A right set-up, what is found in it once it is made wrong, and whether what each finding says mends it.
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use k8s_openapi::api::core::v1::PodSpec;
 use serde_json::{Value, json};
 use wva_core::model::{Analyzer, Bounds, Role, TargetRef};
 use wva_core::units::{Cost, Replicas};
@@ -16,6 +15,7 @@ pub(super) struct Setup {
     pub(super) scaled_objects: Vec<Value>,
     pub(super) vertical: Vec<Value>,
     pub(super) template: Option<Value>,
+    pub(super) external: Option<ExternalMetrics>,
     pub(super) variant: VariantFacts,
     /// Further variants: namespace and name.
     pub(super) others: Vec<(&'static str, &'static str)>,
@@ -83,7 +83,15 @@ impl Setup {
             tolerance: 0.1,
         };
         let (hpas, scaled_objects) = (vec![hpa()], Vec::new());
-        Self { hpas, scaled_objects, vertical: Vec::new(), template: None, variant, others: Vec::new() }
+        Self {
+            hpas,
+            scaled_objects,
+            vertical: Vec::new(),
+            template: None,
+            external: None,
+            variant,
+            others: Vec::new(),
+        }
     }
 
     pub(super) fn keda() -> Self {
@@ -99,7 +107,7 @@ impl Setup {
         let hpas: Vec<HorizontalPodAutoscaler> = self.hpas.iter().map(parsed).collect();
         let scaled_objects: Vec<ScaledObject> = self.scaled_objects.iter().map(parsed).collect();
         let vertical: Vec<VerticalPodAutoscaler> = self.vertical.iter().map(parsed).collect();
-        let template: Option<PodSpec> = self.template.as_ref().map(parsed);
+        let termination = self.template.as_ref().and_then(|template| Termination::of(&parsed(template)));
         let others = self.others.iter().map(|(namespace, name)| candidate(namespace, name, name));
         let candidates = others.chain([candidate("llm", "llama", "llama")]).collect();
         let target = TargetRef::deployment("llama");
@@ -112,7 +120,8 @@ impl Setup {
             vertical: vertical.iter().collect(),
             is_incomplete: false,
             knows_variants: true,
-            template: template.as_ref(),
+            termination: termination.as_ref(),
+            external: self.external.as_ref(),
             candidates: &candidates,
         };
         lint(&workload).iter().map(Finding::advice).collect()

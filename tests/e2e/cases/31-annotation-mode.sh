@@ -59,7 +59,7 @@ eventually 30 "its model is the one that its pods serve" told sample-hpa ModelLe
   'the annotation llm-d.ai/model-id is not set: the model is "sample"'
 assert_eq "series of the variant sample-hpa" "$(series_of sample-hpa)" 1
 assert_eq "series under the name of its Deployment" "$(series_of sample || true)" 0
-eventually 20 "KServe's HPA is told that its target type multiplies the number" told served-kserve-hpa TargetTypeMultiplies "use AverageValue"
+eventually 20 "KServe's HPA is told that its target type multiplies the number" told served-kserve-hpa TargetTypeMultiplies '"type":"AverageValue"'
 
 load_of sample "$(calculate "3.3 * $pod_rps")"
 load_of served "$(calculate "3.3 * $pod_rps")"

@@ -72,12 +72,41 @@ configured_is() {
   echo "$actual"
   [[ $actual == *"$1"* ]]
 }
-eventually 30 "the condition of the variant says so" configured_is "False MaximumBelowVariants: HorizontalPodAutoscaler llm/second: maxReplicas is 3"
-eventually 0 "and what mends it" configured_is 'what mends it: {"spec":{"maxReplicas":'
-has_event() { kubectl -n llm get events --field-selector reason=MaximumBelowVariants,involvedObject.name=llama -o jsonpath='{.items[*].message}' | grep .; }
-eventually 30 "and one event" has_event
+eventually 30 "the condition of the variant says so" configured_is "False SelectsNoVariant: HorizontalPodAutoscaler llm/second:"
+eventually 0 "and what mends it" configured_is 'what mends it: {"spec":{"metrics":'
+eventually 0 "and what else is wrong" configured_is "MaximumBelowVariants, NoPreStop, SeveralAutoscalers, ToleranceHidesChanges"
+has_warning() { kubectl -n llm get events --field-selector reason="$1",involvedObject.name=llama,type=Warning -o jsonpath='{.items[*].message}' | grep .; }
+eventually 30 "and one event" has_warning SelectsNoVariant
 kubectl -n llm delete hpa second >/dev/null
-eventually 30 "the HPA is gone: the others follow the number" configured_is "True AsExpected"
+eventually 30 "the HPA is gone: the other one follows the number, and what it ignores under the policy in force is a warning" \
+  configured_is "True ToleranceHidesChanges: HorizontalPodAutoscaler llm/llama:"
+eventually 0 "as is how pods end" configured_is "has more: GracePeriodTooShort, NoPreStop"
+kubectl apply -f "$e2e/objects/vertical-pod-autoscaler-crd.yaml" >/dev/null
+kubectl wait --for=condition=Established crd/verticalpodautoscalers.autoscaling.k8s.io --timeout=10s >/dev/null
+kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: autoscaling.k8s.io/v1
+kind: VerticalPodAutoscaler
+metadata: {name: llama, namespace: llm}
+spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: llama}}
+YAML
+eventually 60 "a VerticalPodAutoscaler, whose definition came later, restarts the pods" \
+  configured_is "True VerticalAutoscalerRestarts: VerticalPodAutoscaler llm/llama: it sizes Deployment llama"
+kubectl -n llm patch verticalpodautoscaler llama --type merge -p '{"spec":{"updatePolicy":{"updateMode":"Off"}}}' >/dev/null
+eventually 30 "what is mended makes room for the next" configured_is "True ToleranceHidesChanges"
+eventually 30 "an event each: the tolerance" has_warning ToleranceHidesChanges
+eventually 30 "and the restarts" has_warning VerticalAutoscalerRestarts
+kubectl delete crd verticalpodautoscalers.autoscaling.k8s.io >/dev/null
+
+# Another program takes the external metrics over, as the API server shows it.
+external=v1beta1.external.metrics.k8s.io
+kubectl get apiservice "$external" -o json | jq 'del(.status, .metadata.uid, .metadata.resourceVersion)' >"$CLUSTER_DIR/apiservice.json"
+jq '.spec.service = {namespace: "llm", name: "keda-metrics-apiserver", port: 443}' "$CLUSTER_DIR/apiservice.json" |
+  kubectl replace -f - >/dev/null
+eventually 30 "external metrics are another program's: variants of HPAs are told whose" \
+  configured_is "True ApiServiceOfAnother: HorizontalPodAutoscaler llm/llama: it reads an external metric, and APIService $external points at Service llm/keda-metrics-apiserver"
+kubectl replace -f "$CLUSTER_DIR/apiservice.json" >/dev/null
+eventually 30 "they are ours again" configured_is "True "
+eventually 30 "and served" value_is ">=" 1
 
 # The rights of the program, and of who runs the check.
 role=$(kubectl get clusterrole -l app.kubernetes.io/instance=wva -o name | grep ':wva$')

@@ -41,6 +41,7 @@ fn target(uid: &str) -> ScaleTarget {
         accelerator,
         role: Role::Decode,
         template,
+        termination: None,
         gpus: Some([2, 0, 0]),
         claims: Box::default(),
         placement: Some(Placement::default()),

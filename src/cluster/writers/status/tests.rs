@@ -269,8 +269,8 @@ fn an_autoscaler_that_does_not_follow_is_a_condition_and_one_event_until_it_is_m
     let calm = target(2, Reason::Steady, "calm");
     let before = first(&calm);
     assert!(before.condition(AUTOSCALER_CONFIGURED).is_none(), "nothing reads the number");
-    let with = |is_right, reason, message: &str| {
-        let verdict = AutoscalerVerdict { is_right, reason, message: message.into() };
+    let with = |follows, reason, message: &str| {
+        let verdict = AutoscalerVerdict { follows, reason, message: message.into() };
         render(&StatusInput { autoscaler: Some(&verdict), ..input(&calm, 200) }, &before)
     };
     let reasons = |old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus| -> Vec<String> {
@@ -280,7 +280,11 @@ fn an_autoscaler_that_does_not_follow_is_a_condition_and_one_event_until_it_is_m
     assert_eq!(state(&wrong, AUTOSCALER_CONFIGURED), ("False", "TargetTypeMultiplies"));
     assert_eq!(reasons(&before, &wrong), ["TargetTypeMultiplies"]);
     assert!(reasons(&wrong, &wrong).is_empty(), "once");
-    let right = with(true, "AsExpected", "they follow it");
+    let slow = with(true, "RemovalsDelayed", "300 s");
+    assert_eq!(state(&slow, AUTOSCALER_CONFIGURED), ("True", "RemovalsDelayed"));
+    assert_eq!(reasons(&before, &slow), ["RemovalsDelayed"], "it costs money");
+    assert!(reasons(&slow, &slow).is_empty(), "once");
+    let right = with(true, AutoscalerVerdict::AS_EXPECTED, "they follow it");
     assert_eq!(state(&right, AUTOSCALER_CONFIGURED), ("True", "AsExpected"));
     assert!(reasons(&wrong, &right).is_empty());
     assert_eq!(difference(&wrong, &right, false), Difference::Facts);
