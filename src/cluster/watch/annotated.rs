@@ -154,8 +154,9 @@ pub(super) fn watched_autoscaler(
 fn number_reads(object: &Autoscaler) -> Box<[NumberRead]> {
     let externals = object.spec.fields.metrics.iter().filter_map(|metric| metric.external.as_ref());
     let desired = externals.filter(|external| number_named(&external.metric.name) == Some(Number::Desired));
+    let Ok(scaled) = target(&object.spec.fields) else { return Box::default() };
     desired
-        .map(|external| NumberRead::new(external.metric.selector.as_ref(), &external.target.type_))
+        .map(|external| NumberRead::new(external.metric.selector.as_ref(), &external.target.type_, &scaled))
         .collect()
 }
 

@@ -179,7 +179,7 @@ impl ClusterStore {
                 with_cost.insert(variant.id.clone(), costs);
             }
             let replicas = replicas(found, pods);
-            if read_types.as_ref().is_some_and(|types| types.are_value(&variant.id)) {
+            if read_types.as_ref().is_some_and(|types| types.are_value(variant)) {
                 multipliers.insert(variant.id.clone(), multiplier(pods));
             }
             view.endpoints.extend(replicas.iter().filter_map(|(key, pod)| endpoint(key, pod)));

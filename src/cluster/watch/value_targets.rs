@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use smol_str::SmolStr;
 use wva_core::VariantId;
+use wva_core::model::{TargetRef, Variant};
 
 use super::pods::JoinedPod;
 use crate::cluster::objects::ObjectKey;
@@ -17,39 +18,47 @@ pub(crate) struct NumberRead {
     /// The names of variants that it selects; `None`: those of all in its namespace. Further requirements are not kept, so that it
     /// may read fewer.
     names: Option<Box<[SmolStr]>>,
-    /// Whether its target has the type `Value`.
-    is_value: bool,
+    /// What it scales, and by whose pods it multiplies, if its target has the type `Value`.
+    multiplied: Option<TargetRef>,
 }
 
 impl NumberRead {
-    /// A read with this selector, whose target has this type.
-    pub(super) fn new(selector: Option<&LabelSelector>, target_type: &str) -> Self {
+    /// A read with this selector, whose target has this type, by an HPA that scales `scaled`.
+    pub(super) fn new(selector: Option<&LabelSelector>, target_type: &str, scaled: &TargetRef) -> Self {
         let names = selector.and_then(selected_names);
         let names = names.map(|names| names.into_iter().map(SmolStr::from).collect());
-        Self { names, is_value: target_type == "Value" }
+        Self { names, multiplied: (target_type == "Value").then(|| scaled.clone()) }
     }
 }
 
 /// The types of target by which something is read.
 #[derive(Debug, Clone, Copy, Default)]
-struct Types {
-    value: bool,
-    other: bool,
+struct Types<'a> {
+    /// What the HPAs with targets of the type `Value` scale.
+    multiplied: Option<&'a TargetRef>,
+    /// Whether there are others too, or such HPAs of another workload.
+    has_others: bool,
 }
 
-impl Types {
-    fn add(&mut self, read: &NumberRead) {
-        self.value |= read.is_value;
-        self.other |= !read.is_value;
+impl<'a> Types<'a> {
+    fn add(&mut self, read: &'a NumberRead) {
+        let multiplied = read.multiplied.as_ref();
+        self.has_others |= multiplied.is_none() || self.multiplied.is_some_and(|own| Some(own) != multiplied);
+        self.multiplied = self.multiplied.or(multiplied);
+    }
+
+    /// Whether all multiply by the pods of `target`, or none reads at all.
+    fn are_of(&self, target: &TargetRef) -> bool {
+        !self.has_others && self.multiplied.is_none_or(|own| own == target)
     }
 }
 
 /// The types of target by which variants are read.
 #[derive(Default)]
 pub(super) struct ReadTypes<'a> {
-    named: BTreeMap<VariantId, Types>,
+    named: BTreeMap<VariantId, Types<'a>>,
     /// Of reads that select all of a namespace.
-    namespaces: BTreeMap<&'a str, Types>,
+    namespaces: BTreeMap<&'a str, Types<'a>>,
 }
 
 impl<'a> ReadTypes<'a> {
@@ -73,11 +82,12 @@ impl<'a> ReadTypes<'a> {
         types
     }
 
-    /// Whether somebody reads a variant, and all do so with the type `Value`.
-    pub(super) fn are_value(&self, id: &VariantId) -> bool {
+    /// Whether somebody reads a variant, and all do so with the type `Value` and scale its own target: an HPA multiplies by the pods of
+    /// what it scales.
+    pub(super) fn are_value(&self, Variant { id, target, .. }: &Variant) -> bool {
         let named = self.named.get(id).copied().unwrap_or_default();
         let all = self.namespaces.get(id.namespace.as_str()).copied().unwrap_or_default();
-        (named.value || all.value) && !named.other && !all.other
+        named.multiplied.or(all.multiplied).is_some() && named.are_of(target) && all.are_of(target)
     }
 }
 
@@ -92,14 +102,47 @@ pub(super) fn multiplier(pods: &[JoinedPod<'_>]) -> u32 {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use wva_core::model::{Bounds, Role};
+    use wva_core::units::Cost;
 
     use super::*;
 
-    fn read(names: &[&str], type_: &str) -> NumberRead {
+    /// A read of an HPA that scales the Deployment `scaled`.
+    fn read_by(scaled: &str, names: &[&str], type_: &str) -> NumberRead {
         let selector =
             json!({ "matchExpressions": [{ "key": "variant_name", "operator": "In", "values": names }] });
         let selector: LabelSelector = serde_json::from_value(selector).unwrap();
-        NumberRead::new((!names.is_empty()).then_some(&selector), type_)
+        NumberRead::new((!names.is_empty()).then_some(&selector), type_, &TargetRef::deployment(scaled))
+    }
+
+    fn read(names: &[&str], type_: &str) -> NumberRead {
+        read_by("d", names, type_)
+    }
+
+    /// The variant of this name, which scales the Deployment `d`.
+    fn variant(name: &str) -> Variant {
+        Variant {
+            id: VariantId::new("llm", name),
+            model: "m".into(),
+            target: TargetRef::deployment("d"),
+            cost: Cost::new(1.0).unwrap(),
+            bounds: Bounds::default(),
+            accelerator: None,
+            role: Role::default(),
+            woken_by: None,
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_multiplied_by_the_pods_of_another_workload_was_divided_by_those_of_its_own() {
+        let llm = ObjectKey::new("llm", "hpa");
+        let are_value = |reads: &[NumberRead]| {
+            ReadTypes::new(reads.iter().map(|read| (&llm, read)), &BTreeMap::new()).are_value(&variant("a"))
+        };
+        assert!(are_value(&[read(&["a"], "Value")]));
+        assert!(!are_value(&[read_by("x", &["a"], "Value")]));
+        assert!(!are_value(&[read(&["a"], "Value"), read_by("x", &["a"], "Value")]));
+        assert!(!are_value(&[read(&["a"], "Value"), read_by("x", &[], "Value")]));
     }
 
     #[test]
@@ -108,7 +151,7 @@ mod tests {
         let aliases = BTreeMap::from([(VariantId::new("llm", "target"), SmolStr::new_static("own"))]);
         let are_value = |reads: &[(&ObjectKey, NumberRead)], name: &str| {
             let reads = reads.iter().map(|(key, read)| (*key, read));
-            ReadTypes::new(reads, &aliases).are_value(&VariantId::new("llm", name))
+            ReadTypes::new(reads, &aliases).are_value(&variant(name))
         };
         let value = (&llm, read(&["a", "target"], "Value"));
         assert!(!are_value(&[], "a"), "nobody reads it");
