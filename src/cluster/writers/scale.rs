@@ -79,9 +79,12 @@ impl Woken {
                 (None, Reason::ScaleFromZero) => now,
                 _ => continue,
             };
+            // The scale target may be another one since.
+            let is_decided = state.view.revisions.get(id) == published.revisions.get(id);
             let known = state
                 .view
                 .variant(id)
+                .filter(|_| is_decided)
                 .filter(|known| known.scale.is_some_and(|scale| scale.spec == Replicas::ZERO));
             if let Some(known) = known.filter(|_| target.desired > Replicas::ZERO) {
                 self.0.insert(id.clone(), since);

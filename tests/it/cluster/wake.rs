@@ -28,6 +28,7 @@ fn published(epoch: i64, reason: Reason) -> Published {
         origin: Origin::Computed,
         term: Some(Term { epoch, ..held().term().unwrap() }),
         decisions: [(VariantId::new("llm", "chat"), decision)].into(),
+        revisions: Arc::new([(VariantId::new("llm", "chat"), revision(3))].into()),
         ..Published::empty()
     }
 }
@@ -117,6 +118,21 @@ async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
     assert_eq!(request.body, json!({ "metadata": { "resourceVersion": "41" }, "spec": { "replicas": 2 } }));
     silence(&mut fixture.writes).await;
     assert!(fixture.counted("scaled"));
+}
+
+/// Its scale target may be another one since.
+#[tokio::test]
+async fn an_object_that_has_changed_since_the_decision_is_not_scaled_by_it() {
+    let mut fixture = fixture(scale(0), vec![scale(2)]).await;
+    let epoch = fixture.epoch();
+    let decided = |generation| {
+        let revisions = Arc::new([(VariantId::new("llm", "chat"), revision(generation))].into());
+        Published { revisions, ..published(epoch, Reason::ScaleFromZero) }
+    };
+    fixture.board.publish(decided(2));
+    silence(&mut fixture.writes).await;
+    fixture.board.publish(decided(3));
+    assert_eq!(next(&mut fixture.writes).await.path, SCALE);
 }
 
 #[tokio::test]
