@@ -27,6 +27,8 @@ const KEDA_ANNOTATIONS: &str = "autoscaling.keda.sh/";
 const MAX_SPEC_BYTES: usize = 16 << 10;
 /// Most autoscalers of a workload that are judged together. A second one is an error already.
 const MAX_READERS: usize = 16;
+/// What is said where nothing is wrong.
+const FOLLOWED: &str = "the autoscalers that read the number follow it";
 /// Longest message: that of a finding with a few names of 253 characters.
 const MAX_MESSAGE_BYTES: usize = 2048;
 
@@ -118,6 +120,10 @@ pub(crate) struct AutoscalerVerdict {
 impl AutoscalerVerdict {
     /// The reason where nothing is wrong.
     pub(crate) const AS_EXPECTED: &str = "AsExpected";
+
+    fn as_expected(message: String) -> Self {
+        Self { follows: true, reason: Self::AS_EXPECTED, message: plain(&message, MAX_MESSAGE_BYTES) }
+    }
 }
 
 /// What a verdict depends on besides the objects of a namespace.
@@ -240,30 +246,31 @@ pub(crate) fn candidates(
     own.chain(aliases)
 }
 
-/// The worst of the findings, and the reasons of the others; notes are left to `wva check`.
+/// The worst of the findings, and the reasons of the others. A note is only mentioned, where nothing is wrong.
 fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
-    let mut problems: Vec<(u8, Advice)> =
+    let mut said: Vec<(u8, Advice)> =
         findings.iter().map(|finding| (finding.issue.place(), finding.advice())).collect();
-    problems.retain(|(_, advice)| advice.severity < Severity::Note);
-    problems.sort_by(|(place, advice), (other_place, other)| {
+    said.sort_by(|(place, advice), (other_place, other)| {
         (advice.severity, place, advice).cmp(&(other.severity, other_place, other))
     });
-    let Some((_, first @ Advice { severity, reason, object, set, effect, .. })) = problems.first() else {
-        let message = "the autoscalers that read the number follow it".into();
-        return AutoscalerVerdict { follows: true, reason: AutoscalerVerdict::AS_EXPECTED, message };
+    let Some((_, first)) = said.first() else {
+        return AutoscalerVerdict::as_expected(FOLLOWED.into());
     };
-    let others: BTreeSet<&str> = problems.iter().skip(1).map(|(_, problem)| problem.reason).collect();
+    let others = said.iter().skip(1).map(|(_, advice)| advice);
+    let others = others.filter(|advice| advice.severity < Severity::Note || first.severity == Severity::Note);
+    let others: BTreeSet<&str> = others.map(|advice| advice.reason).collect();
     let more = if others.is_empty() {
         String::new()
     } else {
         format!("; `wva check` has more: {}", others.into_iter().collect::<Vec<_>>().join(", "))
     };
-    let message = format!("{object}: {set}; {effect}; what mends it: {}{more}", first.remedy());
-    AutoscalerVerdict {
-        follows: *severity != Severity::Error,
-        reason,
-        message: plain(&message, MAX_MESSAGE_BYTES),
+    let Advice { severity, reason, object, set, effect, .. } = first;
+    let found = format!("{object}: {set}; {effect}; what mends it: {}{more}", first.remedy());
+    if *severity == Severity::Note {
+        return AutoscalerVerdict::as_expected(format!("{FOLLOWED}; worth knowing: {found}"));
     }
+    let follows = *severity != Severity::Error;
+    AutoscalerVerdict { follows, reason, message: plain(&found, MAX_MESSAGE_BYTES) }
 }
 
 #[cfg(test)]
@@ -333,7 +340,12 @@ mod tests {
     fn a_variant_has_a_verdict_where_something_reads_its_number() {
         assert_eq!(verdict(Vec::new()), None);
         let right = verdict(vec![reader("chat", |_| ())]).unwrap();
-        assert_eq!((right.follows, right.reason), (true, "AsExpected"));
+        assert_eq!((right.follows, right.reason, right.message.as_str()), (true, "AsExpected", FOLLOWED));
+        // A note: the number stops at the variant's maximum.
+        let higher = verdict(vec![reader("chat", |spec| spec["maxReplicas"] = json!(9))]).unwrap();
+        assert_eq!((higher.follows, higher.reason), (true, "AsExpected"));
+        let said = "; worth knowing: HorizontalPodAutoscaler llm/chat: maxReplicas is 9";
+        assert!(higher.message.contains(said), "{}", higher.message);
         let value = json!({ "type": "Value", "value": "1" });
         let wrong =
             verdict(vec![reader("chat", |spec| spec["metrics"][0]["external"]["target"] = value)]).unwrap();
