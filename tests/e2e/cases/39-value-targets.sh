@@ -42,7 +42,9 @@ kubectl -n llm get hpa llama -o json | jq 'del(.metadata.uid, .metadata.resource
 number=$(va_column)
 eventually 20 "another HPA reads it with the type AverageValue: it is served as it is" value_is "==" "$number"
 kubectl -n llm delete hpa average >/dev/null
-eventually 60 "without that HPA it is divided again, and what was multiplied meanwhile is corrected" replicas_are "==" 2
+# replicas_stay NUMBER: for 5 s, in which the HPA controller sets what it has read before
+replicas_stay() { for _ in 1 2 3 4 5; do replicas_are "==" "$1" || return 1; sleep 1; done; }
+eventually 60 "without that HPA it is divided again, and what was multiplied meanwhile is corrected" replicas_stay 2
 eventually 30 "2 pods are Ready" ready_are "==" 2
 
 for pod in $(pods); do ready_is "$pod" False; done
