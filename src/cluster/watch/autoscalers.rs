@@ -248,15 +248,16 @@ pub(crate) fn candidates(
 
 /// The worst of the findings, and the reasons of the others. A note is only mentioned, where nothing is wrong.
 fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
-    let mut said: Vec<(u8, Advice)> =
-        findings.iter().map(|finding| (finding.issue.place(), finding.advice())).collect();
-    said.sort_by(|(place, advice), (other_place, other)| {
-        (advice.severity, place, advice).cmp(&(other.severity, other_place, other))
-    });
-    let Some((_, first)) = said.first() else {
+    let ranked = |finding: &Finding| {
+        let advice = finding.advice();
+        (advice.severity, finding.issue.place(), advice)
+    };
+    let mut said: Vec<(Severity, u8, Advice)> = findings.iter().map(ranked).collect();
+    said.sort();
+    let Some((_, _, first)) = said.first() else {
         return AutoscalerVerdict::as_expected(FOLLOWED.into());
     };
-    let others = said.iter().skip(1).map(|(_, advice)| advice);
+    let others = said.iter().skip(1).map(|(_, _, advice)| advice);
     let others = others.filter(|advice| advice.severity < Severity::Note || first.severity == Severity::Note);
     let others: BTreeSet<&str> = others.map(|advice| advice.reason).collect();
     let more = if others.is_empty() {

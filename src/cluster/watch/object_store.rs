@@ -35,6 +35,8 @@ use super::vertical::WatchedVertical;
 use crate::cluster::objects::{Bystander, ObjectKey, PodWithCost, VariantKind, VariantObject};
 use crate::engine::{ClusterView, Endpoint, Revision};
 
+mod scalers;
+
 /// The pods of scale targets.
 type PodsByTarget<'a> = HashMap<ObjectUid<'a>, Vec<JoinedPod<'a>>>;
 
@@ -476,6 +478,5 @@ fn endpoint(key: &ObjectKey, pod: &WatchedPod) -> Option<Endpoint> {
     })
 }
 
-mod scalers;
 #[cfg(test)]
 mod tests;

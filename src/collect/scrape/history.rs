@@ -165,6 +165,21 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduler_that_is_about_another_model_begins_anew() {
+        let mut history = PodHistory::default();
+        let base = SmolStr::new_static("base");
+        for only_model in [None, Some(&base), Some(&base), None] {
+            history.set_only_model(only_model);
+            history.add(vec![sample(1.0, Some(at(0)))], at(0));
+            assert_eq!(samples(&history), [(0, 1.0)], "{only_model:?}");
+            history.set_only_model(only_model);
+            assert_eq!(samples(&history), [(0, 1.0)], "the same as before");
+        }
+        history.set_only_model(Some(&base));
+        assert!(samples(&history).is_empty());
+    }
+
+    #[test]
     fn samples_are_kept_for_the_window_with_their_true_times() {
         let mut history = PodHistory::default();
         for second in [0, 60, 120] {

@@ -62,17 +62,7 @@ fn what_is_held_says_so_until_it_is_withheld() {
 
 #[test]
 fn an_order_that_did_not_come_at_zero_says_that_an_hpa_does_nothing_there() {
-    let mut state = Saturation {
-        saturated_by: SaturationCause::Queue,
-        relief: Relief::NotComing,
-        running: Replicas::ZERO,
-        ordered: Replicas::ONE,
-        max: None,
-        starting: 0,
-        unschedulable: 0,
-        not_ready: 0,
-        start_up: 95,
-    };
+    let mut state = saturation(Relief::NotComing, 0);
     assert!(state.to_string().contains("an HPA never scales a target that has 0 replicas"), "{state}");
     (state.running, state.ordered) = (Replicas::ONE, Replicas::new(2));
     assert!(
@@ -341,20 +331,22 @@ fn figures_of_capacity_are_those_of_the_variants_role_in_the_analyzers_unit() {
     assert_eq!(explained(2, 2, Basis::Idle, None).capacity_figures(Role::Both), None);
 }
 
-fn saturated(relief: Relief, running: u32) -> AdjustmentReason {
-    AdjustmentReason::Saturated {
-        state: Saturation {
-            saturated_by: SaturationCause::Queue,
-            relief,
-            running: Replicas::new(running),
-            ordered: Replicas::ONE,
-            max: None,
-            starting: 0,
-            unschedulable: 0,
-            not_ready: 0,
-            start_up: 95,
-        },
+fn saturation(relief: Relief, running: u32) -> Saturation {
+    Saturation {
+        saturated_by: SaturationCause::Queue,
+        relief,
+        running: Replicas::new(running),
+        ordered: Replicas::ONE,
+        max: None,
+        starting: 0,
+        unschedulable: 0,
+        not_ready: 0,
+        start_up: 95,
     }
+}
+
+fn saturated(relief: Relief, running: u32) -> AdjustmentReason {
+    AdjustmentReason::Saturated { state: saturation(relief, running) }
 }
 
 /// The kinds of the constraints in one direction.
