@@ -33,7 +33,7 @@ pub(crate) const LIMIT_ENFORCED: &str = "LimitEnforced";
 pub(crate) const CAPACITY_CONSTRAINED: &str = "CapacityConstrained";
 /// Condition, and its reason: a ScaledObject with the same scale target is paused. Absent otherwise.
 pub(crate) const PAUSED: &str = "Paused";
-/// Condition: whether the autoscalers that read the number follow it. Absent where none does.
+/// Condition: whether the autoscalers of its target follow the number. Absent where they are not known.
 pub(crate) const AUTOSCALER_CONFIGURED: &str = "AutoscalerConfigured";
 /// All conditions that `writers` set.
 pub(crate) const CONDITIONS: [&str; 8] = [

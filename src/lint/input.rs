@@ -12,6 +12,7 @@ use wva_core::model::{Analyzer, Bounds, TargetRef};
 use wva_core::units::Replicas;
 use wva_core::{Policy, Variant, VariantId};
 
+use super::metric::reads_a_number;
 use super::termination::Termination;
 
 /// The kind of KEDA's objects.
@@ -53,6 +54,12 @@ impl<'a> Workload<'a> {
     /// The HPAs that KEDA did not make.
     pub(super) fn own_hpas(&self) -> impl Iterator<Item = &'a HorizontalPodAutoscaler> + use<'a, '_> {
         self.hpas.iter().copied().filter(|hpa| !is_of_keda(&hpa.metadata))
+    }
+
+    /// Whether one of its autoscalers reads a number.
+    pub(super) fn is_read(&self) -> bool {
+        self.own_hpas().any(reads_a_number)
+            || self.scaled_objects.iter().any(|scaled| scaled.reads_a_number())
     }
 
     /// The most replicas that the number and an autoscaler with this maximum allow.

@@ -109,7 +109,7 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
         paused(&scaled.metadata).map(|note| KedaIssue::Paused { note }).into_iter().collect();
     let mut metrics = Vec::new();
     if !scaled.reads_a_number() {
-        let variant = workload.variant.map(|variant| variant.id.clone());
+        let variant = workload.variant.filter(|_| !workload.is_read()).map(|variant| variant.id.clone());
         issues.extend(variant.map(|variant| KedaIssue::NumberNotRead { variant }));
         return (issues, metrics);
     }

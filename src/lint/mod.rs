@@ -38,6 +38,7 @@ pub(crate) use api::{INSTALL_FIX, OWNER_FIX};
 pub(crate) use metric::find as number_named;
 pub(crate) use pause::paused;
 pub(crate) use query::{labels_after, metric_in, query};
+pub(crate) use target::NO_AUTOSCALER;
 pub(crate) use termination::is_gpu;
 
 /// What is wrong, or worth knowing, about the autoscalers of a workload: that of each object in the order in which it is looked at.

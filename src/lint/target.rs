@@ -50,13 +50,16 @@ pub enum TargetIssue {
     },
 }
 
-/// Whether an HPA of a variant's workload reads the number at all.
+/// The reason where nothing scales the workload of a variant.
+pub(crate) const NO_AUTOSCALER: &str = "NoAutoscaler";
+
+/// Whether an HPA of a variant's workload reads the number at all, where nothing else of the workload does.
 pub(super) fn judge_reads(
     workload: &Workload<'_>,
     reads: usize,
     spec: &HorizontalPodAutoscalerSpec,
 ) -> Option<TargetIssue> {
-    let variant = workload.variant.filter(|_| reads == 0)?;
+    let variant = workload.variant.filter(|_| reads == 0 && !workload.is_read())?;
     let metrics = spec.metrics.as_ref().map_or(0, Vec::len);
     let may_be_renamed =
         spec.metrics.iter().flatten().any(|metric| metric.external.is_some() || metric.object.is_some());
@@ -143,7 +146,7 @@ impl TargetIssue {
                 number_metric(variant.rsplit('/').next().unwrap_or_default()),
             ),
             Self::NoAutoscaler { variant, target } => Words::new(
-                (Severity::Warning, "NoAutoscaler"),
+                (Severity::Warning, NO_AUTOSCALER),
                 format!("no HPA and no ScaledObject scales {target}"),
                 "the number is computed, and nothing follows it",
                 format!("# an HPA for {target} (README.md has a whole one)\n{}", number_metric(variant)),

@@ -34,10 +34,7 @@ fn a_number_that_is_multiplied_divided_or_another_one() {
     let utilization = json!({ "type": "Utilization", "averageValue": "1" });
     wrong_hpa(|spec| external(spec)["target"] = utilization, &[]);
     let typo = json!("wva_desired_replica");
-    wrong_hpa(
-        |spec| external(spec)["metric"]["name"] = typo,
-        &["error MetricUnknown", "warning NumberNotRead"],
-    );
+    wrong_hpa(|spec| external(spec)["metric"]["name"] = typo, &["error MetricUnknown"]);
     // Somebody else's metric is another number, and not one that is missing here.
     let others = json!("kube_hpa_status_desired_replicas");
     wrong_hpa(|spec| external(spec)["metric"]["name"] = others, &["warning NumberNotRead"]);
@@ -50,7 +47,7 @@ fn a_number_that_is_multiplied_divided_or_another_one() {
     let pods = json!([{ "type": "Pods", "pods": {
         "metric": { "name": "wva_desired_replicas" }, "target": { "type": "AverageValue", "averageValue": "1" }
     } }]);
-    wrong_hpa(|spec| spec["metrics"] = pods, &["error MetricTypeWrong", "error NumberNotRead"]);
+    wrong_hpa(|spec| spec["metrics"] = pods, &["error MetricTypeWrong"]);
     let resource = json!({ "type": "Resource", "resource": {
         "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 }
     } });

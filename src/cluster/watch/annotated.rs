@@ -12,7 +12,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
 
-use super::autoscalers::Reader;
+use super::autoscalers::Scaler;
 use super::convert::{
     accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id, woken_by,
 };
@@ -33,8 +33,6 @@ const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
 const KEDA_MIN_REPLICAS: i32 = 0;
 /// What a ScaledObject means by leaving out `maxReplicaCount`.
 const KEDA_MAX_REPLICAS: i32 = 100;
-/// The end of the names of metrics whose value is a number of replicas.
-const DESIRED_REPLICAS: &str = "desired_replicas";
 
 /// An HPA or a ScaledObject, of which only this is read.
 pub(super) type Autoscaler = PartialObject<AutoscalerSpec, IgnoredAny>;
@@ -44,8 +42,7 @@ pub(super) type Autoscaler = PartialObject<AutoscalerSpec, IgnoredAny>;
 #[serde(try_from = "Value")]
 pub(super) struct AutoscalerSpec {
     fields: AutoscalerFields,
-    /// All of it, where a number of this program is read.
-    reading: Option<Value>,
+    whole: Value,
 }
 
 impl TryFrom<Value> for AutoscalerSpec {
@@ -53,7 +50,7 @@ impl TryFrom<Value> for AutoscalerSpec {
 
     fn try_from(spec: Value) -> Result<Self, serde_json::Error> {
         let fields = AutoscalerFields::deserialize(&spec)?;
-        Ok(Self { fields, reading: mentions_number(&spec).then_some(spec) })
+        Ok(Self { fields, whole: spec })
     }
 }
 
@@ -114,18 +111,8 @@ pub(crate) struct WatchedAutoscaler {
     pub(super) pause: Option<Box<Pause>>,
     /// How it reads the desired replicas; empty unless that is asked for.
     pub(super) reads: Box<[NumberRead]>,
-    /// Where it reads a number of this program: what says how it follows that.
-    pub(super) reader: Option<Arc<Reader>>,
-}
-
-/// Whether a text in a value names a number of this program, or means to.
-fn mentions_number(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains(DESIRED_REPLICAS) || text.starts_with("wva_"),
-        Value::Array(items) => items.iter().any(mentions_number),
-        Value::Object(fields) => fields.values().any(mentions_number),
-        _ => false,
-    }
+    /// How it scales its target; `None` for the HPA that KEDA makes.
+    pub(super) scaler: Option<Arc<Scaler>>,
 }
 
 /// What is kept of an object of this kind, with its reads if these are asked for; `None` for one of which nothing is.
@@ -137,16 +124,15 @@ pub(super) fn watched_autoscaler(
     let parsed = object.as_ref().ok();
     let pause = parsed.filter(|_| kind == VariantKind::ScaledObject).and_then(pause).map(Box::new);
     let reads = parsed.filter(|_| with_reads).map(number_reads).unwrap_or_default();
-    let reader = parsed.and_then(|object| {
-        let spec = object.spec.reading.as_ref()?;
-        Reader::new(kind, &object.metadata, target(&object.spec.fields).ok()?, spec)
+    let scaler = parsed.and_then(|object| {
+        Scaler::new(kind, &object.metadata, target(&object.spec.fields).ok()?, &object.spec.whole)
     });
     let variant = annotated_object(kind, object);
-    let watched = WatchedAutoscaler { variant, pause, reads, reader: reader.map(Arc::new) };
+    let watched = WatchedAutoscaler { variant, pause, reads, scaler: scaler.map(Arc::new) };
     let is_empty = watched.variant.is_none()
         && watched.pause.is_none()
         && watched.reads.is_empty()
-        && watched.reader.is_none();
+        && watched.scaler.is_none();
     (!is_empty).then_some(watched)
 }
 
@@ -408,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_scaled_object_without_annotations_of_ours_only_its_pause_is_kept() {
+    fn of_an_autoscaler_without_annotations_of_ours_it_is_kept_what_it_scales_and_what_pauses_it() {
         let watched = |kind: VariantKind, annotations: Value| {
             let metadata = json!({ "namespace": "llm", "name": "scaler", "annotations": annotations });
             let text = json!({ "metadata": metadata, "spec": { "scaleTargetRef": { "name": "chat" } } });
@@ -424,7 +410,10 @@ mod tests {
             "{}",
             pause.note
         );
-        assert_eq!(watched(HPA, annotations), None);
-        assert_eq!(watched(SCALED_OBJECT, json!({})), None);
+        assert!(kept.scaler.is_some());
+        for (kind, annotations) in [(HPA, annotations), (SCALED_OBJECT, json!({}))] {
+            let kept = watched(kind, annotations).unwrap();
+            assert!(kept.scaler.is_some() && kept.pause.is_none() && kept.variant.is_none());
+        }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct StatusInput<'a> {
     pub(crate) series: SeriesOf,
     /// The limit that is configured and not enforced, if any.
     pub(crate) limit: Option<&'a LimitGap>,
-    /// Whether the autoscalers that read the number follow it; `None` if none reads it.
+    /// Whether the autoscalers of its target follow the number; `None` if they are not known.
     pub(crate) autoscaler: Option<&'a AutoscalerVerdict>,
     /// Why KEDA does not follow the number, if it does not.
     pub(crate) pause: Option<&'a str>,

@@ -81,6 +81,16 @@ kubectl -n llm delete hpa second >/dev/null
 eventually 30 "the HPA is gone: the other one follows the number, and what it ignores under the policy in force is a warning" \
   configured_is "True ToleranceHidesChanges: HorizontalPodAutoscaler llm/llama:"
 eventually 0 "as is how pods end" configured_is "has more: GracePeriodTooShort, NoPreStop"
+kubectl -n llm get hpa llama -o json | jq 'del(.metadata.uid, .metadata.resourceVersion, .status)' >"$CLUSTER_DIR/hpa.json"
+jq '.metadata.name = "by-cpu"
+  | .spec.metrics = [{type: "Resource", resource: {name: "cpu", target: {type: "Utilization", averageUtilization: 80}}}]' "$CLUSTER_DIR/hpa.json" |
+  kubectl create -f - >/dev/null
+eventually 30 "an HPA by CPU beside it, which reads no number" configured_is "False SeveralAutoscalers: HorizontalPodAutoscaler llm/by-cpu: "
+kubectl -n llm delete hpa by-cpu llama >/dev/null
+eventually 30 "and none at all" configured_is "True NoAutoscaler: VariantAutoscaling llm/llama: no HPA and no ScaledObject scales Deployment llama"
+kubectl create -f "$CLUSTER_DIR/hpa.json" >/dev/null
+eventually 30 "it is back" configured_is "True ToleranceHidesChanges"
+! has_warning NoAutoscaler >/dev/null || failed "a variant without an HPA has an event: each new one would"
 kubectl apply -f "$e2e/objects/vertical-pod-autoscaler-crd.yaml" >/dev/null
 kubectl wait --for=condition=Established crd/verticalpodautoscalers.autoscaling.k8s.io --timeout=10s >/dev/null
 kubectl apply -f - >/dev/null <<'YAML'

@@ -270,6 +270,9 @@ async fn an_annotated_object_gets_events_and_no_status() {
     };
     board.publish(decided(1, 1));
     let [uid, reason, note] = event().await;
+    assert_eq!((uid.as_str(), reason.as_str()), ("chat-1", "NumberNotRead"));
+    assert!(note.ends_with("has more: NumberNotRead, SeveralAutoscalers"), "{note}");
+    let [uid, reason, note] = event().await;
     assert_eq!((uid.as_str(), reason.as_str()), ("second-1", "TargetDecidedElsewhere"));
     assert!(
         note.starts_with("HorizontalPodAutoscaler llm/chat decides about the same scale target"),

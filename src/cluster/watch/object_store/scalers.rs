@@ -1,9 +1,10 @@
 //! What the store knows of the autoscalers of variants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use smol_str::SmolStr;
 use wva_core::VariantId;
+use wva_core::model::TargetRef;
 use wva_core::snapshot::VariantState;
 
 use super::super::autoscalers::{Autoscalers, KnownScalers};
@@ -12,23 +13,24 @@ use super::ClusterStore;
 use crate::engine::{ClusterView, ValueTargets};
 
 impl ClusterStore {
-    /// Those of all namespaces but the excluded ones.
+    /// Those of the scale targets in `view`: the others are those of other people.
     pub(super) fn autoscalers(&self, view: &ClusterView) -> Autoscalers {
         let scalers = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
-        let readers = scalers.filter_map(|(key, scaler)| Some((key, scaler.reader.as_ref()?)));
-        let readers = readers.filter(|(key, _)| !view.excluded.contains(&*key.namespace));
-        let readers: Vec<_> =
-            readers.map(|(key, reader)| ((&*key.namespace).into(), reader.clone())).collect();
-        if readers.is_empty() {
-            return Autoscalers::default();
-        }
+        let scalers = scalers.filter_map(|(key, object)| Some((&*key.namespace, object.scaler.as_ref()?)));
+        let targets: BTreeSet<(&str, &TargetRef)> = view
+            .variants
+            .iter()
+            .map(|VariantState { variant, .. }| (variant.id.namespace.as_str(), &variant.target))
+            .collect();
+        let scalers = scalers.filter(|(namespace, scaler)| targets.contains(&(*namespace, scaler.target())));
         let verticals = self.verticals.objects.iter();
         let termination = |state: &VariantState| {
             let target = self.target(&state.variant).ok()??;
             Some((state.variant.id.clone(), target.termination.clone()?))
         };
         KnownScalers {
-            readers,
+            scalers: scalers.map(|(namespace, scaler)| (namespace.into(), scaler.clone())).collect(),
+            are_all: self.hpas.is_known(false) && self.scaled_objects.is_known(false),
             verticals: verticals.map(|(key, own)| ((&*key.namespace).into(), own.clone())).collect(),
             terminations: view.variants.iter().filter_map(termination).collect(),
             controller_instance: self.controller_instance.clone(),

@@ -101,7 +101,7 @@ fn a_pause_of_the_scaled_object_of_a_variant_is_known_and_no_other_namespaces() 
     };
     let paused = |target: &str, note: &str| {
         let pause = Pause { target: TargetRef::deployment(target), note: note.into() };
-        WatchedAutoscaler { variant: None, pause: Some(Box::new(pause)), reads: Box::default(), reader: None }
+        WatchedAutoscaler { variant: None, pause: Some(Box::new(pause)), reads: Box::default(), scaler: None }
     };
     let mut store = cluster();
     let elsewhere = (ObjectKey::new("evil", "chat"), Some(paused("chat", "of a stranger")));
