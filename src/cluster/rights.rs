@@ -41,6 +41,10 @@ pub struct Right {
 pub struct RightNames<'a> {
     /// Whether annotations make variants.
     pub annotated_autoscalers: bool,
+    /// Whether woken workloads are scaled.
+    pub wakes_directly: bool,
+    /// Whether the deletion costs of pods are written.
+    pub writes_deletion_costs: bool,
     /// Whether one namespace is watched.
     pub is_of_namespace: bool,
     /// The name of the Lease.
@@ -67,7 +71,29 @@ pub fn rights(names: RightNames<'_>) -> Vec<Right> {
         }
         _ => true,
     });
+    rights.extend(of_options(names));
     rights.extend(of_release(names));
+    rights
+}
+
+/// Those of writers that have to be asked for.
+fn of_options(names: RightNames<'_>) -> Vec<Right> {
+    const SCALE: &[&str] = &["get", "patch"];
+    let (apps, sets) = ("apps", "leaderworkerset.x-k8s.io");
+    let scale = |resource| {
+        let without = "woken workloads are not scaled directly: their autoscalers do it later";
+        right(RightScope::Watched, resource, SCALE, without)
+    };
+    let mut rights = Vec::new();
+    if names.wakes_directly {
+        let resources =
+            [(apps, "deployments/scale"), (apps, "statefulsets/scale"), (sets, "leaderworkersets/scale")];
+        rights.extend(resources.map(scale));
+    }
+    if names.writes_deletion_costs {
+        let without = "pods get no deletion cost: a ReplicaSet deletes the youngest pods first, busy or not";
+        rights.push(right(RightScope::Watched, ("", "pods"), PATCH, without));
+    }
     rights
 }
 

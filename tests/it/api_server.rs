@@ -372,17 +372,19 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 /// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
-    const COLLECTIONS: [&str; 11] = [
+    const COLLECTIONS: [&str; 13] = [
         "apiservices",
         "configmaps",
         "deployments",
         "horizontalpodautoscalers",
+        "inferencepools",
         "leases",
         "namespaces",
         "nodes",
         "pods",
         "replicasets",
         "secrets",
+        "services",
         "variantautoscalings",
     ];
     COLLECTIONS.contains(&path.rsplit('/').next().unwrap())

@@ -353,13 +353,16 @@ fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
     let maps =
         ["wva-saturation-scaling-config", "wva-model-scale-to-zero-config", "wva-queueing-model-config"];
     let maps = maps.map(String::from);
-    let table = rights(RightNames {
+    let names = RightNames {
         annotated_autoscalers: true,
+        wakes_directly: false,
+        writes_deletion_costs: false,
         is_of_namespace: false,
         lease: LEASE_NAME,
         controller_instance: None,
         config_maps: &maps,
-    });
+    };
+    let table = rights(names);
     let mut used = BTreeSet::new();
     for Right { scope, group, resource, names, verbs, .. } in table {
         // By roles of Kubernetes itself: system:auth-delegator, and extension-apiserver-authentication-reader.
@@ -376,4 +379,23 @@ fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
     let roles =
         [("ClusterRole", "wva-system:wva", RightScope::Cluster), ("Role", "wva", RightScope::Release)];
     assert_eq!(used, granted(&manifest, &roles));
+    let options = RightNames { wakes_directly: true, writes_deletion_costs: true, ..names };
+    let template = read("charts/wva/templates/rbac.yaml");
+    let with = |value: &str| {
+        let rest = template.split(&format!("{{{{- if $.Values.{value} }}}}")).nth(1).unwrap();
+        rest.split("{{- end }}").next().unwrap()
+    };
+    let granted = [with("wakeDirectly"), with("podDeletionCost")].concat();
+    let table = rights(names);
+    let optional: Vec<Right> = rights(options).into_iter().filter(|right| !table.contains(right)).collect();
+    assert_eq!(optional.len(), 4);
+    for Right { group, resource, verbs, .. } in optional {
+        let rules = granted.split("- apiGroups: [").map(|rule| rule.trim_start_matches('"'));
+        let is_granted = |rule: &str| {
+            rule.starts_with(group)
+                && rule.contains(resource)
+                && rule.contains(&format!("verbs: [{}]", verbs.join(", ")))
+        };
+        assert!(rules.into_iter().any(is_granted), "{group} {resource}");
+    }
 }

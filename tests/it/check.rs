@@ -1,11 +1,13 @@
 //! `wva check` as people and CI run it: the real binary against an API server and a Prometheus on sockets, and on files.
 
 mod cluster;
+mod installation;
 
 use std::time::Duration;
 
 use cluster::{
-    Cluster, DEFINITION, DEPLOYMENTS, HPAS, VARIANTS, api_service, deployment, hpa, reasons, variant,
+    ALL_SERIES, Cluster, DEFINITION, DEPLOYMENTS, HPAS, VARIANTS, api_service, deployment, hpa, reasons,
+    variant,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -17,9 +19,9 @@ use crate::record::material::{wva, wva_with};
 #[tokio::test]
 async fn an_installation_without_a_fault_has_no_findings() {
     let cluster = Cluster::start("sound").await;
-    assert_eq!(cluster.found(&[]).await, (vec![], 0));
     let said = cluster.check(&[]).await;
     assert!(said.out.ends_with("0 errors, 0 warnings, 1 note\n"), "{}", said.out);
+    assert_eq!(cluster.found(&[]).await, (vec![], 0));
     let writes: Vec<_> = cluster.objects.writes("");
     assert!(writes.is_empty(), "a check writes nothing: {writes:?}");
 }
@@ -191,24 +193,7 @@ async fn prometheus_its_clock_and_the_series_of_each_model() {
     let url = format!("http://{}", cluster.address);
     let flags = ["--prometheus-url", &url];
     assert_eq!(cluster.found(&flags).await, (vec!["error NoSeries".into()], 1));
-    let all = [
-        "vllm:kv_cache_usage_perc",
-        "vllm:num_requests_waiting",
-        "vllm:num_requests_running",
-        "vllm:cache_config_info",
-        "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total",
-        "vllm:inter_token_latency_seconds_sum",
-        "vllm:inter_token_latency_seconds_count",
-        "vllm:time_to_first_token_seconds_sum",
-        "vllm:time_to_first_token_seconds_count",
-        "vllm:request_prompt_tokens_sum",
-        "vllm:request_prompt_tokens_count",
-        "vllm:request_generation_tokens_sum",
-        "vllm:request_generation_tokens_count",
-        "vllm:iteration_tokens_total_count",
-    ];
-    cluster.behavior.lock().series = all.map(|name| (name, 5.0)).to_vec();
+    cluster.behavior.lock().series = ALL_SERIES.map(|name| (name, 5.0)).to_vec();
     assert_eq!(cluster.found(&flags).await, (vec![], 0));
     cluster.behavior.lock().skew = 100.0;
     assert!(cluster.found(&flags).await.0.contains(&"error ClockSkew".to_owned()));
@@ -216,7 +201,7 @@ async fn prometheus_its_clock_and_the_series_of_each_model() {
     cluster.behavior.lock().series.retain(|(name, _)| !name.contains("generation_tokens"));
     let said = cluster.check(&["-o", "json", "--prometheus-url", &url]).await;
     assert_eq!(reasons(&said), ["warning SeriesMissing"], "{}", said.out);
-    cluster.behavior.lock().series = all.map(|name| (name, 70.0)).to_vec();
+    cluster.behavior.lock().series = ALL_SERIES.map(|name| (name, 70.0)).to_vec();
     assert_eq!(cluster.found(&flags).await.0, ["warning SeriesStale"]);
     let unreachable = cluster.found(&["--prometheus-url", "http://127.0.0.1:1"]).await;
     assert_eq!(unreachable, (vec!["error PrometheusUnreachable".into()], 1));

@@ -83,7 +83,7 @@ pub(crate) struct WatchedPool {
     /// The labels of its pods.
     selector: LabelSet,
     /// The Service of its endpoint picker, if it names one.
-    picker: Option<Box<str>>,
+    pub(super) picker: Option<Box<str>>,
 }
 
 /// `None` for a pool that cannot be read, selects nothing or is being deleted.
@@ -160,6 +160,15 @@ impl<'a> PoolJoin<'a> {
                 pool.own_pods += 1;
             }
         }
+    }
+
+    /// The pools that have variants, with these.
+    pub(super) fn with_variants(
+        self,
+    ) -> impl Iterator<Item = (&'a ObjectKey, &'a WatchedPool, BTreeSet<VariantId>)> {
+        let pools =
+            self.pools.into_iter().map(|JoinedPool { key, pool, variants, .. }| (key, pool, variants));
+        pools.filter(|(_, _, variants)| !variants.is_empty())
     }
 
     /// The pools that have variants, by namespace and name, each with the Ready pods of its endpoint picker.

@@ -1,24 +1,31 @@
 //! The state of a cluster whose objects were listed once, made as by the watches: for commands that look once.
 
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Namespace;
 use kube::core::Resource;
 use kube::core::error_boundary::InvalidObject;
 use kube::runtime::watcher::Event;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
+use wva_core::model::VariantId;
+use wva_core::snapshot::VariantState;
+use wva_core::units::Replicas;
 
-use super::annotated::{WatchedAutoscaler, watched_autoscaler};
+use super::annotated::watched_autoscaler;
 use super::cluster_watch::{is_excluded, variant_object};
 use super::devices::{claimed_gpus, slice_gpus};
+use super::inference_pool::{PoolJoin, WatchedPool, service_selector, watched_pool};
 use super::inventory::NodeGpus;
 use super::kind_store::{ObjectStore, StoreEvent};
+use super::labels::SelectorIndex;
 use super::object_store::{ClusterState, ClusterStore};
 use super::optional_objects::OptionalObjects;
 use super::partial_objects::{ParseGuard, PartialNode, PartialTarget};
 use super::scale_target::ScaleTarget;
 use crate::cluster::crd::VariantAutoscaling;
 use crate::cluster::objects::{ObjectKey, VariantKind};
-use k8s_openapi::api::core::v1::Namespace;
 
 /// The kinds of objects that make the state of a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +40,43 @@ pub(crate) enum ListedKind {
     Node,
     ResourceSlice,
     ResourceClaimTemplate,
+    /// Of the group `inference.networking.k8s.io`.
+    InferencePool,
+    /// Of the group `inference.networking.x-k8s.io`.
+    EarlierInferencePool,
+    Service,
+}
+
+/// An InferencePool that has variants.
+#[derive(Debug)]
+pub(crate) struct ListedPool {
+    pub(crate) key: ObjectKey,
+    pub(crate) variants: BTreeSet<VariantId>,
+    /// Why its endpoint picker says nothing, as far as that is seen without its pods.
+    pub(crate) problem: Option<PickerProblem>,
+}
+
+/// Why an endpoint picker says nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum PickerProblem {
+    /// The pool names no Service.
+    Unnamed,
+    /// The Service of this name does not exist, or selects nothing.
+    NoService(Box<str>),
+    /// No Deployment or StatefulSet whose pods the Service of this name selects has a Ready one.
+    NotReady(Box<str>),
 }
 
 /// Objects that were listed once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ListedCluster(ClusterStore);
 
 impl ListedCluster {
+    /// No objects yet. Which variants HPAs read with targets of the type `Value` only is found if `finds_value_targets`.
+    pub(crate) fn new(finds_value_targets: bool) -> Self {
+        Self(ClusterStore { finds_value_targets, ..ClusterStore::default() })
+    }
+
     /// Adds a complete list of objects of a kind. One that cannot be parsed counts as it does for a watch.
     pub(crate) fn add(&mut self, kind: ListedKind, objects: &[Value]) {
         let store = &mut self.0;
@@ -50,10 +87,19 @@ impl ListedCluster {
                 }
             }
             ListedKind::HorizontalPodAutoscaler => {
-                add_autoscalers(&mut store.hpas, VariantKind::HorizontalPodAutoscaler, objects);
+                let with_reads = store.finds_value_targets;
+                for event in events(objects, |object| {
+                    watched_autoscaler(VariantKind::HorizontalPodAutoscaler, with_reads, object)
+                }) {
+                    store.hpas.apply(Ok(event));
+                }
             }
             ListedKind::ScaledObject => {
-                add_autoscalers(&mut store.scaled_objects, VariantKind::ScaledObject, objects);
+                for event in
+                    events(objects, |object| watched_autoscaler(VariantKind::ScaledObject, false, object))
+                {
+                    store.scaled_objects.apply(Ok(event));
+                }
             }
             ListedKind::Deployment => apply_all(&mut store.deployments, targets(objects)),
             ListedKind::StatefulSet => {
@@ -86,6 +132,13 @@ impl ListedCluster {
                     store.claim_templates.apply(Ok(event));
                 }
             }
+            ListedKind::InferencePool => add_pools(&mut store.pools, objects),
+            ListedKind::EarlierInferencePool => add_pools(&mut store.x_pools, objects),
+            ListedKind::Service => {
+                for event in events(objects, service_selector) {
+                    store.services.apply(Ok(event));
+                }
+            }
         }
     }
 
@@ -93,10 +146,43 @@ impl ListedCluster {
     pub(crate) fn state(&self) -> ClusterState {
         self.0.state()
     }
+
+    /// The InferencePools that select pods of the templates of variants in `state`, which is that of these objects.
+    pub(crate) fn pools(&self, state: &ClusterState) -> Vec<ListedPool> {
+        let store = &self.0;
+        let mut join = PoolJoin::new([&store.pools.objects, &store.x_pools.objects]);
+        for VariantState { variant, .. } in &state.view.variants {
+            join.add(&variant.id, store.target(variant).ok().flatten(), &[]);
+        }
+        let listed = |(key, pool, variants): (&ObjectKey, &WatchedPool, _)| ListedPool {
+            key: key.clone(),
+            variants,
+            problem: self.picker_problem(&key.namespace, pool),
+        };
+        join.with_variants().map(listed).collect()
+    }
+
+    fn picker_problem(&self, namespace: &str, pool: &WatchedPool) -> Option<PickerProblem> {
+        let Some(picker) = &pool.picker else { return Some(PickerProblem::Unnamed) };
+        let Some(selector) = self.0.services.objects.get(namespace, picker) else {
+            return Some(PickerProblem::NoService(picker.clone()));
+        };
+        let mut selecting = SelectorIndex::default();
+        selecting.add(selector, ());
+        let sets = self.0.stateful_sets.known("StatefulSet").ok();
+        let workloads = [Some(&self.0.deployments), sets].into_iter().flatten();
+        let mut workloads = workloads.flat_map(|workloads| workloads.of_namespace(namespace));
+        let is_ready = |(_, workload): (_, &ScaleTarget)| {
+            let labels = workload.labels.as_ref();
+            workload.scale.ready > Replicas::ZERO
+                && labels.is_some_and(|labels| selecting.selecting(labels).next().is_some())
+        };
+        (!workloads.any(is_ready)).then(|| PickerProblem::NotReady(picker.clone()))
+    }
 }
 
-fn add_autoscalers(store: &mut OptionalObjects<WatchedAutoscaler>, kind: VariantKind, objects: &[Value]) {
-    for event in events(objects, |object| watched_autoscaler(kind, false, object)) {
+fn add_pools(store: &mut OptionalObjects<WatchedPool>, objects: &[Value]) {
+    for event in events(objects, watched_pool) {
         store.apply(Ok(event));
     }
 }

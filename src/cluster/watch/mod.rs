@@ -50,7 +50,7 @@ pub(crate) use claims::{claims, split_by_validity};
 pub(crate) use cluster_watch::variant_object;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};
 pub use config_maps::{ConfigMapReader, ConfigMapWatch};
-pub(crate) use listed::{ListedCluster, ListedKind};
+pub(crate) use listed::{ListedCluster, ListedKind, ListedPool, PickerProblem};
 pub use object_store::ClusterState;
 pub(crate) use served_kinds::scale_resource;
 pub use trust::{TrustData, TrustWatch};

@@ -120,7 +120,7 @@ pub struct ClusterState {
 
 impl ClusterState {
     /// Whether the autoscalers that scale the target of a variant, which an object of this kind makes, follow its number; `None` if none
-    /// of them reads one.
+    /// is known and there may be some.
     pub(crate) fn autoscaler(
         &self,
         variant: (&VariantId, VariantKind),
@@ -313,7 +313,7 @@ impl ClusterStore {
     }
 
     /// The scale target of a variant: `None` if it does not exist, or why that is not known.
-    fn target(&self, variant: &Variant) -> Result<Option<&ScaleTarget>, SmolStr> {
+    pub(super) fn target(&self, variant: &Variant) -> Result<Option<&ScaleTarget>, SmolStr> {
         let Variant { id: VariantId { namespace, .. }, target, .. } = variant;
         match TargetKind::of(target) {
             TargetKind::Deployment => Ok(self.deployments.get(namespace, &target.name)),

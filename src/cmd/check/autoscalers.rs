@@ -40,8 +40,7 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
     check_variants(inputs, state, report);
     let instance = settings.controller_instance.as_deref();
     let candidates: Candidates = candidates(&state.view, instance).collect();
-    let facts: BTreeMap<TargetKey, VariantFacts> =
-        facts(state, policy, settings.serve_value_targets).collect();
+    let facts: BTreeMap<TargetKey, VariantFacts> = facts(state, policy).collect();
     let mut targets = by_target(inputs);
     for key in facts.keys() {
         targets.entry(key.clone()).or_default();
@@ -128,13 +127,11 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
 }
 
 /// What decides about each scale target.
-fn facts(
-    state: &ClusterState,
-    policy: &Policy,
-    serves_value_targets: bool,
-) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
+fn facts(state: &ClusterState, policy: &Policy) -> impl Iterator<Item = (TargetKey, VariantFacts)> {
     state.view.variants.iter().map(move |VariantState { variant, .. }| {
         let kind = state.objects.get(&variant.id).map(|object| object.kind).unwrap_or_default().as_str();
+        let served = state.view.value_targets.as_ref();
+        let serves_value_targets = served.is_some_and(|served| served.multipliers.contains_key(&variant.id));
         let facts = VariantFacts::new(variant, kind, policy, serves_value_targets);
         ((variant.id.namespace.clone(), variant.target.clone()), facts)
     })

@@ -96,9 +96,11 @@ pub(super) async fn read(client: &Client, settings: &Settings) -> Inputs {
 
 fn lists(settings: &Settings) -> Vec<List> {
     const DEVICES: &str = "/apis/resource.k8s.io/v1";
+    const POOLS: &str = "/apis/inference.networking.k8s.io/v1";
+    const EARLIER_POOLS: &str = "/apis/inference.networking.x-k8s.io/v1alpha2";
     use ListedKind::{
-        Deployment, HorizontalPodAutoscaler, LeaderWorkerSet, Namespace, Node, ResourceClaimTemplate,
-        ResourceSlice, ScaledObject, StatefulSet, VariantAutoscaling,
+        Deployment, EarlierInferencePool, HorizontalPodAutoscaler, InferencePool, LeaderWorkerSet, Namespace,
+        Node, ResourceClaimTemplate, ResourceSlice, ScaledObject, Service, StatefulSet, VariantAutoscaling,
     };
     let list = |kind, api, plural| List {
         kind,
@@ -121,6 +123,9 @@ fn lists(settings: &Settings) -> Vec<List> {
         List { labels: settings.node_selector.clone(), ..of_cluster(Kind::State(Node), "nodes") },
         List { namespace: None, ..list(Kind::State(ResourceSlice), DEVICES, "resourceslices") },
         list(Kind::State(ResourceClaimTemplate), DEVICES, "resourceclaimtemplates"),
+        list(Kind::State(InferencePool), POOLS, "inferencepools"),
+        list(Kind::State(EarlierInferencePool), EARLIER_POOLS, "inferencepools"),
+        list(Kind::State(Service), "/api/v1", "services"),
     ];
     let release = &settings.service.namespace;
     // The state of the program is large, and no configuration.

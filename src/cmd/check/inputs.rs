@@ -128,13 +128,13 @@ impl Inputs {
         self.unread.push((kind, name.to_owned(), cause));
     }
 
-    /// What the objects make together.
-    pub(super) fn state(&self) -> crate::cluster::ClusterState {
-        let mut cluster = ListedCluster::default();
+    /// The objects as the watches of the program with these settings have them.
+    pub(super) fn cluster(&self, settings: &Settings) -> ListedCluster {
+        let mut cluster = ListedCluster::new(settings.serve_value_targets);
         for (kind, objects) in &self.listed {
             cluster.add(*kind, objects);
         }
-        cluster.state()
+        cluster
     }
 
     /// Whether all objects of a kind were read.
@@ -224,6 +224,8 @@ impl ListedKind {
             Self::Node => "Node",
             Self::ResourceSlice => "ResourceSlice",
             Self::ResourceClaimTemplate => "ResourceClaimTemplate",
+            Self::InferencePool | Self::EarlierInferencePool => "InferencePool",
+            Self::Service => "Service",
         }
     }
 }

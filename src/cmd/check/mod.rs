@@ -6,6 +6,7 @@ mod definition;
 mod files;
 mod gather;
 mod inputs;
+mod pickers;
 mod policy;
 mod prometheus;
 mod report;
@@ -31,7 +32,8 @@ use crate::cmd::api::{self, ConnectionArgs};
 use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::cmd::terminal::StatusLine;
 use crate::config::{
-    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, config_map_names, default_policy, lenient_bool, source,
+    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, SourceKind, config_map_names, default_policy,
+    lenient_bool, source,
 };
 use crate::engine::{Clock as _, SystemClock};
 
@@ -57,8 +59,8 @@ use crate::engine::{Clock as _, SystemClock};
 ///
 /// Checked are: the API server and its version; each right that the program uses; the definition of VariantAutoscaling; the
 /// APIServices of the metrics APIs, their owner and certificate; Prometheus, its clock, and the series of each model; every HPA and
-/// ScaledObject that reads a number or scales a variant; how pods end; room on the nodes; and the ConfigMaps. A check that cannot
-/// be made is a finding of its own. docs/check.md explains each finding.
+/// ScaledObject that reads a number or scales a variant; the endpoint pickers of models that may go to zero; how pods end; room on the
+/// nodes; and the ConfigMaps. A check that cannot be made is a finding of its own. docs/check.md explains each finding.
 ///
 /// The rights are those of --service-account, else of the pod this runs in, else of ServiceAccount wva in --release-namespace.
 ///
@@ -90,6 +92,14 @@ pub(super) struct Args {
     #[arg(long, env = "WVA_SERVE_VALUE_TARGETS", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool)]
     serve_value_targets: bool,
+    /// Whether `wva serve` has this flag: it scales woken workloads itself, and needs the right to.
+    #[arg(long, env = "WVA_WAKE_DIRECTLY", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool)]
+    wake_directly: bool,
+    /// Whether `wva serve` has this flag: it annotates pods, and needs the right to.
+    #[arg(long, env = "WVA_POD_DELETION_COST", value_name = "BOOL", num_args = 0..=1, default_value = "false",
+          default_missing_value = "true", value_parser = lenient_bool)]
+    pod_deletion_cost: bool,
     /// Name of the Lease, as for `wva serve`.
     #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
     lease_name: String,
@@ -163,6 +173,7 @@ fn run(args: Args) -> Result<ExitCode, CommandError> {
 fn settings(args: Args) -> Result<Settings, String> {
     let namespace = args.namespace.filter(|name| !name.is_empty());
     let release = args.release_namespace.filter(|name| !name.is_empty());
+    let is_scraping = args.source.source == SourceKind::Scrape;
     let source = source(args.source, None).map_err(|error| error.to_string())?;
     let prometheus = match source {
         Source::Prometheus(prometheus) => Some(prometheus_settings(*prometheus)),
@@ -187,6 +198,9 @@ fn settings(args: Args) -> Result<Settings, String> {
         config_maps: config_map_names(&args.config_maps).map_err(|error| error.to_string())?,
         policy: default_policy(Policy::default().max_stale, args.scale_to_zero),
         prometheus,
+        is_scraping,
+        wakes_directly: args.wake_directly,
+        writes_deletion_costs: args.pod_deletion_cost,
     })
 }
 
@@ -245,6 +259,7 @@ fn check_inputs(inputs: &Inputs, loaded: &Loaded, settings: &Settings) -> Report
     }
     inputs.report_unread(&mut report);
     autoscalers::check(inputs, loaded, settings, &mut report);
+    pickers::check(inputs, loaded, settings, &mut report);
     room::check(&loaded.state, &mut report);
     report
 }

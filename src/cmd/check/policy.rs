@@ -9,6 +9,7 @@ use super::inputs::Inputs;
 use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ClusterState;
+use crate::cluster::watch::ListedPool;
 use crate::cluster::watch::config_maps::{ConfigMaps, watched};
 use crate::config::policy_config::{Finding, PolicyLoader, Problem, Problems};
 use crate::engine::LearnedModels;
@@ -21,13 +22,17 @@ const FIX: &str = "# correct the field that is named; docs/configuration.md has 
 /// The state of the cluster, the policy in force there, and what is wrong with the latter.
 pub(super) struct Loaded {
     pub(super) state: ClusterState,
+    /// The InferencePools of its variants.
+    pub(super) pools: Vec<ListedPool>,
     pub(super) policy: Policy,
     pub(super) report: Report,
 }
 
 /// What the objects make together.
 pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
-    let state = inputs.state();
+    let cluster = inputs.cluster(settings);
+    let state = cluster.state();
+    let pools = cluster.pools(&state);
     let release = &settings.service.namespace;
     let key = |map: &ConfigMap| {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -54,7 +59,7 @@ pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
         report_unused(inputs, settings, &used, &mut report);
     }
     report_problems(problems, &state, &mut report);
-    Loaded { state, policy, report }
+    Loaded { state, pools, policy, report }
 }
 
 /// Reports ConfigMaps of files that no name makes ones of this program.

@@ -48,6 +48,15 @@ type Ages = BTreeMap<(SmolStr, Option<SmolStr>), BTreeMap<Signal, Seconds>>;
 /// Checks Prometheus, if its flags are given.
 pub(super) async fn check(loaded: &Loaded, settings: &Settings) -> Report {
     let mut report = Report::default();
+    if settings.is_scraping {
+        report.add_unchecked(
+            false,
+            "metrics of pods",
+            "with --source=scrape the program reads its pods itself, which a check does not do",
+            "# the conditions MetricsAvailable and SignalsComplete of each variant say what it reads",
+        );
+        return report;
+    }
     let Some(configured) = &settings.prometheus else {
         report.add_unchecked(
             false,

@@ -44,6 +44,8 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
         .collect();
     let rights = rights(RightNames {
         annotated_autoscalers: settings.annotated_autoscalers,
+        wakes_directly: settings.wakes_directly,
+        writes_deletion_costs: settings.writes_deletion_costs,
         is_of_namespace: settings.namespace.is_some(),
         lease: &settings.lease,
         controller_instance: settings.controller_instance.as_deref(),

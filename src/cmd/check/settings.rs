@@ -64,6 +64,12 @@ pub(super) struct Settings {
     pub(super) is_in_pod: bool,
     /// How Prometheus is reached, if it is to be.
     pub(super) prometheus: Option<PrometheusSettings>,
+    /// Whether the program reads the metrics of pods itself.
+    pub(super) is_scraping: bool,
+    /// Whether it writes the scale of woken workloads.
+    pub(super) wakes_directly: bool,
+    /// Whether it writes the deletion costs of pods.
+    pub(super) writes_deletion_costs: bool,
 }
 
 impl Settings {

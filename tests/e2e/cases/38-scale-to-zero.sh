@@ -141,6 +141,9 @@ eventually 180 "an idle model whose queue is measured: the number is 0" number_i
 eventually 30 "the HPA scales it to zero" scale_is chat 0
 eventually 120 "a model without a queue: a condition says which signal is missing" complete_says mute "False NoWakeUpSignal"
 throughout 10 "and it is not put to sleep" scale_is mute 1
+"$WVA" check -n llm --scale-to-zero --output json >"$CLUSTER_DIR/check.json" || true
+unseen=$(jq -c '[.findings[] | select(.reason | test("EndpointPicker")) | .object] | sort' "$CLUSTER_DIR/check.json")
+assert_eq "a check finds whose requests nobody would see" "$unseen" '["model mute in namespace llm"]'
 kubectl -n llm annotate va mute wva.llmd.ai/woken-by="KEDA's HTTP add-on" >/dev/null
 eventually 120 "once something else wakes it, it sleeps too" scale_is mute 0
 eventually 60 "models at zero have the number 0" all_are number_of 0 slow left prefill decode "${by_hpa[@]}" "${directly[@]}"

@@ -26,6 +26,25 @@ pub(super) const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 pub(super) const DEFINITION: &str =
     "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/variantautoscalings.llmd.ai";
 
+/// The series that a model needs.
+pub(super) const ALL_SERIES: [&str; 15] = [
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_requests_waiting",
+    "vllm:num_requests_running",
+    "vllm:cache_config_info",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:inter_token_latency_seconds_sum",
+    "vllm:inter_token_latency_seconds_count",
+    "vllm:time_to_first_token_seconds_sum",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:request_prompt_tokens_sum",
+    "vllm:request_prompt_tokens_count",
+    "vllm:request_generation_tokens_sum",
+    "vllm:request_generation_tokens_count",
+    "vllm:iteration_tokens_total_count",
+];
+
 /// An API server, and a Prometheus, on one socket.
 pub(super) struct Cluster {
     pub(super) objects: ApiServer,
@@ -38,7 +57,7 @@ pub(super) struct Cluster {
 /// What a test makes of the two.
 #[derive(Default)]
 pub(super) struct Behavior {
-    /// Resources, and names of objects, of which every access is denied.
+    /// Resources, also with their verb or subresource, and names of objects, of which every access is denied.
     pub(super) denied: BTreeSet<&'static str>,
     /// Resources that may not be listed.
     pub(super) refused: BTreeSet<&'static str>,
@@ -48,6 +67,10 @@ pub(super) struct Behavior {
     pub(super) skew: f64,
     /// Names of the series that it has, and their age in seconds.
     pub(super) series: Vec<(&'static str, f64)>,
+    /// A warning of its answers.
+    pub(super) warning: Option<&'static str>,
+    /// The minor version of the API server; 36 if empty.
+    pub(super) minor: String,
 }
 
 #[derive(Clone)]
@@ -133,16 +156,19 @@ async fn answer(State(handler): State<Handler>, request: Request<Body>) -> Respo
         (request.uri().path().to_owned(), request.uri().query().unwrap_or_default().to_owned());
     handler.behavior.lock().requests.push(format!("{} {path}", request.method()));
     if path == "/version" {
-        return ok(&json!({ "major": "1", "minor": "36", "gitVersion": "v1.36.0" }));
+        let minor = handler.behavior.lock().minor.clone();
+        let minor = if minor.is_empty() { "36".to_owned() } else { minor };
+        return ok(&json!({ "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0") }));
     }
     if path.ends_with("accessreviews") {
         let mut review = body(request).await;
         let attributes = &review["spec"]["resourceAttributes"];
         let is_denied = {
             let denied = &handler.behavior.lock().denied;
-            ["resource", "name"]
-                .iter()
-                .any(|part| attributes[part].as_str().is_some_and(|own| denied.contains(own)))
+            let text = |part: &str| attributes[part].as_str().unwrap_or_default();
+            let verb = format!("{} {}", text("verb"), text("resource"));
+            let whole = format!("{}/{}", text("resource"), text("subresource"));
+            [text("resource"), text("name"), &verb, &whole].iter().any(|own| denied.contains(own))
         };
         review["status"] = json!({ "allowed": !is_denied });
         return ok(&review);
@@ -201,7 +227,9 @@ fn prometheus(behavior: &Behavior, form: &str) -> Response<Body> {
         };
         ("matrix", behavior.series.iter().map(series).collect())
     };
-    ok(&json!({ "status": "success", "data": { "resultType": kind, "result": result } }))
+    let warnings: Vec<&str> = behavior.warning.into_iter().collect();
+    let data = json!({ "resultType": kind, "result": result });
+    ok(&json!({ "status": "success", "data": data, "warnings": warnings }))
 }
 
 pub(super) fn api_service(service: &str, available: &str) -> Value {
