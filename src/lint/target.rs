@@ -5,7 +5,7 @@ use wva_core::text::quoted;
 
 use super::input::{VerticalPodAutoscaler, Workload};
 use super::object::ObjectRef;
-use super::pause::paused;
+use super::pause::is_paused_whole;
 use super::words::{Severity, Words};
 
 /// Modes in which a VerticalPodAutoscaler restarts running pods. `Auto` is the default.
@@ -73,8 +73,8 @@ pub(super) fn judge(workload: &Workload<'_>) -> Vec<(ObjectRef, TargetIssue)> {
         .own_hpas()
         .filter(|hpa| !workload.scaled_objects.iter().any(|scaled| scaled.takes_over(&hpa.metadata)))
         .map(|hpa| ObjectRef::of("HorizontalPodAutoscaler", &hpa.metadata));
-    // A paused one, as in a migration, sets nothing.
-    let scaled = workload.scaled_objects.iter().filter(|scaled| paused(&scaled.metadata).is_none());
+    // A paused one, as in a migration, has no HPA.
+    let scaled = workload.scaled_objects.iter().filter(|scaled| !is_paused_whole(&scaled.metadata));
     let scaled = scaled.map(|scaled| ObjectRef::of("ScaledObject", &scaled.metadata));
     let active: Vec<ObjectRef> = hpas.chain(scaled).collect();
     let mut issues = Vec::new();
@@ -123,7 +123,8 @@ impl TargetIssue {
                     others.join(", "),
                     if *more > 0 { format!(" and {more} more") } else { String::new() }
                 ),
-                "each of them overwrites the replicas that the other one has set, every 15 s: pods are added and removed without end",
+                "the HPA controller follows none of several HPAs of the same pods, of which KEDA makes one for each ScaledObject (condition \
+                 ScalingActive False, AmbiguousSelector): the replicas stay, whatever the load, and between 0 and 1 each sets its own",
                 format!("# keep one autoscaler of {target}, and delete the others"),
             ),
             Self::VerticalUpdates { target, mode } => Words::new(

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # (37) `wva check` against a real API server: what is right has no error; wrong HPAs, missing rights, an older definition and files are
-# found, with exit codes for CI; and what a finding promises really happens: an HPA with the target type Value multiplies.
+# found, with exit codes for CI; and what findings promise really happens.
 
 # check [ARGUMENT...]: writes the JSON to $CLUSTER_DIR/check.json and prints the exit code. Prometheus is that of the test cluster.
 check() {
@@ -18,6 +18,37 @@ errors() { jq -r '[.findings[] | select(.severity == "error") | .object + " " + 
 requested() { kubectl -n llm get deployment "$1" -o jsonpath='{.spec.replicas}'; }
 requested_is() { is "$(requested "$1") $2 $3"; }
 
+# hpa_of NAME EXTERNAL MAX: an HPA that reads the number of llama, after the jq expression EXTERNAL
+hpa_of() {
+  kubectl create -f - --dry-run=client -o json <<YAML | jq -c ".spec.metrics[0].external |= ($2)"
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: $1, namespace: llm}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: $1}
+  minReplicas: 1
+  maxReplicas: $3
+  metrics:
+  - type: External
+    external:
+      metric: {name: wva_desired_replicas, selector: {matchLabels: {variant_name: llama}}}
+      target: {type: AverageValue, averageValue: "1"}
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
+YAML
+}
+# follower NAME REPLICAS EXTERNAL MAX: a Deployment of pods that serve nothing, with such an HPA
+follower() {
+  kubectl -n llm create deployment "$1" --image=registry.k8s.io/pause --replicas="$2" --dry-run=client -o json | jq -c .
+  hpa_of "$1" "$3" "$4"
+}
+# scaling_of HPA TEXT: its condition ScalingActive contains TEXT
+scaling_of() {
+  local actual
+  actual=$(kubectl -n llm get hpa "$1" -o jsonpath='{range .status.conditions[?(@.type=="ScalingActive")]}{.status} {.reason}{end}')
+  echo "$actual"
+  [[ $actual == *"$2"* ]]
+}
+
 allow 10
 set_load "$(calculate "0.4 * $pod_rps")"
 eventually 240 "load for one pod: the number is 1" value_is "==" 1
@@ -29,31 +60,35 @@ eventually 0 "pods that end at once are a warning" found "Deployment llm/llama" 
 assert_eq "exit code with --strict" "$(check --strict)" 1
 assert_eq "seconds that a check takes are at most" "$(began=$SECONDS && check >/dev/null && [ $((SECONDS - began)) -le 10 ] && echo 10)" 10
 
-# A target type that multiplies: the HPA of a second Deployment reads the number of llama, which stays 2.
+# What happens without the fix: HPAs of further Deployments read the number of llama, which stays 2.
 hold_at 2
-kubectl apply -f "$e2e/objects/follower.yaml" >/dev/null
-kubectl -n llm delete hpa follower >/dev/null
-kubectl -n llm scale deployment follower --replicas=2 >/dev/null
-kubectl apply -f - >/dev/null <<'YAML'
-apiVersion: autoscaling/v2
-kind: HorizontalPodAutoscaler
-metadata: {name: multiplied, namespace: llm}
-spec:
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: follower}
-  minReplicas: 1
-  maxReplicas: 8
-  metrics:
-  - type: External
-    external:
-      metric: {name: wva_desired_replicas, selector: {matchLabels: {variant_name: llama}}}
-      target: {type: Value, value: "1"}
-YAML
-eventually 240 "while the number is 2, an HPA with the type Value multiplies 2 replicas up to its maximum, 8" requested_is follower "==" 8
+{
+  follower multiplied 2 '.target = {type: "Value", value: "1"}' 8
+  follower divided 2 '.target.averageValue = "2"' 8
+  follower capped 1 . 1
+  follower lost 3 '.metric.selector.matchLabels.variant_name = "lama"' 8
+  follower disputed 3 . 8
+  hpa_of disputed . 4 | jq -c '.metadata.name = "rival"'
+} | kubectl apply -f - >/dev/null
+eventually 240 "while the number is 2, an HPA with the type Value multiplies 2 replicas up to its maximum, 8" requested_is multiplied "==" 8
+eventually 30 "one with averageValue 2 divides them" requested_is divided "==" 1
+eventually 30 "one whose selector finds nothing gets an error" scaling_of lost "False FailedGetExternalMetric"
+eventually 30 "and two of one workload stop each other" scaling_of disputed "False AmbiguousSelector"
+eventually 30 "both of them" scaling_of rival "False AmbiguousSelector"
+assert_eq "replicas above the maximum of an HPA" "$(requested capped)" 1
+assert_eq "replicas without a number" "$(requested lost)" 3
+kubectl -n llm scale deployment disputed --replicas=4 >/dev/null
+throughout 8 "neither sets the replicas that it would set alone" requested_is disputed "==" 4
 eventually 0 "the number is still 2" value_is "==" 2
 assert_eq "exit code for a multiplied number" "$(check -n llm)" 1
 eventually 0 "the finding says what happened" found "HorizontalPodAutoscaler llm/multiplied" TargetTypeMultiplies "2 replicas become 2, 4, 8"
 eventually 0 "and that it reads the number of another workload" found "HorizontalPodAutoscaler llm/multiplied" FollowsAnotherVariant
-kubectl -n llm delete hpa multiplied >/dev/null
+eventually 0 "the division" found "HorizontalPodAutoscaler llm/divided" NumberDivided
+eventually 0 "the selector" found "HorizontalPodAutoscaler llm/lost" SelectsNoVariant "keeps its replicas"
+eventually 0 "the two" found "HorizontalPodAutoscaler llm/rival" SeveralAutoscalers "AmbiguousSelector"
+followers=(multiplied divided capped lost disputed)
+kubectl -n llm delete hpa "${followers[@]}" rival >/dev/null
+kubectl -n llm delete deployment "${followers[@]}" >/dev/null
 
 # Two autoscalers, a selector that finds nothing, and a maximum below the variant's.
 kubectl -n llm get hpa llama -o json | jq '.metadata = {name: "second", namespace: "llm"} | del(.status) | .spec.maxReplicas = 3
@@ -149,5 +184,4 @@ assert_eq "exit code for a file with a wrong target" "$status" 1
 passed "it is found before it is applied"
 
 kubectl -n llm delete rolebinding,serviceaccount reader >/dev/null
-kubectl -n llm delete deployment follower >/dev/null
 kubectl apply -f "$e2e/objects/llama.yaml" >/dev/null
