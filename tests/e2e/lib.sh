@@ -266,3 +266,30 @@ instance_values_are() {
   echo "wva-0 ${first% *}, wva-1 ${second% *}"
   [ "${first% *} ${second% *}" = "$1 $2" ]
 }
+
+# ---- GPUs of several kinds, and variants that differ by cost
+
+# gpu_node NAME PRODUCT GPUS
+gpu_node() {
+  cat <<YAML
+apiVersion: v1
+kind: Node
+metadata:
+  name: $1
+  labels: {kubernetes.io/hostname: $1, kubernetes.io/os: linux, kubernetes.io/arch: amd64, nvidia.com/gpu.product: $2}
+status:
+  capacity: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
+  allocatable: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
+---
+YAML
+}
+
+# priced NAME PRODUCT COST: a variant of the model `spill`
+priced() {
+  sed -n '/^---$/,$p' "$e2e/objects/llama.yaml" | sed -e "s/\bname: llama\b/name: $1/; s/app: llama/app: $1/; s/variant_name: llama/variant_name: $1/" \
+    -e "s/llm-d.ai\/model: llama/llm-d.ai\/model: spill/; s/modelID: llama/modelID: spill/; s/variantCost: .*/variantCost: \"$3\"/" \
+    -e "s/terminationGracePeriodSeconds: 2/&\n      nodeSelector: {nvidia.com\/gpu.product: $2}/; /acceleratorName/d; s/^  labels:$/  labels: {}/"
+}
+ready_of() { local n; n=$(kubectl -n llm get deployment "$1" -o jsonpath='{.status.readyReplicas}'); echo "${n:-0}"; }
+# both_ready OPERATOR NUMBER: Ready pods of the model `spill`, of both variants
+both_ready() { is "$(ready_of cheap) + $(ready_of dear) $1 $2"; }

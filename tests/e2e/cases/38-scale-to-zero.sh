@@ -36,6 +36,18 @@ complete_says() {
   [[ $actual == *"$2"* ]]
 }
 
+# both_sleep: prefill and decode have the number 0 in one answer. Writes answers in which only one of them has into $CLUSTER_DIR/uneven.
+both_sleep() {
+  local numbers
+  numbers=$(ask_api_server "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name+in+(prefill,decode)" | jq -c '[.items[].value]') || return
+  echo "$numbers"
+  case $numbers in
+    '["0","0"]') return ;;
+    *'"0"'*) echo "$numbers" >>"$CLUSTER_DIR/uneven" ;;
+  esac
+  return 1
+}
+
 # sleeper NAME MODEL REPLICAS POOL START [ROLE]: a variant that may be at zero, of a pool, whose pods are Ready START seconds after their creation
 sleeper() {
   cat <<YAML
@@ -118,7 +130,8 @@ kubectl create configmap wva-model-scale-to-zero-config -n "$release_namespace" 
   --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 kubectl apply -f "$e2e/objects/inference-pool-crds.yaml" >/dev/null
 kubectl wait --for=condition=Established crd/inferencepools.inference.networking.k8s.io crd/inferencepools.inference.networking.x-k8s.io --timeout=30s >/dev/null
-sed "s/\$FLEET_PORT/${FLEET_ADDR##*:}/" "$e2e/objects/pickers.yaml" | kubectl apply -f - >/dev/null
+pickers() { sed "s/\$FLEET_PORT/${FLEET_ADDR##*:}/" "$e2e/objects/pickers.yaml" | kubectl apply -f - >/dev/null; }
+pickers
 for picker in earlier-picker picker; do
   eventually 60 "the endpoint picker $picker is Ready" pod_is_ready $picker-0
   put_on_loopback $picker-0
@@ -130,10 +143,13 @@ done
   sleeper left left 0 current 5
   sleeper prefill split 0 earlier 5 prefill
   sleeper decode split 0 earlier 5 decode
+  sleeper cheapest choice 0 current 5 |
+    sed 's/modelID: .*/&\n  variantCost: "1.0"/; s/terminationGracePeriodSeconds: .*/&\n      nodeSelector: {nvidia.com\/gpu.product: NVIDIA-B300}/'
+  sleeper next choice 0 current 5 | sed 's/modelID: .*/&\n  variantCost: "9.0"/'
   for i in "${by_hpa[@]}"; do sleeper "$i" "$i" 1 current 5; done
   for i in "${directly[@]}"; do sleeper "$i" "$i" 0 current 5; done
 } | kubectl apply -f - >/dev/null
-for i in chat slow left "${by_hpa[@]}" "${directly[@]}"; do queue "$i" 0; done
+for i in chat slow left choice "${by_hpa[@]}" "${directly[@]}"; do queue "$i" 0; done
 picker=earlier-picker queue split 0 earlier
 
 # Sleep.
@@ -146,7 +162,7 @@ unseen=$(jq -c '[.findings[] | select(.reason | test("EndpointPicker")) | .objec
 assert_eq "a check finds whose requests nobody would see" "$unseen" '["model mute in namespace llm"]'
 kubectl -n llm annotate va mute wva.llmd.ai/woken-by="KEDA's HTTP add-on" >/dev/null
 eventually 120 "once something else wakes it, it sleeps too" scale_is mute 0
-eventually 60 "models at zero have the number 0" all_are number_of 0 slow left prefill decode "${by_hpa[@]}" "${directly[@]}"
+eventually 60 "models at zero have the number 0" all_are number_of 0 slow left prefill decode cheapest next "${by_hpa[@]}" "${directly[@]}"
 # An HPA of Kubernetes 1.36 and later leaves a workload at zero that it has not scaled there itself.
 eventually 60 "their HPAs have scaled them to zero" all_are scale_of 0 chat mute "${by_hpa[@]}"
 throughout 10 "and they stay there" all_are scale_of 0 chat mute "${by_hpa[@]}"
@@ -174,8 +190,19 @@ is_within=$(seconds_since "$began")
 passed "from the request to Ready: $is_within s, of at most 30"
 picker=earlier-picker queue split 1 earlier
 eventually 5 "prefill and decode wake together, by an EPP of the earlier era" all_are scale_of 1 prefill decode
+picker=earlier-picker queue split 0 earlier
 for i in "${directly[@]}" slow; do queue "$i" 0; done
 throughout 10 "what was woken stays for its retention, and no HPA undoes it" all_are scale_of 1 "${directly[@]:$((wakes - 3))}" slow
+
+# Of several variants the cheapest wakes, and where no node has room for it, the next one.
+queue choice 1
+eventually 5 "of several variants, the cheapest wakes" scale_is cheapest 1
+eventually 60 "no node has room for it, and the next one wakes" is_ready_of next
+assert_eq "Ready pods of the cheapest" "$(kubectl -n llm get deployment cheapest -o jsonpath='{.status.readyReplicas}')" ""
+queue choice 0
+eventually 60 "once idle, prefill and decode sleep" both_sleep
+assert_eq "answers in which one of them slept and the other did not" "$(cat "$CLUSTER_DIR/uneven" 2>/dev/null)" ""
+eventually 10 "and so do their workloads" all_are scale_of 0 prefill decode
 
 # An EPP that fails wakes nothing, and without a pool, Prometheus tells of the request a little later.
 mark_log wva-0
@@ -188,8 +215,24 @@ eventually 20 "a pool that is deleted: Prometheus still tells of the request" nu
 assert_eq "lines of warnings and errors in the log" "$(log_since wva-0 | grep -cE ' (WARN|ERROR) ' || true)" 0
 
 for i in deployment va hpa; do
-  kubectl -n llm delete "$i" chat mute slow left prefill decode "${by_hpa[@]}" "${directly[@]}" --wait=false >/dev/null
+  kubectl -n llm delete "$i" chat mute slow left prefill decode cheapest next "${by_hpa[@]}" "${directly[@]}" --wait=false >/dev/null
 done
+
+# Without Prometheus: engines and the EPP are read directly.
+stop wva-0
+pickers
+sleeper scraped scraped 1 current 5 | sed -e 's/kind: Deployment/kind: StatefulSet/; s/^  replicas: /  serviceName: scraped\n&/' \
+  -e "s|^      annotations:|&\n        prometheus.io/port: \"${FLEET_ADDR##*:}\"\n        prometheus.io/path: /pods/llm/scraped-0/metrics|" | kubectl apply -f - >/dev/null
+eventually 60 "a pod that is read directly is Ready" pod_is_ready scraped-0
+put_on_loopback scraped-0
+WVA_ARGS="--source=scrape --wake-directly" baseline
+for i in scraped left; do queue "$i" 0; done
+scraped_is() { is "$(kubectl -n llm get statefulset scraped -o jsonpath='{.spec.replicas}') == $1"; }
+eventually 120 "the idle model sleeps" scraped_is 0
+queue an-adapter 1
+eventually 5 "and a request under another name wakes it, the only model of its pool" scraped_is 1
+queue an-adapter 0
+for i in statefulset va hpa; do kubectl -n llm delete "$i" scraped --wait=false >/dev/null; done
 kubectl delete -f "$e2e/objects/inference-pool-crds.yaml" >/dev/null
 kubectl -n llm delete statefulset,service picker earlier-picker --wait=false >/dev/null
 kubectl -n "$release_namespace" delete configmap wva-model-scale-to-zero-config >/dev/null

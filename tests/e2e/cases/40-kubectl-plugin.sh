@@ -67,6 +67,8 @@ eventually 0 "a right in one namespace is none in all" plugin_says "cannot list 
 eventually 0 "a variant that does not exist" plugin_says "has no variant of this name in namespace llm" reader explain lama -n llm
 kubectl -n llm create rolebinding viewer --clusterrole=view --serviceaccount=llm:stranger --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 eventually 20 "who may view the namespace may read it" plugin_says "llm llama" stranger status -n llm
+eventually 0 "and check it" plugin_says "terminationGracePeriodSeconds is 2" stranger check -n llm
+eventually 0 "which finds a warning" refused 1 stranger check -n llm --strict
 eventually 60 "a namespace is deleted while the group is served" namespace_is_deleted
 assert_eq "nothing can be deleted" "$(kubectl auth can-i delete explanations.decisions.wva.llmd.ai -n llm --as=system:serviceaccount:llm:reader 2>/dev/null)" no
 

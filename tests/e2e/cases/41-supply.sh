@@ -14,39 +14,23 @@ number_of() {
   kubectl get --raw "$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3D$1" | jq -r '.items[0].value'
 }
 number_of_is() { local n; n=$(number_of "$1" 2>&1) || { echo "$n"; return 1; }; is "$n $2 $3"; }
-ready_of() { local n; n=$(kubectl -n llm get deployment "$1" -o jsonpath='{.status.readyReplicas}'); echo "${n:-0}"; }
 ready_of_are() { is "$(ready_of "$1") $2 $3"; }
 pending_are() {
   local n
   n=$(kubectl -n llm get pods -l "app=$1" --field-selector status.phase=Pending -o name | wc -l)
   is "$n $2 $3"
 }
-# both_ready OPERATOR NUMBER: Ready pods of the model `spill`, of both variants
-both_ready() { is "$(ready_of cheap) + $(ready_of dear) $1 $2"; }
-
-# gpu_node NAME PRODUCT GPUS
-gpu_node() {
-  cat <<YAML
-apiVersion: v1
-kind: Node
-metadata:
-  name: $1
-  labels: {kubernetes.io/hostname: $1, kubernetes.io/os: linux, kubernetes.io/arch: amd64, nvidia.com/gpu.product: $2}
-status:
-  capacity: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
-  allocatable: {cpu: "128", memory: 1Ti, pods: "250", nvidia.com/gpu: "$3"}
----
-YAML
-}
-
-# priced NAME PRODUCT COST: a variant of the model `spill`
-priced() {
-  sed -n '/^---$/,$p' "$e2e/objects/llama.yaml" | sed -e "s/\bname: llama\b/name: $1/; s/app: llama/app: $1/; s/variant_name: llama/variant_name: $1/" \
-    -e "s/llm-d.ai\/model: llama/llm-d.ai\/model: spill/; s/modelID: llama/modelID: spill/; s/variantCost: .*/variantCost: \"$3\"/" \
-    -e "s/terminationGracePeriodSeconds: 2/&\n      nodeSelector: {nvidia.com\/gpu.product: $2}/; /acceleratorName/d; s/^  labels:$/  labels: {}/"
-}
 
 analyzer=$'analyzerName: saturation-percent'
+# A definition that is installed later is seen within a minute.
+kubectl apply -f "$e2e/objects/local-queue-crd.yaml" >/dev/null
+kubectl wait --for=condition=Established crd/localqueues.kueue.x-k8s.io --timeout=30s >/dev/null
+kubectl create -f - >/dev/null <<'YAML'
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: team, namespace: llm}
+spec: {clusterQueue: gpus, stopPolicy: Hold}
+YAML
 allow 10
 set_load 0.1
 eventually 120 "one replica" ready_are "==" 1
@@ -62,9 +46,19 @@ passed "it is named: $(constrained_says llama "")"
 kubectl -n llm delete quota gpus >/dev/null
 eventually 120 "without the quota: more" ready_are ">" 3
 
+# A queue of Kueue that admits nothing.
+kubectl -n llm label deployment llama kueue.x-k8s.io/queue-name=team >/dev/null
+set_load "$(calculate "6.3 * $pod_rps")"
+eventually 120 "a condition names the queue" constrained_says llama "closed LocalQueue of llm/team (stopPolicy Hold)"
+throughout 10 "nothing is asked for that it would not admit" value_is "==" "$(replicas)"
+kubectl -n llm patch localqueue team --type merge -p '{"spec":{"stopPolicy":"None"}}' >/dev/null
+eventually 120 "it admits again: more" ready_are ">=" 7
+kubectl delete crd localqueues.kueue.x-k8s.io >/dev/null
+kubectl -n llm label deployment llama kueue.x-k8s.io/queue-name- >/dev/null
+
 # A cordoned node: its pods stay, and further ones have no node.
 kubectl cordon gpu-0 >/dev/null
-set_load "$(calculate "7.3 * $pod_rps")"
+set_load "$(calculate "9.3 * $pod_rps")"
 eventually 120 "a pod has no node" pending_are llama ">=" 1
 eventually 60 "a condition says what the scheduler says" constrained_says llama "NoNodeHasRoom: no node has room for"
 constrained_says llama "the scheduler says: 0/2 nodes are available: " >/dev/null || failed "the scheduler is not quoted: $(constrained_says llama "")"
