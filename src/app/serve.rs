@@ -194,7 +194,11 @@ impl App {
                 "the installation with this name in its certificate may forward reads"
             );
         }
-        Ok(server.with_max_connection_age(self.config.connection_age))
+        let server = server.with_max_connection_age(self.config.connection_age);
+        let Some(address) = self.config.external_scaler else { return Ok(server) };
+        let (server, bound) = server.with_external_scaler(address).await?;
+        info!(address = %bound, "serving KEDA's external scaler");
+        Ok(server)
     }
 
     /// The cluster, and whether every watch has listed and the engine has its first policy.

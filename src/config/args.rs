@@ -146,6 +146,10 @@ pub struct ServingArgs {
     /// Port to listen on (HTTPS). Default: 8443.
     #[arg(long, value_name = "PORT")]
     pub secure_port: Option<u16>,
+    /// Port on which KEDA's external scaler is served too (gRPC over TLS), for triggers of the types external and external-push. Default:
+    /// none.
+    #[arg(long, env = "WVA_EXTERNAL_SCALER_PORT", value_name = "PORT")]
+    pub external_scaler_port: Option<u16>,
     /// WVA's address of /metrics, of which the port is used. 0, which switches it off there, counts as unset.
     #[arg(long, hide = true, value_parser = port_of_address, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<u16>,

@@ -30,6 +30,11 @@ pub enum ConfigError {
         /// How often it is renewed.
         retry_period: SignedDuration,
     },
+    /// Two things are to be served on one port.
+    #[error(
+        "--external-scaler-port and --secure-port are both {0}: give KEDA's external scaler a port of its own"
+    )]
+    PortTwice(u16),
     /// HPAs are to be read, and not watched.
     #[error(
         "--serve-value-targets needs the watch of HorizontalPodAutoscalers: remove --annotated-autoscalers=false"

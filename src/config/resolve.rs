@@ -56,6 +56,8 @@ pub struct Config {
     pub lease_times: LeaseTimes,
     /// The address to listen on.
     pub listen: SocketAddr,
+    /// The address of KEDA's external scaler, if it is served.
+    pub external_scaler: Option<SocketAddr>,
     /// The user-provided serving certificate, if any.
     pub certificate: Option<Certificate>,
     /// The directory of the certificate, in which one is created if there is none.
@@ -125,6 +127,12 @@ impl TryFrom<ServeArgs> for Config {
         let cluster = args.cluster;
         let listen = SocketAddr::new(args.serving.bind_address, port(&args.serving));
         let own_ip = own_ip(cluster.pod_ip.as_deref(), listen.ip())?;
+        // With port 0 the system chooses one.
+        let external_scaler = args.serving.external_scaler_port;
+        if external_scaler.is_some_and(|port| port != 0 && port == listen.port()) {
+            return Err(ConfigError::PortTwice(listen.port()));
+        }
+        let external_scaler = external_scaler.map(|port| SocketAddr::new(listen.ip(), port));
         let default_address = format!("https://{}", SocketAddr::new(own_ip, listen.port()));
         let note = " (three Lease durations), so that a change of the leader does not make a number too old";
         let lease_times = LeaseTimes::of(&cluster)?;
@@ -149,6 +157,7 @@ impl TryFrom<ServeArgs> for Config {
             lease: or_default(cluster.lease_name, LEASE_NAME),
             lease_times,
             listen,
+            external_scaler,
             certificate: certificate(&args.serving),
             certificate_directory: args.serving.cert_dir.clone(),
             ca_settle: at_least("--ca-settle-duration", args.serving.ca_settle_duration, MIN_CA_SETTLE, "")?,

@@ -4,7 +4,7 @@
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
 //! leader), by `installations` also from the variants of other installations, by `decisions` as text, by `explanations` with
-//! reasons, and by `admin` for operators.
+//! reasons, and by `admin` for operators. `external_scaler` answers KEDA on a port of its own, by reading the same routes.
 
 mod admin;
 pub mod auth;
@@ -15,6 +15,7 @@ mod discovery;
 mod encoding;
 mod explanations;
 mod external_metrics;
+mod external_scaler;
 mod forward;
 #[cfg(test)]
 mod fuzz;

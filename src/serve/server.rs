@@ -5,26 +5,30 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use axum::Router;
+use futures::future::{BoxFuture, OptionFuture};
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::AuthState;
+use super::external_scaler::{self, Numbers};
 use super::forward::{ForwarderVerifier, InstanceVerifier};
 use super::router::router;
 use super::state::AppState;
-use super::tls::connection::{MAX_CONNECTIONS, Service};
+use super::tls::connection::{MAX_CONNECTIONS, Service, Traffic};
 use super::tls::{CertificateError, PeerChain, PeerTrust, PeerVerifier, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {source}; check --bind-address and --secure-port")]
+    #[error("cannot listen on {address}: {source}; check --bind-address and {flag}")]
     Bind {
         /// The address.
         address: SocketAddr,
+        /// The flag that gives its port.
+        flag: &'static str,
         /// The cause.
         source: io::Error,
     },
@@ -37,6 +41,8 @@ pub enum ServeError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    /// For KEDA's external scaler.
+    external_scaler: Option<TcpListener>,
     state: AppState,
     max_connections: usize,
     max_connection_age: Option<Duration>,
@@ -66,11 +72,33 @@ impl Server {
     /// # Errors
     /// When the address cannot be bound, or certificate files that flags name cannot be used.
     pub async fn bind(address: SocketAddr, state: AppState) -> Result<Self, ServeError> {
-        let bind_error = |source| ServeError::Bind { address, source };
+        let bind_error = |source| ServeError::Bind { address, flag: "--secure-port", source };
         let listener = listen(address).await.map_err(bind_error)?;
         let address = listener.local_addr().map_err(bind_error)?;
         state.load_certificates().await?;
-        Ok(Self { listener, address, state, max_connections: MAX_CONNECTIONS, max_connection_age: None })
+        Ok(Self {
+            listener,
+            address,
+            external_scaler: None,
+            state,
+            max_connections: MAX_CONNECTIONS,
+            max_connection_age: None,
+        })
+    }
+
+    /// Serves KEDA's external scaler on `address` too, and says where.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub async fn with_external_scaler(
+        mut self,
+        address: SocketAddr,
+    ) -> Result<(Self, SocketAddr), ServeError> {
+        let bind_error = |source| ServeError::Bind { address, flag: "--external-scaler-port", source };
+        let listener = listen(address).await.map_err(bind_error)?;
+        let bound = listener.local_addr().map_err(bind_error)?;
+        self.external_scaler = Some(listener);
+        Ok((self, bound))
     }
 
     /// The bound address, with the port that the system chose.
@@ -103,32 +131,62 @@ impl Server {
 
     /// Serves until `shutdown`; then stops listening, lets requests finish for at most `drain`, and cuts the rest.
     pub async fn serve(self, shutdown: CancellationToken, drain: Duration) {
-        let Self { listener, state, max_connections, max_connection_age, .. } = self;
-        let states = state.0.clone();
-        let stopping = states.settings.stopping.clone();
-        let verifier = CaVerifier {
-            auth: states.auth.clone(),
-            instances: states.instances.clone(),
-            forwarder: states.forwarder.clone(),
-        };
-        let service = Service {
-            certificates: states.certificates.clone(),
-            router: router(state.clone()),
-            peer_verifier: Arc::new(verifier),
-            errors: states.connection_errors.clone(),
-            max_connections,
-            max_age: max_connection_age,
-            stopping: stopping.clone(),
-        };
+        let Self { listener, external_scaler, state, max_connections, max_connection_age, .. } = self;
+        let stopping = state.0.settings.stopping.clone();
+        let routes = router(state.clone());
+        let service =
+            |router, traffic| service(&state, router, traffic, (max_connections, max_connection_age));
+        let scaler = external_scaler.map(|listener| {
+            let router = external_scaler::router(numbers(&state, routes.clone()).into());
+            accept::serve(listener, service(router, Traffic::GRPC), shutdown.clone(), drain)
+        });
         let announce = async {
             shutdown.cancelled().await;
             stopping.cancel();
         };
-        let accepting = accept::serve(listener, service, shutdown.clone(), drain);
+        let accepting = accept::serve(listener, service(routes, Traffic::READS), shutdown.clone(), drain);
+        let scaling = OptionFuture::from(scaler);
         tokio::select! {
-            ((), ()) = async { tokio::join!(accepting, announce) } => {}
+            ((), _, ()) = async { tokio::join!(accepting, scaling, announce) } => {}
             () = state.follow() => {}
         }
+    }
+}
+
+/// What is served on one port.
+fn service(
+    state: &AppState,
+    router: Router,
+    traffic: Traffic,
+    (max_connections, max_age): (usize, Option<Duration>),
+) -> Service {
+    let states = &state.0;
+    let verifier = CaVerifier {
+        auth: states.auth.clone(),
+        instances: states.instances.clone(),
+        forwarder: states.forwarder.clone(),
+    };
+    Service {
+        certificates: states.certificates.clone(),
+        router,
+        traffic,
+        peer_verifier: Arc::new(verifier),
+        errors: states.connection_errors.clone(),
+        max_connections,
+        max_age,
+        stopping: states.settings.stopping.clone(),
+    }
+}
+
+/// What KEDA is answered from.
+fn numbers(state: &AppState, routes: Router) -> Numbers {
+    let settings = &state.0.settings;
+    Numbers {
+        routes,
+        reader: state.0.reads.reader.clone(),
+        published: settings.published.clone(),
+        leadership: settings.leadership.clone(),
+        stopping: settings.stopping.clone(),
     }
 }
 

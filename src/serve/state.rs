@@ -71,7 +71,7 @@ pub struct AppState(pub(super) Arc<States>);
 
 pub(super) struct States {
     pub(super) auth: Arc<AuthState>,
-    reads: Arc<ReadState>,
+    pub(super) reads: Arc<ReadState>,
     admin: Arc<AdminState>,
     explanations: Arc<ExplanationState>,
     health: Arc<Health>,

@@ -10,6 +10,7 @@ pub(crate) mod client;
 mod connections;
 mod custom_metrics;
 mod explanations;
+mod external_scaler;
 mod forwarding;
 mod fuzz;
 mod golden;

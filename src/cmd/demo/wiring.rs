@@ -135,7 +135,7 @@ impl WvaInstance {
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {
-            ServeError::Bind { address, source } => {
+            ServeError::Bind { address, source, .. } => {
                 anyhow!("--listen {address}: {source}; choose another port, or 0 for any free one")
             }
             error => error.into(),

@@ -113,6 +113,13 @@ impl InFlight {
     }
 }
 
+impl InFlight {
+    /// Notes that the peer has taken all that there is of the answer so far, as of a stream without news.
+    pub(crate) fn wait(&self) {
+        self.activity.0.lock().sending.retain(|sending| sending.request != self.number);
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.activity.0.lock();
@@ -160,6 +167,10 @@ mod tests {
         assert!(stalls(2).await, "the second goes on, the first does not");
         drop(answering);
         assert!(!stalls(27).await);
+        second.wait();
+        assert!(!stalls(300).await, "a stream without news");
+        second.progress();
+        assert!(stalls(31).await);
         drop(second);
         assert!(!stalls(300).await);
     }

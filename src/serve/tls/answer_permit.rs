@@ -71,7 +71,11 @@ impl HttpBody for TrackedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if self.rest.is_empty() {
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            let next = Pin::new(&mut self.body).poll_frame(cx);
+            if next.is_pending() {
+                self.held.in_flight.wait();
+            }
+            match ready!(next) {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.rest = data,
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),

@@ -57,8 +57,21 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// aggregator waits for an answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Concurrent requests on one HTTP/2 connection; the aggregator sends all of its requests on one.
-const MAX_STREAMS: u32 = 250;
+/// What the requests of a port are like.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Traffic {
+    /// Concurrent requests on one HTTP/2 connection.
+    max_streams: u32,
+    /// Whether a request has a body that counts. All others are dropped unread: none may cost memory or delay the end of the connection.
+    has_bodies: bool,
+}
+
+impl Traffic {
+    /// Reads; the aggregator sends all of its requests on one connection.
+    pub(crate) const READS: Self = Self { max_streams: 250, has_bodies: false };
+    /// gRPC; KEDA keeps a stream for each ScaledObject, all on one connection.
+    pub(crate) const GRPC: Self = Self { max_streams: 10_000, has_bodies: true };
+}
 
 /// Requests that the client reset before they were read (CVE-2023-44487, rapid reset). More at a time end the connection. A
 /// client that gives up a few at once is in trouble, not at fault.
@@ -67,7 +80,7 @@ const MAX_PENDING_RESETS: usize = 20;
 /// Streams that were reset here for breaking the protocol. More end the connection. A correct client has none.
 const MAX_ERROR_RESETS: usize = 64;
 
-/// Bytes of request bodies in flight, which no route reads: the smallest connection window that HTTP/2 allows.
+/// Bytes of request bodies in flight, of which there are none or small ones: the smallest connection window that HTTP/2 allows.
 const BODY_WINDOW: u32 = 65_535;
 
 /// Bytes of request headers: a user may be in thousands of groups. A header block in more CONTINUATION frames than
@@ -88,6 +101,7 @@ const AGE_JITTER: f64 = 0.1;
 pub(crate) struct Service {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) router: Router,
+    pub(crate) traffic: Traffic,
     pub(crate) peer_verifier: Arc<dyn PeerVerifier>,
     pub(crate) errors: Arc<ConnectionErrors>,
     pub(crate) max_connections: usize,
@@ -202,15 +216,18 @@ async fn serve_http(
     let expires_at = shared.service.max_age.map(|age| Instant::now() + jittered(age, fastrand::f64()));
     let activity = Activity::new();
     let closed_by_answer = CancellationToken::new();
+    let traffic = shared.service.traffic;
     let service = {
         let router = shared.service.router.clone();
         let stopping = shared.service.stopping.clone();
         let activity = activity.clone();
         let closed_by_answer = closed_by_answer.clone();
-        hyper::service::service_fn(move |request| {
+        hyper::service::service_fn(move |request: Request<Incoming>| {
             let is_last = stopping.is_cancelled() || expires_at.is_some_and(|at| Instant::now() >= at);
             let in_flight = activity.begin_request();
             let closed_by_answer = closed_by_answer.clone();
+            let request =
+                if traffic.has_bodies { request.map(Body::new) } else { request.map(|_| Body::empty()) };
             let answer = answer(router.clone(), chain.clone(), is_last, request);
             async move {
                 let mut answer = answer.await?;
@@ -231,7 +248,7 @@ async fn serve_http(
         stop: &shared.stop,
     };
     if is_h2 {
-        drive(h2().serve_connection(TokioIo::new(HeadTimeout::http2(tls)), service), &conditions).await
+        drive(h2(traffic).serve_connection(TokioIo::new(HeadTimeout::http2(tls)), service), &conditions).await
     } else {
         drive(h1().serve_connection(TokioIo::new(HeadTimeout::http1(tls, activity)), service), &conditions)
             .await
@@ -243,15 +260,13 @@ fn jittered(age: Duration, random: f64) -> Duration {
     age.mul_f64(AGE_JITTER.mul_add(2.0 * random - 1.0, 1.0))
 }
 
-/// Routes a request. Its body is dropped unread: no route has one, and none may cost memory or delay the end of the
-/// connection.
+/// Routes a request.
 fn answer(
     router: Router,
     chain: PeerChain,
     is_last: bool,
-    request: Request<Incoming>,
+    mut request: Request<Body>,
 ) -> BoxFuture<'static, Result<Response<Body>, Infallible>> {
-    let mut request = request.map(|_| Body::empty());
     request.extensions_mut().insert(chain);
     let closes = is_last && request.version() < Version::HTTP_2;
     Box::pin(async move {
@@ -278,11 +293,11 @@ fn h1() -> http1::Builder {
     builder
 }
 
-fn h2() -> http2::Builder<TokioExecutor> {
+fn h2(traffic: Traffic) -> http2::Builder<TokioExecutor> {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(traffic.max_streams)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
         .max_header_list_size(MAX_HEADER_BYTES)

@@ -22,7 +22,7 @@ const INNER_OBJECT: &str =
     "/internal/v1/custom/v1beta2/namespaces/llm/deployments.apps/llama-decode/wva_desired_replicas";
 
 /// The leader, and another instance with older numbers.
-async fn leader_and_follower() -> (TestServer, TestServer) {
+pub(crate) async fn leader_and_follower() -> (TestServer, TestServer) {
     let shared_ca = Arc::new(Authority::new("wva"));
     let leader = server_with(|options| options.shared_ca = shared_ca.clone()).await;
     let follower = server_with(|options| options.shared_ca = shared_ca).await;

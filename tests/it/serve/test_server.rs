@@ -175,6 +175,7 @@ impl EventSink for FakeEvents {
 
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
+    pub(crate) external_scaler: SocketAddr,
     pub(crate) front_proxy: Authority,
     pub(crate) users: Authority,
     pub(crate) shared_ca: Arc<Authority>,
@@ -296,11 +297,14 @@ impl TestServer {
             bound = bound.with_max_connections(max_connections);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
+        let (bound, external_scaler) =
+            bound.with_external_scaler(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
         let mut task = JoinSet::new();
         task.spawn(bound.serve(shutdown.clone(), options.drain));
         let shared_ca = options.shared_ca;
         Ok(Self {
             address,
+            external_scaler,
             front_proxy,
             users,
             shared_ca,

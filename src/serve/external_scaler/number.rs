@@ -1,0 +1,122 @@
+//! The number of a ScaledObject's variant, read as an HPA reads it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use http::header::{ACCEPT, AUTHORIZATION};
+use http::{HeaderValue, StatusCode};
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+use tower::ServiceExt as _;
+
+use super::messages::ScaledObjectRef;
+use super::reference::variant_of;
+use crate::engine::{Leadership, Published};
+use crate::serve::paths::EXTERNAL_NAMESPACES;
+use crate::serve::ports::PublishedReader;
+use crate::serve::tls::PeerChain;
+
+/// The metric that is read.
+pub(super) const METRIC: &str = "wva_desired_replicas";
+/// Bytes of an answer: one item, or an error.
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+
+/// Reads numbers for KEDA.
+pub(in crate::serve) struct Numbers {
+    /// All other routes.
+    pub(in crate::serve) routes: Router,
+    pub(in crate::serve) reader: Arc<dyn PublishedReader>,
+    pub(in crate::serve) published: watch::Receiver<Arc<Published>>,
+    pub(in crate::serve) leadership: watch::Receiver<Leadership>,
+    pub(in crate::serve) stopping: CancellationToken,
+}
+
+/// Who asks.
+#[derive(Clone)]
+pub(super) struct Caller {
+    chain: Option<PeerChain>,
+    token: Option<HeaderValue>,
+}
+
+/// An answer of the route, as far as it is read.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    items: Vec<Item>,
+    /// Of an error.
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    value: String,
+}
+
+impl Caller {
+    pub(super) fn of(request: &Request) -> Self {
+        Self {
+            chain: request.extensions().get().cloned(),
+            token: request.headers().get(AUTHORIZATION).cloned(),
+        }
+    }
+}
+
+impl Numbers {
+    /// The number of the variant that a ScaledObject means.
+    pub(super) async fn read(&self, caller: &Caller, scaled: &ScaledObjectRef) -> Result<u32, Status> {
+        let name = variant_of(scaled, &self.reader.view())?;
+        let path =
+            format!("{EXTERNAL_NAMESPACES}{}/{METRIC}?labelSelector=variant_name%3D{name}", scaled.namespace);
+        let request = Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
+        let mut request = request.map_err(|error| Status::internal(error.to_string()))?;
+        if let Some(chain) = &caller.chain {
+            request.extensions_mut().insert(chain.clone());
+        }
+        if let Some(token) = &caller.token {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
+        let answer = self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
+        let status = answer.status();
+        let body = to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await;
+        let body = body.map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))?;
+        let answer: Answer =
+            serde_json::from_slice(&body).map_err(|error| Status::internal(error.to_string()))?;
+        if status != StatusCode::OK {
+            return Err(Status::new(code(status), answer.message));
+        }
+        let [Item { value }] = answer.items.as_slice() else {
+            let message = format!("{} numbers match variant {name}, and not one", answer.items.len());
+            return Err(Status::failed_precondition(message));
+        };
+        value.parse().map_err(|_| {
+            let message = format!(
+                "the number of variant {name} is served divided ({value}) to HPAs that multiply it (--serve-value-targets): change these HPAs, or read \
+                 another variant"
+            );
+            Status::failed_precondition(message)
+        })
+    }
+
+    /// Waits until the server is about to stop.
+    pub(super) async fn stopped(&self) {
+        self.stopping.cancelled().await;
+    }
+}
+
+/// The code for an error of the route.
+fn code(status: StatusCode) -> Code {
+    match status {
+        StatusCode::BAD_REQUEST => Code::InvalidArgument,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Code::Unavailable,
+        _ => Code::Internal,
+    }
+}

@@ -1,0 +1,224 @@
+//! KEDA's external scaler as KEDA calls it: gRPC over TLS, with a certificate of a user.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use wva::engine::{ClusterView, Published};
+use wva_core::VariantId;
+
+use super::client::tls;
+use super::forwarding::leader_and_follower;
+use super::pki::{Leaf, SERVICE};
+use super::test_server::{TestServer, sample, target};
+
+#[derive(Clone, PartialEq, Message)]
+struct ScaledObject {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    namespace: String,
+    #[prost(map = "string, string", tag = "3")]
+    metadata: HashMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Asked {
+    #[prost(message, optional, tag = "1")]
+    scaled: Option<ScaledObject>,
+    #[prost(string, tag = "2")]
+    metric: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metrics {
+    #[prost(message, repeated, tag = "1")]
+    metrics: Vec<Metric>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Metric {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int64, tag = "2")]
+    whole: i64,
+    #[prost(double, tag = "3")]
+    float: f64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Active {
+    #[prost(bool, tag = "1")]
+    result: bool,
+}
+
+/// A connection of KEDA.
+struct Keda {
+    sender: SendRequest<Full<Bytes>>,
+    _connection: JoinSet<()>,
+}
+
+/// An error: code and message.
+type Refusal = (u32, String);
+
+impl Keda {
+    async fn connect(server: &TestServer, identity: Option<&Leaf>) -> Self {
+        let stream =
+            tls(server.external_scaler, &server.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
+        let (sender, connection) =
+            http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let _ = connection.await;
+        });
+        Self { sender, _connection: task }
+    }
+
+    async fn send(&mut self, method: &str, message: &impl Message) -> Response<Incoming> {
+        let bytes = message.encode_to_vec();
+        let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
+        let body = [&[0][..], &length, &bytes].concat();
+        let request = Request::post(format!("https://{SERVICE}/externalscaler.ExternalScaler/{method}"));
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        self.sender.send_request(request.body(Full::from(body)).unwrap()).await.unwrap()
+    }
+
+    async fn call<M: Message + Default>(
+        &mut self,
+        method: &str,
+        message: &impl Message,
+    ) -> Result<M, Refusal> {
+        let (head, body) = self.send(method, message).await.into_parts();
+        let body = body.collect().await.unwrap();
+        let trailers = body.trailers().cloned().unwrap_or(head.headers);
+        let text =
+            |name| trailers.get(name).map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
+        match text("grpc-status").parse().unwrap() {
+            0 => Ok(M::decode(&body.to_bytes()[5..]).unwrap()),
+            code => Err((code, text("grpc-message"))),
+        }
+    }
+}
+
+/// The trigger of a ScaledObject that names a variant.
+fn trigger(namespace: &str, variant: &str) -> ScaledObject {
+    let metadata = HashMap::from([("variantName".to_owned(), variant.to_owned())]);
+    ScaledObject { name: "scaler".into(), namespace: namespace.into(), metadata }
+}
+
+fn asked(scaled: ScaledObject) -> Asked {
+    Asked { scaled: Some(scaled), metric: "wva_desired_replicas".into() }
+}
+
+async fn keda(server: &TestServer) -> Keda {
+    Keda::connect(server, Some(&server.users.client("alice", &[]))).await
+}
+
+#[tokio::test]
+async fn keda_gets_the_number_that_hpas_get() {
+    let server = TestServer::new().await;
+    let mut keda = keda(&server).await;
+    let one = |whole: i64, float: f64| vec![Metric { name: "wva_desired_replicas".into(), whole, float }];
+    let llama = trigger("llm", "llama-a100");
+    let specs: Metrics = keda.call("GetMetricSpec", &llama).await.unwrap();
+    assert_eq!(specs.metrics, one(1, 1.0));
+    let metrics: Metrics = keda.call("GetMetrics", &asked(llama.clone())).await.unwrap();
+    assert_eq!(metrics.metrics, one(5, 5.0));
+    let active: Active = keda.call("IsActive", &llama).await.unwrap();
+    assert!(active.result);
+    assert_eq!(server.reviewer.reviews.lock()[0].0.name, "alice", "as for any read");
+}
+
+#[tokio::test]
+async fn what_is_not_known_is_an_error_and_never_zero() {
+    let server = TestServer::new().await;
+    let mut keda = keda(&server).await;
+    for (namespace, variant, code, reason) in [
+        ("half", "new", 14, "no pod of half/new has been measured yet; wait for one"),
+        ("old", "old", 14, "more than"),
+        ("llm", "lama", 5, "lama"),
+        ("llm", "a b", 3, "is not the name of a variant"),
+        ("l/m", "x", 3, "is not the name of a namespace"),
+    ] {
+        for method in ["GetMetrics", "IsActive"] {
+            let scaled = trigger(namespace, variant);
+            let refusal = match method {
+                "GetMetrics" => keda.call::<Metrics>(method, &asked(scaled)).await.unwrap_err(),
+                _ => keda.call::<Active>(method, &scaled).await.unwrap_err(),
+            };
+            let message = percent_encoding::percent_decode_str(&refusal.1).decode_utf8_lossy();
+            assert!(refusal.0 == code && message.contains(reason), "{namespace}/{variant}: {refusal:?}");
+        }
+    }
+    assert_eq!(keda.call::<Active>("Scale", &trigger("llm", "x")).await.unwrap_err().0, 12);
+    for (identity, code) in [(Some(server.users.client("mallory", &[])), 7), (None, 7)] {
+        let mut stranger = Keda::connect(&server, identity.as_ref()).await;
+        let refusal = stranger.call::<Metrics>("GetMetrics", &asked(trigger("llm", "llama-a100"))).await;
+        assert_eq!(refusal.unwrap_err().0, code);
+    }
+}
+
+#[tokio::test]
+async fn every_instance_answers_with_the_leaders_number() {
+    let (leader, follower) = leader_and_follower().await;
+    let decisions = [(VariantId::new("llm", "llama-a100"), target(7, Some(2), "2026-11-21T10:00:05Z"))];
+    leader.publish(Published { decisions: decisions.into(), ..sample() });
+    let mut keda = keda(&follower).await;
+    let metrics: Metrics = keda.call("GetMetrics", &asked(trigger("llm", "llama-a100"))).await.unwrap();
+    assert_eq!(metrics.metrics[0].whole, 7);
+}
+
+/// The next message of a stream.
+async fn next(stream: &mut Incoming) -> Option<bool> {
+    let frame = timeout(Duration::from_secs(1), stream.frame()).await.expect("within a second")?;
+    let data = frame.unwrap().into_data().ok()?;
+    Some(Active::decode(&data[5..]).unwrap().result)
+}
+
+#[tokio::test]
+async fn a_stream_says_at_once_that_a_model_sleeps_or_wakes() {
+    let server = TestServer::new().await;
+    let mut keda = keda(&server).await;
+    let mut stream = keda.send("StreamIsActive", &trigger("llm", "llama-a100")).await.into_body();
+    assert_eq!(next(&mut stream).await, Some(true));
+    let publish = |desired| {
+        let decisions =
+            [(VariantId::new("llm", "llama-a100"), target(desired, Some(2), "2026-11-21T10:00:05Z"))];
+        server.publish(Published { decisions: decisions.into(), ..sample() });
+    };
+    publish(0);
+    assert_eq!(next(&mut stream).await, Some(false));
+    // The same again, then nothing known at all: neither is news.
+    publish(0);
+    server.publish(Published { decisions: [].into(), ..sample() });
+    publish(1);
+    assert_eq!(next(&mut stream).await, Some(true));
+    server.stopping.cancel();
+    assert_eq!(next(&mut stream).await, None, "KEDA asks another instance");
+}
+
+#[tokio::test]
+async fn a_scaled_object_that_is_a_variant_needs_no_metadata() {
+    let server = TestServer::new().await;
+    let mut keda = keda(&server).await;
+    let own = ScaledObject { name: "llama-a100".into(), namespace: "llm".into(), metadata: HashMap::new() };
+    let refusal = keda.call::<Metrics>("GetMetrics", &asked(own.clone())).await.unwrap_err();
+    assert_eq!(refusal.0, 3);
+    let message = percent_encoding::percent_decode_str(&refusal.1).decode_utf8_lossy().into_owned();
+    assert!(
+        message.contains("set variantName to the name of a VariantAutoscaling or scaleTarget"),
+        "{message}"
+    );
+    let aliases = [(VariantId::new("llm", "llama-a100"), "x".into())].into();
+    *server.reads.view.lock() = Arc::new(ClusterView { aliases, ..ClusterView::default() });
+    let metrics: Metrics = keda.call("GetMetrics", &asked(own)).await.unwrap();
+    assert_eq!(metrics.metrics[0].whole, 5);
+}
