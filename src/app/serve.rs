@@ -195,10 +195,7 @@ impl App {
             );
         }
         let server = server.with_max_connection_age(self.config.connection_age);
-        let Some(address) = self.config.external_scaler else { return Ok(server) };
-        let (server, bound) = server.with_external_scaler(address).await?;
-        info!(address = %bound, "serving KEDA's external scaler");
-        Ok(server)
+        Ok(server.with_external_scaler(self.config.external_scaler).await?)
     }
 
     /// The cluster, and whether every watch has listed and the engine has its first policy.

@@ -183,7 +183,7 @@ pub struct ServingArgs {
 pub struct SourceArgs {
     /// Source of inference metrics: prometheus, or scrape to read the pods directly. `auto` uses Prometheus if its URL is set,
     /// else scrapes.
-    #[arg(long, value_enum, default_value_t = SourceKind::Auto)]
+    #[arg(long, env = "WVA_SOURCE", value_enum, default_value_t = SourceKind::Auto)]
     pub source: SourceKind,
     /// Base URL of Prometheus, Thanos, Mimir or VictoriaMetrics.
     #[arg(long, env = "PROMETHEUS_BASE_URL", hide_env_values = true, value_name = "URL")]

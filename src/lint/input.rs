@@ -13,6 +13,7 @@ use wva_core::units::Replicas;
 use wva_core::{Policy, Variant, VariantId};
 
 use super::metric::reads_a_number;
+use super::pause::is_paused_whole;
 use super::termination::Termination;
 
 /// The kind of KEDA's objects.
@@ -21,7 +22,7 @@ const SCALED_OBJECT: &str = "ScaledObject";
 const KEDA_GROUP: &str = "keda.sh/";
 
 /// The annotation by which KEDA takes an HPA over.
-const TRANSFER: &str = "scaledobject.keda.sh/transfer-hpa-ownership";
+pub(crate) const TRANSFER: &str = "scaledobject.keda.sh/transfer-hpa-ownership";
 
 /// A scale target with all that scales it.
 #[derive(Debug, Clone)]
@@ -56,10 +57,10 @@ impl<'a> Workload<'a> {
         self.hpas.iter().copied().filter(|hpa| !is_of_keda(&hpa.metadata))
     }
 
-    /// Whether one of its autoscalers reads a number.
-    pub(super) fn is_read(&self) -> bool {
-        self.own_hpas().any(reads_a_number)
-            || self.scaled_objects.iter().any(|scaled| scaled.reads_a_number())
+    /// Whether one of its autoscalers reads a number, and is not paused.
+    pub(crate) fn is_read(&self) -> bool {
+        let mut scaled = self.scaled_objects.iter().filter(|scaled| !is_paused_whole(&scaled.metadata));
+        self.own_hpas().any(reads_a_number) || scaled.any(|scaled| scaled.reads_a_number())
     }
 
     /// The most replicas that the number and an autoscaler with this maximum allow.

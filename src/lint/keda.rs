@@ -7,8 +7,11 @@ use wva_core::text::quoted;
 
 use super::input::{ScaledObject, Trigger, Workload};
 use super::metric::{self, MetricIssue, Number, find};
-use super::pause::{is_false, paused};
-use super::query::{is_plain_selection, matchers, metric_in, query, replaces_missing};
+use super::pause::{is_false, is_paused_whole, paused};
+use super::query::{
+    is_external_scaler, is_plain_selection, matchers, metric_in, query, reads, replaces_missing,
+};
+use super::target::NUMBER_NOT_READ;
 use super::words::{Host, Severity, Words};
 
 /// What KEDA means by leaving out `cooldownPeriod`, seconds.
@@ -105,8 +108,10 @@ pub enum KedaIssue {
 
 /// What is wrong with a ScaledObject.
 pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<KedaIssue>, Vec<MetricIssue>) {
-    let mut issues: Vec<_> =
-        paused(&scaled.metadata).map(|note| KedaIssue::Paused { note }).into_iter().collect();
+    // In a migration, an HPA reads the number meanwhile.
+    let is_replaced = is_paused_whole(&scaled.metadata) && workload.is_read();
+    let note = paused(&scaled.metadata).filter(|_| !is_replaced);
+    let mut issues: Vec<_> = note.map(|note| KedaIssue::Paused { note }).into_iter().collect();
     let mut metrics = Vec::new();
     if !scaled.reads_a_number() {
         let variant = workload.variant.filter(|_| !workload.is_read()).map(|variant| variant.id.clone());
@@ -114,8 +119,7 @@ pub(super) fn judge(workload: &Workload<'_>, scaled: &ScaledObject) -> (Vec<Keda
         return (issues, metrics);
     }
     let most = workload.most_replicas(scaled.spec.max_replicas());
-    let (ours, others): (Vec<_>, Vec<_>) =
-        scaled.spec.triggers.iter().partition(|trigger| query(trigger).is_some());
+    let (ours, others): (Vec<_>, Vec<_>) = scaled.spec.triggers.iter().partition(|trigger| reads(trigger));
     for trigger in ours {
         metrics.extend(arithmetic(trigger, most));
         issues.extend(zero(trigger, scaled));
@@ -188,7 +192,10 @@ fn number(text: &str) -> Option<f64> {
 
 /// How the HPA of a trigger follows the number.
 fn arithmetic(trigger: &Trigger, most: u32) -> Vec<MetricIssue> {
-    let Some(metric) = query(trigger).and_then(metric_in) else { return Vec::new() };
+    let metric = query(trigger).and_then(metric_in);
+    let Some(metric) = metric.or_else(|| is_external_scaler(trigger).then_some(metric::DESIRED)) else {
+        return Vec::new();
+    };
     let mut issues = Vec::new();
     let multiplies = trigger.metric_type.as_deref() == Some("Value");
     match find(metric) {
@@ -344,7 +351,7 @@ impl KedaIssue {
                 "spec:\n  idleReplicaCount: null",
             ),
             Self::NumberNotRead { variant } => Words::new(
-                (Severity::Warning, "NumberNotRead"),
+                (Severity::Warning, NUMBER_NOT_READ),
                 format!("it scales the workload of variant {variant}, and no trigger names its number"),
                 "unless one reads it in another way, as by a recording rule, the number is computed, and nothing follows it",
                 right_query(false, Some(variant)),

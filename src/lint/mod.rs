@@ -34,6 +34,9 @@ pub use target::updates_pods;
 pub use termination::{EndingContainer, Termination};
 pub use words::Severity;
 
+pub(crate) use input::TRANSFER;
+pub(crate) use target::NUMBER_NOT_READ;
+
 pub(crate) use api::{INSTALL_FIX, OWNER_FIX};
 pub(crate) use metric::find as number_named;
 pub(crate) use pause::paused;

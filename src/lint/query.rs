@@ -26,6 +26,19 @@ pub(crate) fn query(trigger: &Trigger) -> Option<&str> {
     metric_in(text).map(|_| text)
 }
 
+/// Whether a trigger reads the number from the external scaler of this program: by its metadata, or the usual name of its Service.
+pub(crate) fn is_external_scaler(trigger: &Trigger) -> bool {
+    let setting = |name: &str| trigger.metadata.get(name).and_then(Value::as_str);
+    let is_named = ["variantName", "scaleTarget"].into_iter().any(|name| setting(name).is_some());
+    let is_addressed = setting("scalerAddress").is_some_and(|address| address.starts_with("wva."));
+    matches!(trigger.type_.as_str(), "external" | "external-push") && (is_named || is_addressed)
+}
+
+/// Whether a trigger reads a number of this program.
+pub(crate) fn reads(trigger: &Trigger) -> bool {
+    query(trigger).is_some() || is_external_scaler(trigger)
+}
+
 /// The metric of this program that a query reads.
 pub(crate) fn metric_in(query: &str) -> Option<&'static str> {
     NUMBERS.into_iter().map(|(name, _)| name).find(|name| query.contains(name))
@@ -111,7 +124,7 @@ impl ScaledObject {
     /// Whether a trigger reads a number of this program.
     #[must_use]
     pub fn reads_a_number(&self) -> bool {
-        self.spec.triggers.iter().any(|trigger| query(trigger).is_some())
+        self.spec.triggers.iter().any(reads)
     }
 }
 

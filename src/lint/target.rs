@@ -53,6 +53,9 @@ pub enum TargetIssue {
 /// The reason where nothing scales the workload of a variant.
 pub(crate) const NO_AUTOSCALER: &str = "NoAutoscaler";
 
+/// The reason where no metric of an autoscaler is the number: an error, or a warning where one of them may be it under another name.
+pub(crate) const NUMBER_NOT_READ: &str = "NumberNotRead";
+
 /// Whether an HPA of a variant's workload reads the number at all, where nothing else of the workload does.
 pub(super) fn judge_reads(
     workload: &Workload<'_>,
@@ -135,9 +138,9 @@ impl TargetIssue {
                 "spec:\n  updatePolicy: {updateMode: \"Off\"} # or Initial",
             ),
             Self::NumberNotRead { variant, metrics, may_be_renamed } => Words::new(
-                (if *may_be_renamed { Severity::Warning } else { Severity::Error }, "NumberNotRead"),
+                (if *may_be_renamed { Severity::Warning } else { Severity::Error }, NUMBER_NOT_READ),
                 format!(
-                    "it scales the workload of variant {variant} by {metrics} metrics, none of them the number"
+                    "it scales the workload of variant {variant} by {metrics} metrics, none of them named as the number"
                 ),
                 if *may_be_renamed {
                     "unless one of them is the number under another name, it is computed, and nothing follows it"

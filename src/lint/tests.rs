@@ -214,7 +214,7 @@ fn several_autoscalers_or_none() {
         mixed(setup);
         setup.scaled_objects[0]["metadata"]["annotations"] = json!({ "autoscaling.keda.sh/paused": "true" });
     };
-    assert_found(Setup::new(), migrating, &["warning Paused"]);
+    assert_found(Setup::new(), migrating, &[]);
     let taken_over = |setup: &mut Setup| {
         mixed(setup);
         let scaled = &mut setup.scaled_objects[0];

@@ -42,7 +42,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     /// For KEDA's external scaler.
-    external_scaler: Option<TcpListener>,
+    external_scaler: Option<(TcpListener, SocketAddr)>,
     state: AppState,
     max_connections: usize,
     max_connection_age: Option<Duration>,
@@ -86,19 +86,24 @@ impl Server {
         })
     }
 
-    /// Serves KEDA's external scaler on `address` too, and says where.
+    /// Serves KEDA's external scaler too, on `address` if there is one.
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn with_external_scaler(
-        mut self,
-        address: SocketAddr,
-    ) -> Result<(Self, SocketAddr), ServeError> {
+    pub async fn with_external_scaler(mut self, address: Option<SocketAddr>) -> Result<Self, ServeError> {
+        let Some(address) = address else { return Ok(self) };
         let bind_error = |source| ServeError::Bind { address, flag: "--external-scaler-port", source };
         let listener = listen(address).await.map_err(bind_error)?;
-        let bound = listener.local_addr().map_err(bind_error)?;
-        self.external_scaler = Some(listener);
-        Ok((self, bound))
+        let address = listener.local_addr().map_err(bind_error)?;
+        tracing::info!(%address, "serving KEDA's external scaler");
+        self.external_scaler = Some((listener, address));
+        Ok(self)
+    }
+
+    /// The bound address of the external scaler, if it is served.
+    #[must_use]
+    pub fn external_scaler(&self) -> Option<SocketAddr> {
+        self.external_scaler.as_ref().map(|(_, address)| *address)
     }
 
     /// The bound address, with the port that the system chose.
@@ -136,7 +141,7 @@ impl Server {
         let routes = router(state.clone());
         let service =
             |router, traffic| service(&state, router, traffic, (max_connections, max_connection_age));
-        let scaler = external_scaler.map(|listener| {
+        let scaler = external_scaler.map(|(listener, _)| {
             let router = external_scaler::router(numbers(&state, routes.clone()).into());
             accept::serve(listener, service(router, Traffic::GRPC), shutdown.clone(), drain)
         });

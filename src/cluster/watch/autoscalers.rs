@@ -16,7 +16,7 @@ use super::vertical::WatchedVertical;
 use crate::cluster::objects::VariantKind;
 use crate::engine::ClusterView;
 use crate::lint::{
-    Advice, Candidate, Candidates, ExternalMetrics, Finding, ScaledObject, Severity, Termination,
+    Advice, Candidate, Candidates, ExternalMetrics, Finding, ScaledObject, Severity, TRANSFER, Termination,
     VariantFacts, VerticalPodAutoscaler, Workload, is_of_keda, lint,
 };
 
@@ -25,6 +25,8 @@ const KEDA_ANNOTATIONS: &str = "autoscaling.keda.sh/";
 
 /// Longest spec that is kept, bytes: one of an autoscaler with a handful of metrics has about a thousand, and a tenant may write a million.
 const MAX_SPEC_BYTES: usize = 16 << 10;
+/// The same where no number is mentioned: of the autoscalers of other people, of which there may be thousands.
+const MAX_OTHER_SPEC_BYTES: usize = 2 << 10;
 /// Most autoscalers of a workload that are judged together. A second one is an error already.
 const MAX_JUDGED: usize = 16;
 /// What is said where nothing is wrong.
@@ -45,6 +47,11 @@ pub(crate) struct Scaler {
     spec: Option<Box<str>>,
 }
 
+/// Whether a spec names a number of this program, or means to.
+fn mentions_number(spec: &str) -> bool {
+    ["desired_replicas", "\"wva_", "scalerAddress"].into_iter().any(|part| spec.contains(part))
+}
+
 /// An autoscaler whose spec is parsed.
 enum ParsedScaler {
     Hpa(HorizontalPodAutoscaler),
@@ -62,22 +69,22 @@ impl ParsedScaler {
 }
 
 impl Scaler {
-    /// `None` for the HPA that KEDA makes.
+    /// `None` for the HPA that KEDA makes, and for an object that is being deleted.
     pub(super) fn new(
         kind: VariantKind,
         metadata: &ObjectMeta,
         target: TargetRef,
         spec: &Value,
     ) -> Option<Self> {
-        if is_of_keda(metadata) {
+        if is_of_keda(metadata) || metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let annotations =
-            metadata.annotations.iter().flatten().filter(|(key, _)| key.starts_with(KEDA_ANNOTATIONS));
+        let is_of_keda = |key: &str| key.starts_with(KEDA_ANNOTATIONS) || key == TRANSFER;
+        let annotations = metadata.annotations.iter().flatten().filter(|(key, _)| is_of_keda(key));
         let spec = spec.to_string();
         let bytes =
             annotations.clone().map(|(key, value)| key.len() + value.len()).sum::<usize>() + spec.len();
-        let is_kept = bytes <= MAX_SPEC_BYTES;
+        let is_kept = bytes <= if mentions_number(&spec) { MAX_SPEC_BYTES } else { MAX_OTHER_SPEC_BYTES };
         let annotations = annotations.filter(|_| is_kept);
         Some(Self {
             kind,
@@ -207,9 +214,6 @@ impl Autoscalers {
         let judged = scalers.horizontal.iter().take(MAX_JUDGED);
         let parsed: Vec<ParsedScaler> = judged.filter_map(|scaler| scaler.parse(&id.namespace)).collect();
         let is_incomplete = !are_all || parsed.len() < scalers.horizontal.len();
-        if parsed.is_empty() && is_incomplete {
-            return None;
-        }
         let facts = VariantFacts::new(variant, kind.as_str(), context.policy, serves_value_targets);
         let workload = Workload {
             namespace: &id.namespace,
@@ -224,7 +228,8 @@ impl Autoscalers {
             external: context.external,
             candidates: &judge.candidates,
         };
-        Some(verdict(&lint(&workload)))
+        // What is not known may read the number.
+        (!is_incomplete || workload.is_read()).then(|| verdict(&lint(&workload)))
     }
 
     fn judge(&self, view: &ClusterView) -> Judge {
@@ -286,201 +291,4 @@ fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use wva_core::model::{Analyzer, Bounds, Role, Variant};
-    use wva_core::units::{Cost, Replicas};
-
-    use super::*;
-    use crate::lint::NO_AUTOSCALER;
-
-    fn view() -> ClusterView {
-        let variant = Variant {
-            id: VariantId::new("llm", "chat"),
-            model: "m".into(),
-            target: TargetRef::deployment("chat"),
-            cost: Cost::new(10.0).unwrap(),
-            bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(8)) },
-            accelerator: None,
-            role: Role::default(),
-            woken_by: None,
-        };
-        let state = VariantState {
-            variant,
-            scale: None,
-            target_problem: None,
-            pods: Vec::new(),
-            last_status: None,
-            template: Default::default(),
-            unschedulable: None,
-        };
-        ClusterView { variants: vec![state], ..ClusterView::default() }
-    }
-
-    fn scaler(name: &str, change: impl FnOnce(&mut Value)) -> (SmolStr, Arc<Scaler>) {
-        let mut spec = json!({
-            "scaleTargetRef": { "kind": "Deployment", "name": "chat" }, "maxReplicas": 8,
-            "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } },
-            "metrics": [{ "type": "External", "external": {
-                "metric": { "name": "wva_desired_replicas", "selector": { "matchLabels": { "variant_name": "chat" } } },
-                "target": { "type": "AverageValue", "averageValue": "1" }
-            } }]
-        });
-        change(&mut spec);
-        let metadata =
-            ObjectMeta { namespace: Some("llm".into()), name: Some(name.into()), ..ObjectMeta::default() };
-        let kind = VariantKind::HorizontalPodAutoscaler;
-        let scaler = Scaler::new(kind, &metadata, TargetRef::deployment("chat"), &spec).unwrap();
-        ("llm".into(), Arc::new(scaler))
-    }
-
-    fn verdict(scalers: Vec<(SmolStr, Arc<Scaler>)>) -> Option<AutoscalerVerdict> {
-        verdict_of(KnownScalers { scalers, ..KnownScalers::default() }, Analyzer::Rate, None)
-    }
-
-    fn verdict_of(
-        known: KnownScalers,
-        analyzer: Analyzer,
-        external: Option<&ExternalMetrics>,
-    ) -> Option<AutoscalerVerdict> {
-        let mut policy = Policy::default();
-        policy.global.default.analyzer = analyzer;
-        let (id, context) = (VariantId::new("llm", "chat"), VerdictContext { policy: &policy, external });
-        Autoscalers::from(known).verdict((&id, VariantKind::VariantAutoscaling), &view(), context)
-    }
-
-    /// A change that makes an HPA follow the use of CPU alone.
-    fn by_cpu(spec: &mut Value) {
-        let target = json!({ "type": "Utilization", "averageUtilization": 80 });
-        spec["metrics"] = json!([{ "type": "Resource", "resource": { "name": "cpu", "target": target } }]);
-    }
-
-    #[test]
-    fn an_hpa_by_cpu_beside_the_one_that_follows_the_number_was_seen_by_a_check_alone() {
-        let two = verdict(vec![scaler("chat", |_| ()), scaler("cpu", by_cpu)]).unwrap();
-        assert_eq!((two.follows, two.reason), (false, "SeveralAutoscalers"));
-        assert!(two.message.contains("is also scaled by HorizontalPodAutoscaler llm/cpu"), "{}", two.message);
-        assert!(!two.message.contains("NumberNotRead"), "the other one reads it: {}", two.message);
-        let alone = verdict(vec![scaler("cpu", by_cpu)]).unwrap();
-        assert_eq!((alone.follows, alone.reason), (false, "NumberNotRead"));
-    }
-
-    #[test]
-    fn that_nothing_scales_a_variant_is_said_once_all_autoscalers_are_known() {
-        let of = |known: KnownScalers| verdict_of(known, Analyzer::Rate, None);
-        let none = of(KnownScalers { are_all: true, ..KnownScalers::default() }).unwrap();
-        assert_eq!((none.follows, none.reason), (true, NO_AUTOSCALER));
-        assert_eq!(of(KnownScalers::default()), None);
-        let endless = |spec: &mut Value| spec["padding"] = json!("x".repeat(MAX_SPEC_BYTES));
-        let unread =
-            KnownScalers { scalers: vec![scaler("chat", endless)], are_all: true, ..KnownScalers::default() };
-        assert_eq!(of(unread), None, "one of them cannot be judged");
-    }
-
-    #[test]
-    fn a_variant_has_a_verdict_where_something_reads_its_number() {
-        let right = verdict(vec![scaler("chat", |_| ())]).unwrap();
-        assert_eq!((right.follows, right.reason, right.message.as_str()), (true, "AsExpected", FOLLOWED));
-        // A note: the number stops at the variant's maximum.
-        let higher = verdict(vec![scaler("chat", |spec| spec["maxReplicas"] = json!(9))]).unwrap();
-        assert_eq!((higher.follows, higher.reason), (true, "AsExpected"));
-        let said = "; worth knowing: HorizontalPodAutoscaler llm/chat: maxReplicas is 9";
-        assert!(higher.message.contains(said), "{}", higher.message);
-        let value = json!({ "type": "Value", "value": "1" });
-        let wrong =
-            verdict(vec![scaler("chat", |spec| spec["metrics"][0]["external"]["target"] = value)]).unwrap();
-        assert_eq!((wrong.follows, wrong.reason), (false, "TargetTypeMultiplies"));
-        assert!(
-            wrong.message.starts_with("HorizontalPodAutoscaler llm/chat: the target"),
-            "{}",
-            wrong.message
-        );
-        let mended = r#"what mends it: {"spec":{"metrics":[{"external":{"target":{"averageValue":"1","type":"AverageValue"}}}]}}"#;
-        assert!(wrong.message.ends_with(mended), "{}", wrong.message);
-        let two =
-            verdict(vec![scaler("a", |_| ()), scaler("b", |spec| spec["maxReplicas"] = json!(4))]).unwrap();
-        assert_eq!(two.reason, "SeveralAutoscalers");
-        assert!(
-            two.message.ends_with("; `wva check` has more: MaximumBelowVariants, SeveralAutoscalers"),
-            "{}",
-            two.message
-        );
-    }
-
-    #[test]
-    fn what_costs_money_is_said_of_an_autoscaler_that_follows_the_number() {
-        let delayed = || {
-            let scalers = vec![scaler("chat", |spec| spec["behavior"] = Value::Null)];
-            KnownScalers { scalers, ..KnownScalers::default() }
-        };
-        let found = |known, analyzer| {
-            let verdict = verdict_of(known, analyzer, None).unwrap();
-            (verdict.follows, verdict.reason)
-        };
-        assert_eq!(found(delayed(), Analyzer::Rate), (true, "RemovalsDelayed"), "by the default policy");
-        assert_eq!(
-            found(delayed(), Analyzer::Saturation),
-            (true, "AsExpected"),
-            "which does not steady itself"
-        );
-        let object = json!({ "metadata": { "namespace": "llm", "name": "vpa" }, "spec": {} });
-        let vertical = WatchedVertical {
-            target: TargetRef::deployment("chat"),
-            object: Arc::new(serde_json::from_value(object).unwrap()),
-        };
-        let steady = || KnownScalers { scalers: vec![scaler("chat", |_| ())], ..KnownScalers::default() };
-        let sized = KnownScalers { verticals: vec![("llm".into(), vertical.clone())], ..steady() };
-        assert_eq!(found(sized, Analyzer::Rate), (true, "VerticalAutoscalerRestarts"));
-        let elsewhere = KnownScalers { verticals: vec![("other".into(), vertical)], ..steady() };
-        assert_eq!(found(elsewhere, Analyzer::Rate), (true, "AsExpected"));
-        let termination = |spec: Value| {
-            let termination = Termination::of(&serde_json::from_value(spec).unwrap()).unwrap();
-            let terminations = [(VariantId::new("llm", "chat"), Arc::new(termination))].into();
-            KnownScalers { terminations, ..steady() }
-        };
-        let cut_off = termination(json!({ "containers": [{ "name": "vllm" }] }));
-        let verdict = verdict_of(cut_off, Analyzer::Rate, None).unwrap();
-        assert_eq!((verdict.follows, verdict.reason), (true, "GracePeriodTooShort"));
-        assert!(verdict.message.starts_with("Deployment llm/chat: "), "{}", verdict.message);
-        assert!(verdict.message.ends_with("; `wva check` has more: NoPreStop"), "{}", verdict.message);
-    }
-
-    #[test]
-    fn keda_that_takes_external_metrics_over_is_told_to_the_variants_of_hpas() {
-        let known = KnownScalers { scalers: vec![scaler("chat", |_| ())], ..KnownScalers::default() };
-        let keda = ExternalMetrics::Another("Service keda/keda-operator-metrics-apiserver".into());
-        let verdict = verdict_of(known, Analyzer::Rate, Some(&keda)).unwrap();
-        // It may have the number from `/metrics`, as an adapter does.
-        assert_eq!((verdict.follows, verdict.reason), (true, "ApiServiceOfAnother"));
-        assert!(verdict.message.contains("points at Service keda/keda-operator-metrics-apiserver"));
-    }
-
-    #[test]
-    fn autoscalers_that_a_tenant_writes_by_the_thousand_are_not_all_judged() {
-        let scalers = (0..2000).map(|index| scaler(&format!("hpa-{index:04}"), |_| ()));
-        let many = verdict(scalers.collect()).unwrap();
-        assert_eq!(many.reason, "SeveralAutoscalers");
-        let named = "hpa-0001, HorizontalPodAutoscaler llm/hpa-0002, HorizontalPodAutoscaler llm/hpa-0003, \
-                     HorizontalPodAutoscaler llm/hpa-0004 and 11 more";
-        assert!(many.message.contains(named), "{}", many.message);
-        let mended = "what mends it: keep one autoscaler of Deployment chat, and delete the others";
-        assert!(many.message.contains(mended), "{}", many.message);
-    }
-
-    #[test]
-    fn an_hpa_of_keda_and_those_that_cannot_be_read_are_left_out() {
-        let owner =
-            json!({ "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "chat", "uid": "u" });
-        let metadata: ObjectMeta =
-            serde_json::from_value(json!({ "name": "x", "ownerReferences": [owner] })).unwrap();
-        let of = |metadata, spec| {
-            Scaler::new(VariantKind::HorizontalPodAutoscaler, metadata, TargetRef::deployment("chat"), spec)
-        };
-        let spec = json!({ "maxReplicas": 1, "scaleTargetRef": { "kind": "Deployment", "name": "chat" } });
-        assert_eq!(of(&metadata, &spec), None);
-        let own = ObjectMeta::default();
-        assert!(of(&own, &spec).is_some());
-        let unreadable = Arc::new(of(&own, &json!({ "maxReplicas": "many" })).unwrap());
-        assert_eq!(verdict(vec![("llm".into(), unreadable)]), None);
-    }
-}
+mod tests;

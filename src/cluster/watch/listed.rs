@@ -63,6 +63,8 @@ pub(crate) enum PickerProblem {
     Unnamed,
     /// The Service of this name does not exist, or selects nothing.
     NoService(Box<str>),
+    /// The Service of this name selects the pods of no Deployment or StatefulSet; another kind of workload may have them.
+    NoWorkload(Box<str>),
     /// No Deployment or StatefulSet whose pods the Service of this name selects has a Ready one.
     NotReady(Box<str>),
 }
@@ -171,13 +173,17 @@ impl ListedCluster {
         selecting.add(selector, ());
         let sets = self.0.stateful_sets.known("StatefulSet").ok();
         let workloads = [Some(&self.0.deployments), sets].into_iter().flatten();
-        let mut workloads = workloads.flat_map(|workloads| workloads.of_namespace(namespace));
-        let is_ready = |(_, workload): (_, &ScaleTarget)| {
+        let workloads = workloads.flat_map(|workloads| workloads.of_namespace(namespace));
+        let is_selected = |workload: &&ScaleTarget| {
             let labels = workload.labels.as_ref();
-            workload.scale.ready > Replicas::ZERO
-                && labels.is_some_and(|labels| selecting.selecting(labels).next().is_some())
+            labels.is_some_and(|labels| selecting.selecting(labels).next().is_some())
         };
-        (!workloads.any(is_ready)).then(|| PickerProblem::NotReady(picker.clone()))
+        let selected = workloads.map(|(_, workload)| workload).filter(is_selected);
+        match selected.map(|workload| workload.scale.ready).max() {
+            None => Some(PickerProblem::NoWorkload(picker.clone())),
+            Some(Replicas::ZERO) => Some(PickerProblem::NotReady(picker.clone())),
+            Some(_) => None,
+        }
     }
 }
 

@@ -37,15 +37,17 @@ impl<V: PartialEq> OptionalObjects<V> {
         use ListFailure::{Absent, NotServed};
         match event {
             Ok(event) => {
-                // A list begins, and may still fail.
-                if !matches!(event, Event::Init) {
+                // A list that has begun may still fail.
+                if !matches!(event, Event::Init | Event::InitApply(_)) {
                     self.failure = None;
                 }
                 self.objects.apply(event)
             }
             Err(failure) => {
                 let is_second = failure == NotServed && matches!(self.failure, Some(NotServed | Absent));
-                let failure = Some(if is_second { Absent } else { failure });
+                // A kind that does not exist is not there either while nobody answers.
+                let stays_absent = failure == ListFailure::Unanswered && self.failure == Some(Absent);
+                let failure = Some(if is_second || stays_absent { Absent } else { failure });
                 if failure == Some(Absent) {
                     self.objects = ObjectStore::default();
                 }

@@ -12,7 +12,7 @@ use crate::cluster::crd::{
     PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::watch::AutoscalerVerdict;
-use crate::lint::NO_AUTOSCALER;
+use crate::lint::{NO_AUTOSCALER, NUMBER_NOT_READ};
 use wva_core::text::shortened;
 
 /// Most events of one variant and type in [`EVENT_WINDOW`]: one every 10 s, so that a number which changes with each evaluation
@@ -78,10 +78,13 @@ pub(super) fn events(old: &VariantAutoscalingStatus, new: &VariantAutoscalingSta
         METRICS_AVAILABLE => !is_lost && condition.status == "False",
         LIMIT_ENFORCED => condition.status == "False",
         CAPACITY_CONSTRAINED | PAUSED => condition.status == "True",
-        // Also what only costs money or time. That nothing scales a variant is so of each new one, until its HPA is there.
-        AUTOSCALER_CONFIGURED => {
-            ![AutoscalerVerdict::AS_EXPECTED, NO_AUTOSCALER].contains(&condition.reason.as_str())
+        // Also what only costs money or time. That nothing scales a variant is so of each new one, until its HPA is there; and an
+        // autoscaler may read the number under another name.
+        AUTOSCALER_CONFIGURED if condition.status == "True" => {
+            let silent = [AutoscalerVerdict::AS_EXPECTED, NO_AUTOSCALER, NUMBER_NOT_READ];
+            !silent.contains(&condition.reason.as_str())
         }
+        AUTOSCALER_CONFIGURED => true,
         _ => false,
     };
     for now in new.conditions.iter().filter(|now| is_problem(now)) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 use wva_core::Policy;
 use wva_core::model::{TargetRef, VariantId};
@@ -141,7 +142,8 @@ fn facts(state: &ClusterState, policy: &Policy) -> impl Iterator<Item = (TargetK
 fn by_target(inputs: &Inputs) -> BTreeMap<TargetKey, Autoscalers> {
     let mut targets: BTreeMap<TargetKey, Autoscalers> = BTreeMap::new();
     let namespace = |namespace: &Option<String>| SmolStr::from(namespace.as_deref().unwrap_or_default());
-    for (index, hpa) in inputs.hpas.iter().enumerate() {
+    let stays = |metadata: &ObjectMeta| metadata.deletion_timestamp.is_none();
+    for (index, hpa) in inputs.hpas.iter().enumerate().filter(|(_, hpa)| stays(&hpa.metadata)) {
         let Some(target) = hpa.spec.as_ref().map(|spec| &spec.scale_target_ref) else { continue };
         let target = target_ref(target.api_version.as_deref(), Some(&target.kind), &target.name);
         let autoscalers = targets.entry((namespace(&hpa.metadata.namespace), target)).or_default();
@@ -151,7 +153,8 @@ fn by_target(inputs: &Inputs) -> BTreeMap<TargetKey, Autoscalers> {
     let of_target = |target: &ScaledTarget| {
         target_ref(target.api_version.as_deref(), target.kind.as_deref(), &target.name)
     };
-    for (index, scaled) in inputs.scaled_objects.iter().enumerate() {
+    let scaled_objects = inputs.scaled_objects.iter().enumerate();
+    for (index, scaled) in scaled_objects.filter(|(_, scaled)| stays(&scaled.metadata)) {
         let key = (namespace(&scaled.metadata.namespace), of_target(&scaled.spec.scale_target_ref));
         let autoscalers = targets.entry(key).or_default();
         autoscalers.scaled_objects.push(index);

@@ -17,6 +17,8 @@ use crate::lint::Severity;
 
 /// Most models that are named one by one.
 const MAX_MODELS: usize = 50;
+/// The reason where the pods of an endpoint picker may be those of a kind of workload that is not listed.
+const NOT_SEEN: &str = "EndpointPickerNotSeen";
 /// What mends it where something else wakes a model.
 const WOKEN_BY: &str = "# or, if something else wakes it, on its variants:\nmetadata:\n  annotations: {wva.llmd.ai/woken-by: \"KEDA's HTTP add-on\"}";
 
@@ -25,6 +27,7 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
     let needed = [
         ListedKind::VariantAutoscaling,
         ListedKind::Deployment,
+        ListedKind::StatefulSet,
         ListedKind::InferencePool,
         ListedKind::EarlierInferencePool,
         ListedKind::Service,
@@ -52,7 +55,7 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
             continue;
         }
         for pool in pools.into_iter().filter(|pool| named.insert(&pool.key)) {
-            add_problem(pool, report);
+            add_problem(pool, settings, report);
         }
     }
     if unpooled > MAX_MODELS {
@@ -71,7 +74,7 @@ pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, repor
 fn models<'a>(state: &'a ClusterState, policy: &Policy) -> BTreeMap<GroupId, Vec<&'a VariantId>> {
     let mut models: BTreeMap<GroupId, (bool, Vec<&VariantId>)> = BTreeMap::new();
     for VariantState { variant, scale, .. } in &state.view.variants {
-        if !variant.names_model() || scale.is_none() {
+        if !variant.names_model() {
             continue;
         }
         let group = variant.group();
@@ -81,9 +84,9 @@ fn models<'a>(state: &'a ClusterState, policy: &Policy) -> BTreeMap<GroupId, Vec
             (enabled, Vec::new())
         });
         *all_may_sleep &= may_sleep;
-        ids.push(&variant.id);
+        ids.extend(scale.map(|_| &variant.id));
     }
-    let sleeping = models.into_iter().filter(|(_, (may_sleep, _))| *may_sleep);
+    let sleeping = models.into_iter().filter(|(_, (may_sleep, ids))| *may_sleep && !ids.is_empty());
     sleeping.map(|(group, (_, ids))| (group, ids)).collect()
 }
 
@@ -107,7 +110,7 @@ fn add_unpooled(GroupId { namespace, model }: &GroupId, settings: &Settings, rep
     );
 }
 
-fn add_problem(pool: &ListedPool, report: &mut Report) {
+fn add_problem(pool: &ListedPool, settings: &Settings, report: &mut Report) {
     let Some(problem) = &pool.problem else { return };
     let (reason, set, fix) = match problem {
         PickerProblem::Unnamed => (
@@ -120,19 +123,33 @@ fn add_problem(pool: &ListedPool, report: &mut Report) {
             format!("its endpoint picker (EPP) is Service {name}, which does not exist or has no selector"),
             "# correct the name in spec.endpointPickerRef (extensionRef in x-k8s.io), or deploy the EPP with its Service",
         ),
+        PickerProblem::NoWorkload(name) => (
+            NOT_SEEN,
+            format!(
+                "Service {name} of its endpoint picker (EPP) selects the pods of no Deployment or StatefulSet"
+            ),
+            "# kubectl get pods with the selector of that Service: correct the selector, unless another kind of workload has Ready pods",
+        ),
         PickerProblem::NotReady(name) => (
             "EndpointPickerNotReady",
             format!(
-                "Service {name} of its endpoint picker (EPP) selects the pods of no Deployment or StatefulSet that has a Ready one"
+                "the workloads whose pods Service {name} of its endpoint picker (EPP) selects have no Ready one"
             ),
-            "# kubectl get pods with the selector of that Service: correct the selector, or see why they are not Ready",
+            "# see why they are not Ready: kubectl get pods with the selector of that Service",
         ),
     };
+    // What the check cannot see is no fault.
+    let severity = if reason == NOT_SEEN { Severity::Note } else { Severity::Warning };
+    let unless = match (severity, settings.is_scraping) {
+        (Severity::Note, _) => "unless another kind of workload has its pods, ",
+        (_, true) => "",
+        (_, false) => "unless Prometheus has the queue of another one, ",
+    };
     report.add(
-        (Severity::Warning, reason),
+        (severity, reason),
         format!("InferencePool {}/{}", pool.key.namespace, pool.key.name),
         set,
-        "its models may go to zero and are not put to sleep; of those at zero, no request is seen",
+        format!("{unless}its models may go to zero and are not put to sleep, and of those at zero no request is seen"),
         format!("{fix}\n{WOKEN_BY}"),
     );
 }

@@ -36,6 +36,23 @@ fn a_trigger_that_changes_what_the_number_means() {
 }
 
 #[test]
+fn a_trigger_of_the_external_scaler_reads_the_number() {
+    let trigger = |type_: &'static str, metadata: Value| {
+        move |object: &mut Value| {
+            object["spec"]["triggers"][0] = json!({ "type": type_, "metadata": metadata });
+        }
+    };
+    let ours = json!({ "scalerAddress": "scalers.example:9443", "variantName": "llama" });
+    wrong_keda(trigger("external-push", ours.clone()), &[]);
+    wrong_keda(trigger("external", json!({ "scalerAddress": "wva.wva-system.svc:9443" })), &[]);
+    let multiplied = move |object: &mut Value| {
+        trigger("external-push", ours)(object);
+        object["spec"]["triggers"][0]["metricType"] = json!("Value");
+    };
+    wrong_keda(multiplied, &["error TargetTypeMultiplies"]);
+}
+
+#[test]
 fn a_query_that_reads_another_number_or_several() {
     let or_zero = "wva_desired_replicas{variant_name=\"llama\",exported_namespace=\"llm\"} or vector(0)";
     let query = |query: &'static str| {

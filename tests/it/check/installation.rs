@@ -108,7 +108,7 @@ async fn a_model_that_may_go_to_zero_and_whose_requests_nobody_would_see() {
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "llm", "name": "epp" },
             "spec": { "selector": { "app": "epp" } } }),
     );
-    assert_eq!(cluster.found(&flags).await.0, ["warning EndpointPickerNotReady"]);
+    assert_eq!(cluster.found(&flags).await.0, ["note EndpointPickerNotSeen"]);
     cluster.objects.put_in(DEPLOYMENTS, epp(0));
     assert_eq!(cluster.found(&flags).await.0, ["warning EndpointPickerNotReady"]);
     cluster.objects.put_in(DEPLOYMENTS, epp(1));

@@ -297,8 +297,8 @@ impl TestServer {
             bound = bound.with_max_connections(max_connections);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
-        let (bound, external_scaler) =
-            bound.with_external_scaler(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
+        let bound = bound.with_external_scaler(Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await?;
+        let external_scaler = bound.external_scaler().unwrap();
         let mut task = JoinSet::new();
         task.spawn(bound.serve(shutdown.clone(), options.drain));
         let shared_ca = options.shared_ca;

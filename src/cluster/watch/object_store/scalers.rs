@@ -30,7 +30,10 @@ impl ClusterStore {
         };
         KnownScalers {
             scalers: scalers.map(|(namespace, scaler)| (namespace.into(), scaler.clone())).collect(),
-            are_all: self.hpas.is_known(false) && self.scaled_objects.is_known(false),
+            // With a controller instance, those without its label are not watched.
+            are_all: self.controller_instance.is_none()
+                && self.hpas.is_known(false)
+                && self.scaled_objects.is_known(false),
             verticals: verticals.map(|(key, own)| ((&*key.namespace).into(), own.clone())).collect(),
             terminations: view.variants.iter().filter_map(termination).collect(),
             controller_instance: self.controller_instance.clone(),

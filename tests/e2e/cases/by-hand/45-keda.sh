@@ -1,0 +1,158 @@
+# shellcheck shell=bash
+# (45) The real KEDA (operator and metrics server) owns external metrics and scales a model by the external scaler: a ScaledObject with a trigger of
+# the type external-push goes from zero to the number as soon as a request waits, follows it, and goes back to zero. Without an answer KEDA keeps
+# the replicas. KEDA authenticates with a certificate of a user, which RBAC allows to read the number in one namespace.
+
+keda_tools=$("$e2e/build-tools" keda)
+for port in scaler_port operator_port probe_port operator_metrics adapter_port adapter_metrics; do choose_port $port; done
+certificates=$CLUSTER_DIR/keda
+mkdir -p "$certificates"
+# certificate NAME SUBJECT CA: writes NAME.crt and NAME.key
+certificate() {
+  openssl req -newkey rsa:2048 -nodes -keyout "$certificates/$1.key" -subj "$2" -out "$certificates/$1.csr" 2>/dev/null
+  openssl x509 -req -in "$certificates/$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -days 1 -out "$certificates/$1.crt" \
+    -extfile <(printf 'subjectAltName=DNS:localhost\nextendedKeyUsage=clientAuth,serverAuth') 2>/dev/null
+}
+openssl req -x509 -newkey rsa:2048 -nodes -keyout "$certificates/ca.key" -out "$certificates/ca.crt" -subj /CN=keda -days 1 2>/dev/null
+certificate tls /CN=keda-operator "$certificates/ca"
+certificate user /CN=keda "$CLUSTER_DIR/pki/ca"
+
+scaled_is() { is "$(kubectl -n llm get deployment pushed -o jsonpath='{.spec.replicas}') $1 $2"; }
+pushed_number_is() { is "$(named_value pushed) == $1"; }
+named_value() {
+  curl --fail --silent --show-error --max-time 5 --cacert "$CLUSTER_DIR/wva-ca.crt" --cert "$certificates/user.crt" --key "$certificates/user.key" \
+    --connect-to "wva.$release_namespace.svc:443:127.0.0.1:$wva_port" \
+    "https://wva.$release_namespace.svc$external_metrics/namespaces/llm/wva_desired_replicas?labelSelector=variant_name%3D$1" | jq -r '.items[0].value'
+}
+scaled_object_says() { kubectl -n llm get scaledobject pushed -o json | jq -c '[.status.conditions[] | {(.type): .status}] | add' | grep -F "$1"; }
+queue() { curl --fail --silent --show-error --output /dev/null -X POST "http://$FLEET_ADDR/queue?namespace=llm&pod=picker-0&model=pushed&waiting=$1&era=current"; }
+
+# wva with its external scaler, and what the model sleeps and wakes by.
+kubectl create configmap wva-model-scale-to-zero-config -n "$release_namespace" --from-literal default=$'enable_scale_to_zero: true\nretention_period: 20s' \
+  --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+kubectl apply -f "$e2e/objects/inference-pool-crds.yaml" >/dev/null
+sed "s/\$FLEET_PORT/${FLEET_ADDR##*:}/" "$e2e/objects/pickers.yaml" | kubectl apply -f - >/dev/null
+eventually 60 "the endpoint picker is Ready" pod_is_ready picker-0
+put_on_loopback picker-0
+stop wva-0
+WVA_ARGS="--external-scaler-port $scaler_port" baseline
+trust_wva
+queue 0
+
+# KEDA.
+kubectl create namespace keda --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+kubectl apply --server-side -f "$keda_tools/keda-crds.yaml" >/dev/null
+eventually 30 "KEDA's definitions are known" kubectl wait --for=condition=Established crd/scaledobjects.keda.sh crd/triggerauthentications.keda.sh --timeout=30s
+KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig POD_NAMESPACE=keda KEDA_CLUSTER_OBJECT_NAMESPACE=keda WATCH_NAMESPACE="" spawn keda-operator "$keda_tools/keda-operator" --cert-dir "$certificates" \
+  --metrics-bind-address "127.0.0.1:$operator_metrics" --health-probe-bind-address "127.0.0.1:$probe_port" \
+  --metrics-service-bind-address "127.0.0.1:$operator_port" --enable-apiservice-patching=false --enable-webhook-patching=false
+await_http keda-operator 60 "http://127.0.0.1:$probe_port/readyz"
+KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig POD_NAMESPACE=keda KEDA_CLUSTER_OBJECT_NAMESPACE=keda WATCH_NAMESPACE="" spawn keda-adapter "$keda_tools/keda-adapter" --secure-port "$adapter_port" --port "$adapter_metrics" \
+  --bind-address 127.0.0.1 --cert-dir "$certificates" --tls-cert-file "$certificates/tls.crt" --tls-private-key-file "$certificates/tls.key" \
+  --metrics-service-address "localhost:$operator_port" --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
+  --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
+await_http keda-adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
+external=v1beta1.external.metrics.k8s.io
+kubectl get apiservice "$external" -o json | jq 'del(.status, .metadata.uid, .metadata.resourceVersion)' >"$CLUSTER_DIR/apiservice.json"
+kubectl -n keda create service externalname keda-metrics --external-name localhost >/dev/null
+jq --argjson port "$adapter_port" '.metadata = {name: .metadata.name} | .spec.service = {namespace: "keda", name: "keda-metrics", port: $port}
+  | .spec.insecureSkipTLSVerify = true | del(.spec.caBundle)' "$CLUSTER_DIR/apiservice.json" | kubectl replace -f - >/dev/null
+eventually 60 "KEDA owns external metrics" is_available
+
+# The model, KEDA's right to read its number, and the ScaledObject.
+kubectl apply -f - >/dev/null <<YAML
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: keda, namespace: llm}
+rules: [{apiGroups: [external.metrics.k8s.io], resources: [wva_desired_replicas], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: keda, namespace: llm}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: keda}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: keda}]
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: pushed, namespace: llm}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: pushed}}
+  template:
+    metadata:
+      labels: {app: pushed, llm-d.ai/model: pushed, pool: current}
+      annotations:
+        pod-create.stage.kwok.x-k8s.io/delay: 1s
+        pod-create.stage.kwok.x-k8s.io/jitter-delay: 1s
+        pod-ready.stage.kwok.x-k8s.io/delay: 4s
+        pod-ready.stage.kwok.x-k8s.io/jitter-delay: 4s
+    spec:
+      terminationGracePeriodSeconds: 2
+      containers: [{name: vllm, image: vllm/vllm-openai, ports: [{name: http, containerPort: 8000}]}]
+---
+apiVersion: llmd.ai/v1alpha1
+kind: VariantAutoscaling
+metadata: {name: pushed, namespace: llm}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: pushed}
+  modelID: pushed
+  minReplicas: 0
+  maxReplicas: 6
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: keda-user, namespace: llm}
+data: {crt: $(base64 -w0 <"$certificates/user.crt"), key: $(base64 -w0 <"$certificates/user.key"), ca: $(base64 -w0 <"$CLUSTER_DIR/wva-ca.crt")}
+---
+apiVersion: keda.sh/v1alpha1
+kind: TriggerAuthentication
+metadata: {name: wva, namespace: llm}
+spec:
+  secretTargetRef:
+  - {parameter: tlsClientCert, name: keda-user, key: crt}
+  - {parameter: tlsClientKey, name: keda-user, key: key}
+  - {parameter: caCert, name: keda-user, key: ca}
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: pushed, namespace: llm}
+spec:
+  scaleTargetRef: {name: pushed}
+  minReplicaCount: 0
+  maxReplicaCount: 6
+  pollingInterval: 5
+  cooldownPeriod: 1
+  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 0}}}}
+  triggers:
+  - type: external-push
+    # Processes run here instead of pods, so that the name is not that of the certificate.
+    metadata: {scalerAddress: "localhost:$scaler_port", enableTLS: "true", unsafeSsl: "true", scaleTarget: pushed}
+    authenticationRef: {name: wva}
+YAML
+eventually 60 "KEDA is answered" scaled_object_says '"Ready":"True"'
+model=pushed
+set_load "$(calculate "2.3 * $pod_rps")"
+eventually 180 "load above the capacity of 2 pods: KEDA follows the number" scaled_is ">=" 3
+model=llama
+set_load 0
+model=pushed
+set_load 0
+eventually 240 "the idle model: the number is 0" pushed_number_is 0
+eventually 60 "and KEDA scales it to zero" scaled_is "==" 0
+: >"$CLUSTER_DIR/pushes"
+for ((round = 0; round < 5; round++)); do
+  began=$EPOCHREALTIME
+  queue 1
+  until scaled_is ">=" 1 >/dev/null; do [ "${EPOCHREALTIME%.*}" -lt $((${began%.*} + 30)) ] || failed "KEDA does not wake the model"; sleep 0.05; done
+  seconds_since "$began" >>"$CLUSTER_DIR/pushes"
+  echo >>"$CLUSTER_DIR/pushes"
+  queue 0
+  eventually 120 "it sleeps again" scaled_is "==" 0
+done
+passed "from the first waiting request to the replicas that KEDA writes, with a poll every 5 s: $(sort -n "$CLUSTER_DIR/pushes" | tr -s '\n' ' ') s"
+queue 1
+eventually 30 "it wakes" scaled_is ">=" 1
+stop wva-0
+throughout 30 "without an answer KEDA keeps the replicas" scaled_is ">=" 1
+kubectl replace -f "$CLUSTER_DIR/apiservice.json" >/dev/null
+kubectl -n llm delete scaledobject,triggerauthentication,secret,role,rolebinding,deployment,va --field-selector metadata.name!=llama --wait=false >/dev/null 2>&1 || true
