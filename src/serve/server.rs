@@ -17,7 +17,7 @@ use super::forward::{ForwarderVerifier, InstanceVerifier};
 use super::router::router;
 use super::state::AppState;
 use super::tls::connection::{MAX_CONNECTIONS, Service, Traffic};
-use super::tls::{CertificateError, PeerChain, PeerTrust, PeerVerifier, accept};
+use super::tls::{CertificateError, PeerChain, PeerTrust, PeerVerifier, Permits, accept};
 
 /// A server that cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -192,6 +192,8 @@ fn numbers(state: &AppState, routes: Router) -> Numbers {
         published: settings.published.clone(),
         leadership: settings.leadership.clone(),
         stopping: settings.stopping.clone(),
+        waiting: Permits::new(external_scaler::MAX_WAITING),
+        streams: Permits::new(external_scaler::MAX_STREAMS),
     }
 }
 

@@ -10,7 +10,8 @@ use tonic::{Code, Status};
 
 use super::messages::{IsActiveResponse, ScaledObjectRef};
 use super::number::{Caller, Numbers};
-use crate::engine::Published;
+use crate::engine::{Leadership, Published};
+use crate::serve::tls::AnswerPermit;
 
 /// How often an instance that is not the leader asks it.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
@@ -23,6 +24,8 @@ struct Activity {
     caller: Caller,
     scaled: ScaledObjectRef,
     published: watch::Receiver<Arc<Published>>,
+    leadership: watch::Receiver<Leadership>,
+    _permit: AnswerPermit,
     /// What was said last, and when.
     said: Option<(bool, Instant)>,
 }
@@ -33,15 +36,17 @@ pub(super) fn activity(
     numbers: Arc<Numbers>,
     caller: Caller,
     scaled: ScaledObjectRef,
+    permit: AnswerPermit,
 ) -> impl Stream<Item = Result<IsActiveResponse, Status>> + Send + 'static {
-    let published = numbers.published.clone();
-    let state = Activity { numbers, caller, scaled, published, said: None };
+    let (published, leadership) = (numbers.published.clone(), numbers.leadership.clone());
+    let state = Activity { numbers, caller, scaled, published, leadership, _permit: permit, said: None };
     stream::try_unfold(state, |mut state| async move {
         loop {
             if state.numbers.stopping.is_cancelled() {
                 return Ok(None);
             }
             state.published.mark_unchanged();
+            state.leadership.mark_unchanged();
             match state.numbers.read(&state.caller, &state.scaled).await {
                 Ok(number) if state.is_news(number > 0) => {
                     let result = number > 0;
@@ -62,10 +67,11 @@ impl Activity {
 
     /// Waits until there may be news.
     async fn wait(&mut self) {
-        let is_leader = self.numbers.leadership.borrow().is_mine();
+        let is_leader = self.leadership.borrow().is_mine();
         let pause = if is_leader { REPEAT_INTERVAL } else { ASK_INTERVAL };
         tokio::select! {
             changed = self.published.changed() => if changed.is_err() { sleep(ASK_INTERVAL).await },
+            changed = self.leadership.changed() => if changed.is_err() { sleep(ASK_INTERVAL).await },
             () = sleep(pause) => {}
             () = self.numbers.stopped() => {}
         }

@@ -11,14 +11,16 @@ mod reference;
 
 use std::future::{Future, ready};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request as HttpRequest, State};
 use axum::response::Response;
 use axum::routing::post;
 use futures::stream::{self, Stream, StreamExt as _};
 use prost::Message;
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
@@ -31,25 +33,60 @@ use self::messages::{
 };
 pub(super) use self::number::Numbers;
 use self::number::{Caller, METRIC};
+use super::tls::AnswerPermit;
 
 /// Bytes of a request: the metadata of a trigger is a few lines.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
+/// The longest wait for a request, and for its answer or the beginning of that.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests whose message has not arrived: anybody with a certificate can begin them.
+pub(super) const MAX_WAITING: usize = 256;
+/// Open streams: one for each ScaledObject, or for each of two connections of KEDA's.
+pub(super) const MAX_STREAMS: usize = 20_000;
 
 /// The routes of the port.
 pub(super) fn router(numbers: Arc<Numbers>) -> Router {
     Router::new().route("/externalscaler.ExternalScaler/{method}", post(call)).with_state(numbers)
 }
 
-async fn call(State(numbers): State<Arc<Numbers>>, Path(method): Path<String>, request: Request) -> Response {
-    let caller = Caller::of(&request);
-    match method.as_str() {
+async fn call(
+    State(numbers): State<Arc<Numbers>>,
+    Path(method): Path<String>,
+    request: HttpRequest,
+) -> Response {
+    let Some(caller) = Caller::of(&request) else {
+        let message = "present a certificate of the cluster's client CA, by tlsClientCert and tlsClientKey of the TriggerAuthentication";
+        return Status::unauthenticated(message).into_http();
+    };
+    let Some(waiting) = numbers.waiting.acquire() else { return busy("requests").into_http() };
+    let answer = answer(numbers, &method, caller, Request { waiting, http: request });
+    let timely = timeout(REQUEST_TIMEOUT, answer).await;
+    timely.unwrap_or_else(|_| Status::deadline_exceeded("the request did not arrive in time").into_http())
+}
+
+/// A request, and the permit that it holds until its message has arrived.
+struct Request {
+    waiting: AnswerPermit,
+    http: HttpRequest,
+}
+
+fn busy(what: &str) -> Status {
+    Status::resource_exhausted(format!("too many {what} at once; retry later"))
+}
+
+async fn answer(numbers: Arc<Numbers>, method: &str, caller: Caller, request: Request) -> Response {
+    match method {
         "IsActive" => unary(request, |scaled| is_active(numbers.clone(), caller.clone(), scaled)).await,
         "GetMetricSpec" => unary(request, |_: ScaledObjectRef| ready(Ok(metric_spec()))).await,
         "GetMetrics" => unary(request, |asked| metrics(numbers.clone(), caller.clone(), asked)).await,
         "StreamIsActive" => {
-            streaming(request, |scaled| activity(numbers.clone(), caller.clone(), scaled)).await
+            let open = |scaled| Ok(activity(numbers.clone(), caller.clone(), scaled, numbers.open_stream()?));
+            streaming(request, open).await
         }
-        "StreamMetricSpec" => streaming(request, |_: ScaledObjectRef| metric_specs(numbers.clone())).await,
+        "StreamMetricSpec" => {
+            let open = |_: ScaledObjectRef| Ok(metric_specs(numbers.clone(), numbers.open_stream()?));
+            streaming(request, open).await
+        }
         _ => Status::unimplemented(format!("there is no method {method}")).into_http(),
     }
 }
@@ -79,8 +116,15 @@ fn metric_spec() -> GetMetricSpecResponse {
 }
 
 /// The spec, which never changes, and then nothing until the server stops.
-fn metric_specs(numbers: Arc<Numbers>) -> impl Stream<Item = Result<GetMetricSpecResponse, Status>> {
-    let end = stream::once(async move { numbers.stopped().await }).filter_map(|()| ready(None));
+fn metric_specs(
+    numbers: Arc<Numbers>,
+    permit: AnswerPermit,
+) -> impl Stream<Item = Result<GetMetricSpecResponse, Status>> {
+    let stopped = async move {
+        numbers.stopped().await;
+        drop(permit);
+    };
+    let end = stream::once(stopped).filter_map(|()| ready(None));
     stream::iter([Ok(metric_spec())]).chain(end)
 }
 
@@ -90,23 +134,29 @@ where
     R: Message + Default + 'static,
     F: Future<Output = Result<R, Status>>,
 {
+    let Request { waiting, http } = request;
+    let mut waiting = Some(waiting);
     let service = service_fn(move |request: tonic::Request<M>| {
+        drop(waiting.take());
         let answer = method(request.into_inner());
         async move { answer.await.map(tonic::Response::new) }
     });
-    grpc::<R, M>().unary(service, request).await.map(Body::new)
+    grpc::<R, M>().unary(service, http).await.map(Body::new)
 }
 
-async fn streaming<M, R, S>(request: Request, mut method: impl FnMut(M) -> S) -> Response
+async fn streaming<M, R, S>(request: Request, mut method: impl FnMut(M) -> Result<S, Status>) -> Response
 where
     M: Message + Default + 'static,
     R: Message + Default + 'static,
     S: Stream<Item = Result<R, Status>> + Send + 'static,
 {
+    let Request { waiting, http } = request;
+    let mut waiting = Some(waiting);
     let service = service_fn(move |request: tonic::Request<M>| {
-        ready(Ok(tonic::Response::new(method(request.into_inner()))))
+        drop(waiting.take());
+        ready(method(request.into_inner()).map(tonic::Response::new))
     });
-    grpc::<R, M>().server_streaming(service, request).await.map(Body::new)
+    grpc::<R, M>().server_streaming(service, http).await.map(Body::new)
 }
 
 fn grpc<R, M>() -> Grpc<ProstCodec<R, M>>

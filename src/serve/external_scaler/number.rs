@@ -13,12 +13,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tower::ServiceExt as _;
 
+use super::busy;
 use super::messages::ScaledObjectRef;
 use super::reference::variant_of;
 use crate::engine::{Leadership, Published};
 use crate::serve::paths::EXTERNAL_NAMESPACES;
 use crate::serve::ports::PublishedReader;
-use crate::serve::tls::PeerChain;
+use crate::serve::tls::{AnswerPermit, PeerChain, Permits};
 
 /// The metric that is read.
 pub(super) const METRIC: &str = "wva_desired_replicas";
@@ -33,6 +34,10 @@ pub(in crate::serve) struct Numbers {
     pub(in crate::serve) published: watch::Receiver<Arc<Published>>,
     pub(in crate::serve) leadership: watch::Receiver<Leadership>,
     pub(in crate::serve) stopping: CancellationToken,
+    /// For requests whose message has not arrived.
+    pub(in crate::serve) waiting: Permits,
+    /// For open streams.
+    pub(in crate::serve) streams: Permits,
 }
 
 /// Who asks.
@@ -58,11 +63,12 @@ struct Item {
 }
 
 impl Caller {
-    pub(super) fn of(request: &Request) -> Self {
-        Self {
-            chain: request.extensions().get().cloned(),
-            token: request.headers().get(AUTHORIZATION).cloned(),
-        }
+    /// `None` for one without credentials.
+    pub(super) fn of(request: &Request) -> Option<Self> {
+        let chain: Option<PeerChain> = request.extensions().get().cloned();
+        let chain = chain.filter(|chain| !chain.is_empty());
+        let token = request.headers().get(AUTHORIZATION).cloned();
+        (chain.is_some() || token.is_some()).then_some(Self { chain, token })
     }
 }
 
@@ -100,6 +106,11 @@ impl Numbers {
             );
             Status::failed_precondition(message)
         })
+    }
+
+    /// A permit for a stream.
+    pub(super) fn open_stream(&self) -> Result<AnswerPermit, Status> {
+        self.streams.acquire().ok_or_else(|| busy("streams"))
     }
 
     /// Waits until the server is about to stop.

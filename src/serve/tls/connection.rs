@@ -62,15 +62,18 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) struct Traffic {
     /// Concurrent requests on one HTTP/2 connection.
     max_streams: u32,
+    /// Bytes of a request's head.
+    max_head_bytes: u32,
     /// Whether a request has a body that counts. All others are dropped unread: none may cost memory or delay the end of the connection.
     has_bodies: bool,
 }
 
 impl Traffic {
     /// Reads; the aggregator sends all of its requests on one connection.
-    pub(crate) const READS: Self = Self { max_streams: 250, has_bodies: false };
+    pub(crate) const READS: Self =
+        Self { max_streams: 250, max_head_bytes: MAX_HEADER_BYTES, has_bodies: false };
     /// gRPC; KEDA keeps a stream for each ScaledObject, all on one connection.
-    pub(crate) const GRPC: Self = Self { max_streams: 10_000, has_bodies: true };
+    pub(crate) const GRPC: Self = Self { max_streams: 10_000, max_head_bytes: 16 << 10, has_bodies: true };
 }
 
 /// Requests that the client reset before they were read (CVE-2023-44487, rapid reset). More at a time end the connection. A
@@ -300,7 +303,7 @@ fn h2(traffic: Traffic) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(traffic.max_streams)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_ERROR_RESETS)
-        .max_header_list_size(MAX_HEADER_BYTES)
+        .max_header_list_size(traffic.max_head_bytes)
         .initial_stream_window_size(BODY_WINDOW)
         .initial_connection_window_size(BODY_WINDOW)
         .keep_alive_interval(PING_INTERVAL)

@@ -1,11 +1,12 @@
 //! KEDA's external scaler as KEDA calls it: gRPC over TLS, with a certificate of a user.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -18,7 +19,7 @@ use wva_core::VariantId;
 use super::client::tls;
 use super::forwarding::leader_and_follower;
 use super::pki::{Leaf, SERVICE};
-use super::test_server::{TestServer, sample, target};
+use super::test_server::{TestServer, advance_clock, sample, target};
 
 #[derive(Clone, PartialEq, Message)]
 struct ScaledObject {
@@ -159,7 +160,7 @@ async fn what_is_not_known_is_an_error_and_never_zero() {
         }
     }
     assert_eq!(keda.call::<Active>("Scale", &trigger("llm", "x")).await.unwrap_err().0, 12);
-    for (identity, code) in [(Some(server.users.client("mallory", &[])), 7), (None, 7)] {
+    for (identity, code) in [(Some(server.users.client("mallory", &[])), 7), (None, 16)] {
         let mut stranger = Keda::connect(&server, identity.as_ref()).await;
         let refusal = stranger.call::<Metrics>("GetMetrics", &asked(trigger("llm", "llama-a100"))).await;
         assert_eq!(refusal.unwrap_err().0, code);
@@ -221,4 +222,25 @@ async fn a_scaled_object_that_is_a_variant_needs_no_metadata() {
     *server.reads.view.lock() = Arc::new(ClusterView { aliases, ..ClusterView::default() });
     let metrics: Metrics = keda.call("GetMetrics", &asked(own)).await.unwrap();
     assert_eq!(metrics.metrics[0].whole, 5);
+}
+
+#[tokio::test]
+async fn a_request_that_never_ends_is_given_up() {
+    let server = TestServer::new().await;
+    let identity = server.users.client("alice", &[]);
+    let stream = tls(server.external_scaler, &server.shared_ca.pem(), SERVICE, Some(&identity), "h2").await;
+    let (mut sender, connection) =
+        http2::handshake(TokioExecutor::new(), TokioIo::new(stream.unwrap())).await.unwrap();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let _ = connection.await;
+    });
+    let endless = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+    let request = Request::post(format!("https://{SERVICE}/externalscaler.ExternalScaler/GetMetrics"));
+    let answer = sender.send_request(request.body(endless).unwrap());
+    let answer = tokio::spawn(answer);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    advance_clock(Duration::from_secs(11)).await;
+    let answer = timeout(Duration::from_secs(5), answer).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.headers()["grpc-status"], "4");
 }
