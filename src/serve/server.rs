@@ -9,6 +9,7 @@ use axum::Router;
 use futures::future::{BoxFuture, OptionFuture};
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::AuthState;
@@ -194,6 +195,7 @@ fn numbers(state: &AppState, routes: Router) -> Numbers {
         stopping: settings.stopping.clone(),
         waiting: Permits::new(external_scaler::MAX_WAITING),
         streams: Permits::new(external_scaler::MAX_STREAMS),
+        stream_reads: Semaphore::new(external_scaler::MAX_STREAM_READS),
     }
 }
 

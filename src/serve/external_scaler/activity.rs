@@ -6,17 +6,20 @@ use std::time::Duration;
 use futures::stream::{self, Stream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::messages::{IsActiveResponse, ScaledObjectRef};
-use super::number::{Caller, Numbers};
+use super::number::{Caller, Numbers, is_denied};
 use crate::engine::{Leadership, Published};
 use crate::serve::tls::AnswerPermit;
 
-/// How often an instance that is not the leader asks it.
+/// How often an instance that is not the leader asks it, and the shortest pause of one that is.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
-/// How often what has not changed is said again, so that KEDA notices a connection that has died.
-const REPEAT_INTERVAL: Duration = Duration::from_secs(20);
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+/// The pause after an error.
+const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// How often what has not changed is said again, so that KEDA tries again what has failed there. Each time costs it a few requests.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A stream of one ScaledObject.
 struct Activity {
@@ -31,7 +34,7 @@ struct Activity {
 }
 
 /// Says whether the variant has a number above 0, at once and whenever that changes. What is not known is not said. Ends with an error that
-/// asking again does not mend, and when the server is about to stop.
+/// asking again does not mend, and without one when its connection is about to be closed or the server to stop: KEDA then opens another one.
 pub(super) fn activity(
     numbers: Arc<Numbers>,
     caller: Caller,
@@ -42,19 +45,24 @@ pub(super) fn activity(
     let state = Activity { numbers, caller, scaled, published, leadership, _permit: permit, said: None };
     stream::try_unfold(state, |mut state| async move {
         loop {
-            if state.numbers.stopping.is_cancelled() {
+            if state.numbers.stopping.is_cancelled() || state.caller.is_closed() {
                 return Ok(None);
             }
             state.published.mark_unchanged();
             state.leadership.mark_unchanged();
-            match state.numbers.read(&state.caller, &state.scaled).await {
+            let read = {
+                let _permit = state.numbers.stream_reads.acquire().await;
+                state.numbers.read(&state.caller, &state.scaled).await
+            };
+            match read {
                 Ok(number) if state.is_news(number > 0) => {
                     let result = number > 0;
                     state.said = Some((result, Instant::now()));
                     return Ok(Some((IsActiveResponse { result }, state)));
                 }
-                Err(error) if !is_passing(error.code()) => return Err(error),
-                Ok(_) | Err(_) => state.wait().await,
+                Ok(_) => state.wait(REPEAT_INTERVAL).await,
+                Err(error) if is_denied(error.code()) => return Err(error),
+                Err(_) => state.wait(RETRY_INTERVAL).await,
             }
         }
     })
@@ -65,20 +73,18 @@ impl Activity {
         self.said.is_none_or(|(said, at)| said != is_active || at.elapsed() >= REPEAT_INTERVAL)
     }
 
-    /// Waits until there may be news.
-    async fn wait(&mut self) {
+    /// Waits until there may be news, on the leader for at most `longest`.
+    async fn wait(&mut self, longest: Duration) {
         let is_leader = self.leadership.borrow().is_mine();
-        let pause = if is_leader { REPEAT_INTERVAL } else { ASK_INTERVAL };
+        // Streams that began together do not ask together.
+        let pause = if is_leader { longest } else { ASK_INTERVAL.mul_f64(0.8 + 0.4 * fastrand::f64()) };
+        sleep(MIN_PAUSE).await;
         tokio::select! {
             changed = self.published.changed() => if changed.is_err() { sleep(ASK_INTERVAL).await },
             changed = self.leadership.changed() => if changed.is_err() { sleep(ASK_INTERVAL).await },
             () = sleep(pause) => {}
             () = self.numbers.stopped() => {}
+            () = self.caller.closed() => {}
         }
     }
-}
-
-/// Whether an error may go away without anybody changing something.
-const fn is_passing(code: Code) -> bool {
-    matches!(code, Code::Unavailable | Code::ResourceExhausted | Code::Internal)
 }

@@ -18,7 +18,7 @@ use axum::body::Body;
 use axum::extract::{Path, Request as HttpRequest, State};
 use axum::response::Response;
 use axum::routing::post;
-use futures::stream::{self, Stream, StreamExt as _};
+use futures::stream::{self, Stream};
 use prost::Message;
 use tokio::time::timeout;
 use tonic::Status;
@@ -32,7 +32,7 @@ use self::messages::{
     ScaledObjectRef,
 };
 pub(super) use self::number::Numbers;
-use self::number::{Caller, METRIC};
+use self::number::{Caller, METRIC, busy, is_denied};
 use super::tls::AnswerPermit;
 
 /// Bytes of a request: the metadata of a trigger is a few lines.
@@ -43,6 +43,8 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const MAX_WAITING: usize = 256;
 /// Open streams: one for each ScaledObject, or for each of two connections of KEDA's.
 pub(super) const MAX_STREAMS: usize = 20_000;
+/// Reads of all streams at a time.
+pub(super) const MAX_STREAM_READS: usize = 32;
 
 /// The routes of the port.
 pub(super) fn router(numbers: Arc<Numbers>) -> Router {
@@ -70,10 +72,6 @@ struct Request {
     http: HttpRequest,
 }
 
-fn busy(what: &str) -> Status {
-    Status::resource_exhausted(format!("too many {what} at once; retry later"))
-}
-
 async fn answer(numbers: Arc<Numbers>, method: &str, caller: Caller, request: Request) -> Response {
     match method {
         "IsActive" => unary(request, |scaled| is_active(numbers.clone(), caller.clone(), scaled)).await,
@@ -84,7 +82,8 @@ async fn answer(numbers: Arc<Numbers>, method: &str, caller: Caller, request: Re
             streaming(request, open).await
         }
         "StreamMetricSpec" => {
-            let open = |_: ScaledObjectRef| Ok(metric_specs(numbers.clone(), numbers.open_stream()?));
+            let open =
+                |scaled| Ok(metric_specs(numbers.clone(), caller.clone(), scaled, numbers.open_stream()?));
             streaming(request, open).await
         }
         _ => Status::unimplemented(format!("there is no method {method}")).into_http(),
@@ -115,17 +114,29 @@ fn metric_spec() -> GetMetricSpecResponse {
     GetMetricSpecResponse { specs: vec![spec] }
 }
 
-/// The spec, which never changes, and then nothing until the server stops.
+/// The spec, which never changes, and then nothing until the connection is closed or the server stops.
 fn metric_specs(
     numbers: Arc<Numbers>,
+    caller: Caller,
+    scaled: ScaledObjectRef,
     permit: AnswerPermit,
 ) -> impl Stream<Item = Result<GetMetricSpecResponse, Status>> {
-    let stopped = async move {
-        numbers.stopped().await;
-        drop(permit);
-    };
-    let end = stream::once(stopped).filter_map(|()| ready(None));
-    stream::iter([Ok(metric_spec())]).chain(end)
+    stream::try_unfold(
+        (numbers, caller, scaled, permit, false),
+        async |(numbers, caller, scaled, permit, is_sent)| {
+            if is_sent {
+                tokio::select! {
+                    () = numbers.stopped() => {}
+                    () = caller.closed() => {}
+                }
+                return Ok(None);
+            }
+            match numbers.read(&caller, &scaled).await {
+                Err(error) if is_denied(error.code()) => Err(error),
+                _ => Ok(Some((metric_spec(), (numbers, caller, scaled, permit, true)))),
+            }
+        },
+    )
 }
 
 async fn unary<M, R, F>(request: Request, mut method: impl FnMut(M) -> F) -> Response

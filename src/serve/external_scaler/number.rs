@@ -5,24 +5,25 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
-use http::header::{ACCEPT, AUTHORIZATION};
+use http::header::{ACCEPT, AUTHORIZATION, CONNECTION};
 use http::{HeaderValue, StatusCode};
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tower::ServiceExt as _;
 
-use super::busy;
 use super::messages::ScaledObjectRef;
 use super::reference::variant_of;
 use crate::engine::{Leadership, Published};
 use crate::serve::paths::EXTERNAL_NAMESPACES;
 use crate::serve::ports::PublishedReader;
-use crate::serve::tls::{AnswerPermit, PeerChain, Permits};
+use crate::serve::tls::{AnswerPermit, ConnectionEnd, PeerChain, Permits};
 
 /// The metric that is read.
 pub(super) const METRIC: &str = "wva_desired_replicas";
+/// No variant has this name, which no object can have.
+const NO_VARIANT: &str = "NONE";
 /// Bytes of an answer: one item, or an error.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
@@ -38,6 +39,8 @@ pub(in crate::serve) struct Numbers {
     pub(in crate::serve) waiting: Permits,
     /// For open streams.
     pub(in crate::serve) streams: Permits,
+    /// For the reads of all streams, which leave the others' reads room.
+    pub(in crate::serve) stream_reads: Semaphore,
 }
 
 /// Who asks.
@@ -45,6 +48,7 @@ pub(in crate::serve) struct Numbers {
 pub(super) struct Caller {
     chain: Option<PeerChain>,
     token: Option<HeaderValue>,
+    closing: ConnectionEnd,
 }
 
 /// An answer of the route, as far as it is read.
@@ -68,14 +72,30 @@ impl Caller {
         let chain: Option<PeerChain> = request.extensions().get().cloned();
         let chain = chain.filter(|chain| !chain.is_empty());
         let token = request.headers().get(AUTHORIZATION).cloned();
-        (chain.is_some() || token.is_some()).then_some(Self { chain, token })
+        let closing: ConnectionEnd = request.extensions().get().cloned()?;
+        (chain.is_some() || token.is_some()).then_some(Self { chain, token, closing })
+    }
+
+    /// Waits until its connection is about to be closed.
+    pub(super) async fn closed(&self) {
+        self.closing.0.cancelled().await;
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closing.0.is_cancelled()
     }
 }
 
 impl Numbers {
     /// The number of the variant that a ScaledObject means.
     pub(super) async fn read(&self, caller: &Caller, scaled: &ScaledObjectRef) -> Result<u32, Status> {
-        let name = variant_of(scaled, &self.reader.view())?;
+        let variant = variant_of(scaled, &self.reader.view());
+        // Who may not read learns nothing about names: the right is asked for in any case.
+        let name = match &variant {
+            Ok(name) => name,
+            Err(error) if error.code() == Code::InvalidArgument => return Err(error.clone()),
+            Err(_) => NO_VARIANT,
+        };
         let path =
             format!("{EXTERNAL_NAMESPACES}{}/{METRIC}?labelSelector=variant_name%3D{name}", scaled.namespace);
         let request = Request::get(path).header(ACCEPT, "application/json").body(Body::empty());
@@ -88,12 +108,19 @@ impl Numbers {
         }
         let answer = self.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
         let status = answer.status();
+        if answer.headers().contains_key(CONNECTION) {
+            // Another instance may know the number.
+            caller.closing.0.cancel();
+        }
         let body = to_bytes(answer.into_body(), MAX_ANSWER_BYTES).await;
         let body = body.map_err(|error| Status::internal(format!("the answer cannot be read: {error}")))?;
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|error| Status::internal(error.to_string()))?;
-        if status != StatusCode::OK {
-            return Err(Status::new(code(status), answer.message));
+        let code = code(status);
+        match variant {
+            Err(error) if matches!(code, Code::Ok | Code::NotFound) => return Err(error),
+            _ if code != Code::Ok => return Err(Status::new(code, answer.message)),
+            _ => {}
         }
         let [Item { value }] = answer.items.as_slice() else {
             let message = format!("{} numbers match variant {name}, and not one", answer.items.len());
@@ -119,9 +146,10 @@ impl Numbers {
     }
 }
 
-/// The code for an error of the route.
+/// The code for an answer of the route.
 fn code(status: StatusCode) -> Code {
     match status {
+        StatusCode::OK => Code::Ok,
         StatusCode::BAD_REQUEST => Code::InvalidArgument,
         StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::FORBIDDEN => Code::PermissionDenied,
@@ -130,4 +158,14 @@ fn code(status: StatusCode) -> Code {
         StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Code::Unavailable,
         _ => Code::Internal,
     }
+}
+
+/// Whether an error stays until somebody changes a right or a name.
+pub(super) fn is_denied(code: Code) -> bool {
+    matches!(code, Code::Unauthenticated | Code::PermissionDenied | Code::InvalidArgument)
+}
+
+/// The error where there are too many of something.
+pub(super) fn busy(what: &str) -> Status {
+    Status::resource_exhausted(format!("too many {what} at once; retry later"))
 }

@@ -25,7 +25,7 @@ pub(super) fn variant_of(scaled: &ScaledObjectRef, view: &ClusterView) -> Result
         (None, Some(target)) => of_target(namespace, target, view)?,
         (None, None) if is_known(namespace, name, view) => name.clone(),
         (None, None) => {
-            return Err(Status::invalid_argument(format!(
+            return Err(Status::failed_precondition(format!(
                 "ScaledObject {namespace}/{name} is no variant itself, and the metadata of its trigger name none: set {VARIANT} to the name of a \
                  VariantAutoscaling or {TARGET} to that of its Deployment, or annotate the ScaledObject with llm-d.ai/managed: \"true\""
             )));

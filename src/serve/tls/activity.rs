@@ -38,6 +38,10 @@ struct Sending {
     request: u64,
     /// When the peer last took a part.
     progress: Instant,
+    /// Parts that have become available and are not taken.
+    outstanding: usize,
+    /// There is nothing more of it for now.
+    waits: bool,
 }
 
 /// A request until its answer is sent or given up.
@@ -90,8 +94,9 @@ impl Activity {
 
     /// Waits until the peer has taken nothing of some answer for [`WRITE_TIMEOUT`].
     pub(crate) async fn stalled(&self) {
+        let is_held = |sending: &&Sending| sending.outstanding > 0 || !sending.waits;
         loop {
-            let oldest = self.0.lock().sending.iter().map(|sending| sending.progress).min();
+            let oldest = self.0.lock().sending.iter().filter(is_held).map(|sending| sending.progress).min();
             let deadline = oldest.unwrap_or_else(Instant::now) + WRITE_TIMEOUT;
             if deadline <= Instant::now() {
                 return;
@@ -102,21 +107,36 @@ impl Activity {
 }
 
 impl InFlight {
-    /// Notes that a part of the answer became available or was taken.
-    pub(crate) fn progress(&self) {
-        let now = Instant::now();
-        let mut state = self.activity.0.lock();
-        match state.sending.iter_mut().find(|sending| sending.request == self.number) {
-            Some(sending) => sending.progress = now,
-            None => state.sending.push(Sending { request: self.number, progress: now }),
-        }
+    /// Notes that a part of the answer became available.
+    pub(crate) fn begin_part(&self) {
+        self.update(|sending| {
+            sending.outstanding += 1;
+            sending.waits = false;
+        });
     }
-}
 
-impl InFlight {
-    /// Notes that the peer has taken all that there is of the answer so far, as of a stream without news.
+    /// Notes that a part was taken.
+    pub(crate) fn end_part(&self) {
+        self.update(|sending| sending.outstanding = sending.outstanding.saturating_sub(1));
+    }
+
+    /// Notes that there is nothing more of the answer for now, as of a stream without news.
     pub(crate) fn wait(&self) {
-        self.activity.0.lock().sending.retain(|sending| sending.request != self.number);
+        self.update(|sending| sending.waits = true);
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Sending)) {
+        let progress = Instant::now();
+        let mut state = self.activity.0.lock();
+        let sending = state.sending.iter().position(|sending| sending.request == self.number);
+        let index = sending.unwrap_or_else(|| {
+            state.sending.push(Sending { request: self.number, progress, outstanding: 0, waits: false });
+            state.sending.len() - 1
+        });
+        if let Some(sending) = state.sending.get_mut(index) {
+            sending.progress = progress;
+            change(sending);
+        }
     }
 }
 
@@ -158,21 +178,32 @@ mod tests {
         let answering = activity.begin_request();
         let second = activity.begin_request();
         assert!(!stalls(300).await, "they are being computed");
-        answering.progress();
+        answering.begin_part();
         assert!(!stalls(29).await);
-        answering.progress();
-        second.progress();
+        answering.begin_part();
+        second.begin_part();
         assert!(!stalls(29).await);
-        second.progress();
+        second.begin_part();
         assert!(stalls(2).await, "the second goes on, the first does not");
         drop(answering);
         assert!(!stalls(27).await);
-        second.wait();
-        assert!(!stalls(300).await, "a stream without news");
-        second.progress();
-        assert!(stalls(31).await);
         drop(second);
         assert!(!stalls(300).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_without_news_was_taken_for_a_stalled_answer_once_its_last_part_was_taken() {
+        let activity = Activity::new();
+        let stalls = async |seconds| timeout(Duration::from_secs(seconds), activity.stalled()).await.is_ok();
+        let stream = activity.begin_request();
+        stream.begin_part();
+        stream.wait();
+        assert!(stalls(31).await, "its part is not taken");
+        stream.end_part();
+        assert!(!stalls(300).await);
+        stream.begin_part();
+        stream.end_part();
+        assert!(stalls(31).await, "the end of the answer is not taken");
     }
 
     #[tokio::test(start_paused = true)]

@@ -83,7 +83,7 @@ impl HttpBody for TrackedBody {
                 end => return Poll::Ready(end),
             }
         }
-        self.held.in_flight.progress();
+        self.held.in_flight.begin_part();
         let size = self.rest.len().min(CHUNK_BYTES);
         let chunk = Chunk { bytes: self.rest.split_to(size), held: self.held.clone() };
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(chunk)))))
@@ -119,7 +119,7 @@ impl AsRef<[u8]> for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.held.in_flight.progress();
+        self.held.in_flight.end_part();
     }
 }
 

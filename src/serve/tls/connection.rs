@@ -57,6 +57,10 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 /// aggregator waits for an answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Cancelled before the connection of a request is closed: an answer without an end then ends. Whoever cancels it closes the connection.
+#[derive(Debug, Clone)]
+pub(crate) struct ConnectionEnd(pub(crate) CancellationToken);
+
 /// What the requests of a port are like.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Traffic {
@@ -64,16 +68,17 @@ pub(crate) struct Traffic {
     max_streams: u32,
     /// Bytes of a request's head.
     max_head_bytes: u32,
-    /// Whether a request has a body that counts. All others are dropped unread: none may cost memory or delay the end of the connection.
-    has_bodies: bool,
+    /// Whether requests have bodies that count, and answers may be streams without an end. Other bodies are dropped unread: none
+    /// may cost memory or delay the end of the connection.
+    has_streams: bool,
 }
 
 impl Traffic {
     /// Reads; the aggregator sends all of its requests on one connection.
     pub(crate) const READS: Self =
-        Self { max_streams: 250, max_head_bytes: MAX_HEADER_BYTES, has_bodies: false };
+        Self { max_streams: 250, max_head_bytes: MAX_HEADER_BYTES, has_streams: false };
     /// gRPC; KEDA keeps a stream for each ScaledObject, all on one connection.
-    pub(crate) const GRPC: Self = Self { max_streams: 10_000, max_head_bytes: 16 << 10, has_bodies: true };
+    pub(crate) const GRPC: Self = Self { max_streams: 10_000, max_head_bytes: 16 << 10, has_streams: true };
 }
 
 /// Requests that the client reset before they were read (CVE-2023-44487, rapid reset). More at a time end the connection. A
@@ -218,24 +223,29 @@ async fn serve_http(
     let is_h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
     let expires_at = shared.service.max_age.map(|age| Instant::now() + jittered(age, fastrand::f64()));
     let activity = Activity::new();
-    let closed_by_answer = CancellationToken::new();
+    let closing = CancellationToken::new();
     let traffic = shared.service.traffic;
     let service = {
         let router = shared.service.router.clone();
         let stopping = shared.service.stopping.clone();
         let activity = activity.clone();
-        let closed_by_answer = closed_by_answer.clone();
+        let closing = closing.clone();
         hyper::service::service_fn(move |request: Request<Incoming>| {
             let is_last = stopping.is_cancelled() || expires_at.is_some_and(|at| Instant::now() >= at);
             let in_flight = activity.begin_request();
-            let closed_by_answer = closed_by_answer.clone();
-            let request =
-                if traffic.has_bodies { request.map(Body::new) } else { request.map(|_| Body::empty()) };
+            let closing = closing.clone();
+            let request = if traffic.has_streams {
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(ConnectionEnd(closing.clone()));
+                request
+            } else {
+                request.map(|_| Body::empty())
+            };
             let answer = answer(router.clone(), chain.clone(), is_last, request);
             async move {
                 let mut answer = answer.await?;
                 if is_h2 && answer.headers_mut().remove(CONNECTION).is_some() {
-                    closed_by_answer.cancel();
+                    closing.cancel();
                 }
                 Ok::<_, Infallible>(track_until_sent(answer, in_flight))
             }
@@ -244,7 +254,8 @@ async fn serve_http(
     let conditions = CloseConditions {
         // An HTTP/1.1 peer is told by an answer: an idle one that is closed may just be sending its next request.
         expires_at: expires_at.filter(|_| is_h2),
-        closed_by_answer,
+        closing,
+        stopping: traffic.has_streams.then(|| shared.service.stopping.clone()),
         activity: activity.clone(),
         is_infrastructure: admission.trust == PeerTrust::Infrastructure,
         permit: admission.permit,
@@ -314,8 +325,11 @@ fn h2(traffic: Traffic) -> http2::Builder<TokioExecutor> {
 /// What may end a connection besides the connection itself.
 struct CloseConditions<'a> {
     expires_at: Option<Instant>,
-    /// Cancelled by an answer with `Connection: close`. HTTP/2 has no such header: it becomes GOAWAY, as in Go servers.
-    closed_by_answer: CancellationToken,
+    /// Cancelled by an answer with `Connection: close`, and for all streams before the connection is closed. HTTP/2 has no such header:
+    /// it becomes GOAWAY, as in Go servers.
+    closing: CancellationToken,
+    /// Cancelled when the process is about to stop; where a peer keeps streams, which it then opens at another instance.
+    stopping: Option<CancellationToken>,
     activity: Activity,
     is_infrastructure: bool,
     permit: Option<QuotaPermit<'a>>,
@@ -336,12 +350,14 @@ impl CloseConditions<'_> {
         let stalled_timeout = if self.is_infrastructure { CLOSE_TIMEOUT } else { LINGER_TIMEOUT };
         let close = |timeout, error| Ok(Closing { timeout, error });
         let expired = OptionFuture::from(self.expires_at.map(sleep_until));
+        let stopping = OptionFuture::from(self.stopping.as_ref().map(CancellationToken::cancelled));
         let displaced = OptionFuture::from(self.permit.as_ref().map(QuotaPermit::displaced));
         tokio::select! {
             // The drain has a deadline of its own.
             () = self.stop.cancelled() => close(Duration::MAX, None),
             Some(()) = expired => close(CLOSE_TIMEOUT, None),
-            () = self.closed_by_answer.cancelled() => close(CLOSE_TIMEOUT, None),
+            Some(()) = stopping => close(CLOSE_TIMEOUT, None),
+            () = self.closing.cancelled() => close(CLOSE_TIMEOUT, None),
             () = self.activity.idle(self.is_infrastructure) => close(LINGER_TIMEOUT, Some(ConnectionError::Idle)),
             () = self.activity.stalled() => close(stalled_timeout, Some(ConnectionError::Stalled)),
             Some(()) = displaced => Err(ConnectionError::Displaced),
@@ -363,6 +379,7 @@ where
         ended = connection.as_mut() => return Ok(ended?),
         Some(end) = end.next() => end?,
     };
+    conditions.closing.cancel();
     Pin::as_mut(&mut connection).graceful_shutdown();
     let ended = timeout(closing.timeout, connection).await;
     match closing.error {

@@ -15,4 +15,5 @@ mod write_timeout;
 
 pub(crate) use answer_permit::{AnswerPermit, Permits};
 pub use certificates::{CertificateError, RECHECK_INTERVAL, ServingCertificate, SharedPki};
+pub(crate) use connection::ConnectionEnd;
 pub(crate) use peer::{PeerChain, PeerTrust, PeerVerifier};

@@ -195,15 +195,57 @@ async fn a_stream_says_at_once_that_a_model_sleeps_or_wakes() {
             [(VariantId::new("llm", "llama-a100"), target(desired, Some(2), "2026-11-21T10:00:05Z"))];
         server.publish(Published { decisions: decisions.into(), ..sample() });
     };
+    // Nothing known at all, and the same as before: neither is news.
+    for published in [Published { decisions: [].into(), ..sample() }, sample()] {
+        server.publish(published);
+        assert!(timeout(Duration::from_millis(300), stream.frame()).await.is_err());
+    }
     publish(0);
     assert_eq!(next(&mut stream).await, Some(false));
-    // The same again, then nothing known at all: neither is news.
-    publish(0);
-    server.publish(Published { decisions: [].into(), ..sample() });
     publish(1);
     assert_eq!(next(&mut stream).await, Some(true));
     server.stopping.cancel();
     assert_eq!(next(&mut stream).await, None, "KEDA asks another instance");
+}
+
+#[tokio::test]
+async fn an_old_connection_ended_its_streams_with_an_error() {
+    let server = TestServer::with(|options| options.max_connection_age = Some(Duration::from_secs(1))).await;
+    let mut keda = keda(&server).await;
+    let mut stream = keda.send("StreamIsActive", &trigger("llm", "llama-a100")).await.into_body();
+    let mut specs = keda.send("StreamMetricSpec", &trigger("llm", "llama-a100")).await.into_body();
+    assert_eq!(next(&mut stream).await, Some(true));
+    specs.frame().await.unwrap().unwrap();
+    for stream in [&mut stream, &mut specs] {
+        let trailers = timeout(Duration::from_secs(3), stream.frame()).await.unwrap().unwrap().unwrap();
+        assert_eq!(trailers.into_trailers().unwrap()["grpc-status"], "0");
+    }
+}
+
+#[tokio::test]
+async fn a_follower_tells_within_a_second_what_the_leader_has_decided() {
+    let (leader, follower) = leader_and_follower().await;
+    let mut keda = keda(&follower).await;
+    let mut stream = keda.send("StreamIsActive", &trigger("llm", "llama-a100")).await.into_body();
+    assert_eq!(next(&mut stream).await, Some(true));
+    let decisions = [(VariantId::new("llm", "llama-a100"), target(0, Some(2), "2026-11-21T10:00:05Z"))];
+    leader.publish(Published { decisions: decisions.into(), ..sample() });
+    assert_eq!(next(&mut stream).await, Some(false));
+}
+
+#[tokio::test]
+async fn whoever_may_not_read_learned_which_deployments_are_scaled() {
+    let server = TestServer::new().await;
+    let mallory = server.users.client("mallory", &[]);
+    let mut stranger = Keda::connect(&server, Some(&mallory)).await;
+    for metadata in [vec![("scaleTarget", "llama")], vec![]] {
+        let metadata = metadata.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+        let scaled = ScaledObject { name: "x".into(), namespace: "llm".into(), metadata };
+        assert_eq!(stranger.call::<Active>("IsActive", &scaled).await.unwrap_err().0, 7);
+    }
+    let specs = stranger.send("StreamMetricSpec", &trigger("llm", "llama-a100")).await;
+    let answer = specs.into_body().collect().await.unwrap();
+    assert_eq!(answer.trailers().unwrap()["grpc-status"], "7");
 }
 
 #[tokio::test]
@@ -212,7 +254,7 @@ async fn a_scaled_object_that_is_a_variant_needs_no_metadata() {
     let mut keda = keda(&server).await;
     let own = ScaledObject { name: "llama-a100".into(), namespace: "llm".into(), metadata: HashMap::new() };
     let refusal = keda.call::<Metrics>("GetMetrics", &asked(own.clone())).await.unwrap_err();
-    assert_eq!(refusal.0, 3);
+    assert_eq!(refusal.0, 9);
     let message = percent_encoding::percent_decode_str(&refusal.1).decode_utf8_lossy().into_owned();
     assert!(
         message.contains("set variantName to the name of a VariantAutoscaling or scaleTarget"),
