@@ -6,7 +6,7 @@ use super::proposal::Proposal;
 use super::safety_net;
 use crate::decision::Reason;
 use crate::limit::{Grant, GrantRequest};
-use crate::model::VariantId;
+use crate::model::{Role, VariantId};
 use crate::optimize::{Candidate, Request};
 use crate::report::{AdjustmentReason, Detail, Quantity, Relief, Stage, Value};
 use crate::units::Replicas;
@@ -77,6 +77,37 @@ pub(super) fn apply_grants(model: &mut ModelDecision<'_>, grants: &[Grant]) {
         if is_less && granted.is_limited {
             deny(model, index, granted);
         }
+    }
+    for (role, counterpart) in [(Role::Prefill, Role::Decode), (Role::Decode, Role::Prefill)] {
+        deny_counterpart(model, (role, counterpart), grants);
+    }
+}
+
+/// Each request needs both roles: where a limit leaves no room for what was woken of `role`, the variants of `counterpart` that were woken with
+/// it serve nobody.
+fn deny_counterpart(model: &mut ModelDecision<'_>, (role, counterpart): (Role, Role), grants: &[Grant]) {
+    let of = |role: Role| {
+        let variants = model.variants.iter().enumerate();
+        variants.filter(move |(_, variant)| variant.role() == role).map(|(index, _)| index)
+    };
+    let sleeps = |index: &usize| {
+        let number = model.proposals[*index].number;
+        !model.variants[*index].is_active() && number.is_none_or(|number| number == Replicas::ZERO)
+    };
+    let is_denied = |index: &usize| grants.get(*index).is_some_and(|granted| granted.is_limited);
+    let Some(denied) =
+        of(role).filter(sleeps).find(is_denied).filter(|_| of(role).all(|index| sleeps(&index)))
+    else {
+        return;
+    };
+    if of(counterpart).any(|index| model.variants[index].is_active()) {
+        return;
+    }
+    let is_woken = |index: &usize| model.proposals[*index].reason == Reason::ScaleFromZero;
+    let woken: Vec<usize> = of(counterpart).filter(|index| !sleeps(index)).filter(is_woken).collect();
+    for index in woken {
+        let granted = Grant { granted: Replicas::ZERO, ..grants[denied].clone() };
+        deny(model, index, &granted);
     }
 }
 

@@ -164,7 +164,7 @@ impl FleetVariant {
         let starting = count_starting(context, variant, start, order);
         let net = variant.memory.safety_net;
         let has_grown = net.grew.is_some_and(|at| age(at) < start.get());
-        let is_denied = net.denied.is_some_and(|at| at < context.now && age(at) < DENIED_WINDOW.get());
+        let is_denied = was_denied(variant, context.now);
         let number = proposal.number.map_or(running, |number| bounds.clamp(number).get().max(floor));
         let blocked_by = if variant.coverage.unschedulable > 0 {
             Some(Relief::NoNode)
@@ -370,8 +370,18 @@ impl Fleet<'_> {
     }
 }
 
-/// Notes that a limit grants `variant` no more than `granted`, if the safety net has raised it in this evaluation.
+/// Whether a limit has lately denied replicas to `variant`, so that another one is chosen first.
+pub(super) fn was_denied(variant: &VariantContext<'_>, now: Timestamp) -> bool {
+    let denied = variant.memory.safety_net.denied;
+    denied.is_some_and(|at| at < now && Seconds::between(at, now) < DENIED_WINDOW)
+}
+
+/// Notes that a limit grants `variant` no more than `granted`, if the safety net has raised it in this evaluation, or it was to be woken.
 pub(super) fn note_denied(variant: &mut VariantContext<'_>, granted: Replicas, now: Timestamp) {
+    if !variant.is_active() {
+        variant.memory.to_mut().safety_net.denied = Some(now);
+        return;
+    }
     if variant.memory.safety_net.grew != Some(now) {
         return;
     }

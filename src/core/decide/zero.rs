@@ -8,12 +8,13 @@ use super::context::{ModelContext, VariantContext};
 use super::holds;
 use super::model::ModelDecision;
 use super::proposal::Proposal;
+use super::safety_net::was_denied;
 use crate::analyze::scale_from_zero::WakeCandidate;
 use crate::arithmetic;
 use crate::bound::enforcer::{Action, Enforced, enforce};
 use crate::decision::{GapCause, Reason, SignalGap};
 use crate::memory::{GroupMemory, Learned};
-use crate::model::{Analyzer, Role};
+use crate::model::{Analyzer, Compat, Role};
 use crate::observe::{Activity, activity, can_be_woken, scheduler_queue};
 use crate::quality::CoverageState;
 use crate::report::{Basis, Quantity, Step, Value};
@@ -87,7 +88,8 @@ struct SleepingRole<'a, 'v> {
 }
 
 impl SleepingRole<'_, '_> {
-    /// Wakes the cheapest of the variants at the indices `asleep`, for a reason with its evidence.
+    /// Wakes the cheapest of the variants at the indices `asleep`, for a reason with its evidence. One that a limit has lately denied comes
+    /// last.
     fn wake_cheapest(
         &self,
         asleep: &[usize],
@@ -95,6 +97,12 @@ impl SleepingRole<'_, '_> {
         proposals: &mut [Proposal],
         steps: &mut Vec<Step>,
     ) {
+        let is_free = |index: &usize| {
+            !(self.context.compat == Compat::Corrected
+                && was_denied(&self.variants[*index], self.context.now))
+        };
+        let free: Vec<usize> = asleep.iter().copied().filter(is_free).collect();
+        let asleep = if free.is_empty() { asleep } else { &free };
         let candidate = |index: &usize| wake_candidate(self.context, &self.variants[*index], self.learned);
         let candidates: Vec<WakeCandidate> = asleep.iter().map(candidate).collect();
         for candidate in arithmetic::woken(&candidates, self.context.compat) {

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use wva_core::decision::GapCause;
+use wva_core::snapshot::VariantLimit;
 
 use crate::tests::support::cases;
 use crate::tests::support::prelude::*;
@@ -23,6 +24,8 @@ struct Model {
     is_counted_by_scheduler: bool,
     /// Variants whose pods have no node.
     without_node: BTreeSet<&'static str>,
+    /// Variants for which a quota leaves no GPU.
+    without_quota: BTreeSet<&'static str>,
     woken_by: Option<&'static str>,
     policy: Policy,
     memory: Memory,
@@ -42,6 +45,7 @@ impl Model {
             history: Vec::new(),
             is_counted_by_scheduler: false,
             without_node: BTreeSet::new(),
+            without_quota: BTreeSet::new(),
             woken_by: None,
             policy,
             memory: Memory::default(),
@@ -95,7 +99,17 @@ impl Model {
         group.sort();
         let queue = self.queue.map(|value| Sample { at: at(self.now - 2), value });
         group.scheduler.add(Signal::SchedulerQueueSize, queue);
-        snapshot_of(at(self.now), group)
+        let mut snapshot = snapshot_of(at(self.now), group);
+        if !self.without_quota.is_empty() {
+            snapshot.limits = vec![VariantLimit {
+                limit: VariantLimit::RESOURCE_QUOTA.into(),
+                key: "nvidia.com/gpu in default/none".into(),
+                gpus: 0,
+                elsewhere: 0,
+                variants: self.without_quota.iter().map(|name| id(name)).collect(),
+            }];
+        }
+        snapshot
     }
 
     /// One evaluation a step later, which the autoscalers follow.
@@ -162,6 +176,38 @@ fn requests_that_only_the_engines_or_only_the_scheduler_count_keep_a_model_awake
             assert_eq!(model.steps(1), [1]);
         }
         assert_eq!(model.steps(8), [0]);
+    }
+}
+
+#[test]
+fn a_model_whose_cheapest_variant_a_quota_denies_never_woke() {
+    let variants = [("cheap", Role::Both, 1.0), ("dear", Role::Both, 10.0)];
+    let mut model = Model { without_quota: ["cheap"].into(), ..Model::new(&variants, 0) };
+    model.steps(2);
+    model.queue = Some(1.0);
+    assert_eq!(model.steps(2), [0, 1], "the next one, an evaluation later");
+    model.queue = Some(0.0);
+    assert_eq!(model.steps(10), [0, 0]);
+    // With room for none, both are tried again and again.
+    model.without_quota = ["cheap", "dear"].into();
+    model.queue = Some(1.0);
+    assert_eq!(model.steps(20), [0, 0]);
+    model.without_quota.remove("dear");
+    assert!(model.steps(8) == [0, 1], "{:?}", model.replicas);
+}
+
+#[test]
+fn a_decode_variant_woke_alone_where_a_quota_denied_its_prefill() {
+    let variants = [("decode", Role::Decode, 10.0), ("prefill", Role::Prefill, 10.0)];
+    for denied in ["prefill", "decode"] {
+        let mut model = Model { without_quota: [denied].into(), ..Model::new(&variants, 0) };
+        model.steps(2);
+        model.queue = Some(1.0);
+        for _ in 0..20 {
+            assert_eq!(model.steps(1), [0, 0], "without {denied}");
+        }
+        model.without_quota.clear();
+        assert_eq!(model.steps(2), [1, 1]);
     }
 }
 

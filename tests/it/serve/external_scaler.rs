@@ -280,9 +280,11 @@ async fn a_request_that_never_ends_is_given_up() {
     let endless = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
     let request = Request::post(format!("https://{SERVICE}/externalscaler.ExternalScaler/GetMetrics"));
     let answer = sender.send_request(request.body(endless).unwrap());
-    let answer = tokio::spawn(answer);
+    let mut answers = JoinSet::new();
+    answers.spawn(answer);
     tokio::time::sleep(Duration::from_millis(200)).await;
     advance_clock(Duration::from_secs(11)).await;
-    let answer = timeout(Duration::from_secs(5), answer).await.unwrap().unwrap().unwrap();
+    let answer =
+        timeout(Duration::from_secs(5), answers.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(answer.headers()["grpc-status"], "4");
 }
