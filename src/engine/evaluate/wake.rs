@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 use tracing::error;
 use wva_core::memory::GroupMemory;
 use wva_core::model::Variant;
 use wva_core::report::GroupReport;
-use wva_core::snapshot::{Sample, Scale, Signal, VariantState};
+use wva_core::snapshot::{Sample, Scale, Signal, Snapshot, VariantState};
 use wva_core::units::Replicas;
-use wva_core::{Decision, GroupId, Memory, VariantId};
+use wva_core::{Decision, GroupId, Memory, Outcome, Policy, VariantId};
 
 use super::Engine;
 use crate::engine::assemble::{Assembled, assemble};
@@ -36,6 +36,11 @@ struct ModelResult {
     report: GroupReport,
     memory: GroupMemory,
 }
+
+/// How often a limit may deny the variant that is to be woken before the next evaluation tries again: a model has a few variants.
+const MAX_DENIALS: usize = 3;
+/// From one decision to the next one in one evaluation.
+const NEXT_MOMENT: SignedDuration = SignedDuration::from_millis(1);
 
 impl Engine {
     /// Decides about the models for which requests wait, all together, and publishes what wakes a variant. One at a time: the caller
@@ -166,7 +171,7 @@ impl Engine {
         let memory =
             Memory { groups: snapshot.groups.keys().filter_map(known).collect(), ..Memory::default() };
         let memory = wva_core::observe_watched(&snapshot, memory, progress);
-        let mut outcome = wva_core::decide_watched(&snapshot, &memory, &policy, progress);
+        let mut outcome = decide_until_woken(&mut snapshot, &memory, &policy, progress);
         // Logged by the next evaluation of all models, which finds the same.
         let unsound = outcome.report.violations.iter().map(|violation| violation.variant.clone());
         let unsound: BTreeSet<VariantId> = unsound.collect();
@@ -187,6 +192,28 @@ impl Engine {
             });
         results.collect()
     }
+}
+
+/// Decides until each model has a number above 0, or a limit has denied too many: what it has denied comes last from the next moment on.
+fn decide_until_woken(
+    snapshot: &mut Snapshot,
+    memory: &Memory,
+    policy: &Policy,
+    progress: &CurrentModel,
+) -> Outcome {
+    let mut outcome = wva_core::decide_watched(snapshot, memory, policy, progress);
+    for _ in 0..MAX_DENIALS {
+        let wakes = |state: &VariantState| {
+            let decision = outcome.decisions.get(&state.variant.id);
+            decision.and_then(number).is_some_and(|number| number > Replicas::ZERO)
+        };
+        if snapshot.groups.values().all(|group| group.variants.iter().any(wakes)) {
+            break;
+        }
+        snapshot.now = snapshot.now.checked_add(NEXT_MOMENT).unwrap_or(snapshot.now);
+        outcome = wva_core::decide_watched(snapshot, &outcome.memory, policy, progress);
+    }
+    outcome
 }
 
 /// The model of a variant, by its own or by a learned name.

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use wva_core::Policy;
 use wva_core::decision::{Reason, Verdict};
 use wva_core::model::{Bounds, Role, ScaleToZero, TargetRef};
-use wva_core::snapshot::{Scale, Template, VariantState};
+use wva_core::snapshot::{Scale, Template, VariantLimit, VariantState};
 use wva_core::units::{Cost, Seconds};
 
 use super::*;
@@ -208,6 +208,22 @@ async fn a_waiting_request_wakes_the_cheapest_variant_in_a_fraction_of_a_second(
     pass(2_000).await;
     assert!(fixture.queues.reads.load(Ordering::Relaxed) <= reads + 1);
     assert!(Arc::ptr_eq(&fixture.newest(), &newest), "nor decided about again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_a_limit_denies_the_cheapest_variant_the_next_one_wakes_at_once() {
+    let fixture = fixture(Duration::ZERO).await;
+    let closed = VariantLimit {
+        limit: VariantLimit::CLOSED_QUEUE.into(),
+        key: "llm/team (stopPolicy Hold)".into(),
+        gpus: 0,
+        elsewhere: 0,
+        variants: [VariantId::new("llm", "chat")].into(),
+    };
+    *fixture.cluster.0.lock() = Arc::new(ClusterView { limits: vec![closed].into(), ..view() });
+    fixture.request_arrives();
+    pass(250).await;
+    assert_eq!(fixture.numbers(), [("chat".to_owned(), 0), ("other".to_owned(), 1)].into());
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,6 +36,7 @@ complete_says() {
   [[ $actual == *"$2"* ]]
 }
 
+quota_is_counted() { kubectl -n llm get quota none -o jsonpath='{.status.hard}' | grep -F amd.com/gpu; }
 # both_sleep: prefill and decode have the number 0 in one answer. Writes answers in which only one of them has into $CLUSTER_DIR/uneven.
 both_sleep() {
   local numbers
@@ -146,10 +147,13 @@ done
   sleeper cheapest choice 0 current 5 |
     sed 's/modelID: .*/&\n  variantCost: "1.0"/; s/terminationGracePeriodSeconds: .*/&\n      nodeSelector: {nvidia.com\/gpu.product: NVIDIA-B300}/'
   sleeper next choice 0 current 5 | sed 's/modelID: .*/&\n  variantCost: "9.0"/'
+  sleeper denied limited 0 current 5 |
+    sed 's/modelID: .*/&\n  variantCost: "1.0"/; s/containerPort: 8000}\]/&, resources: {limits: {amd.com\/gpu: "1"}}/'
+  sleeper allowed limited 0 current 5 | sed 's/modelID: .*/&\n  variantCost: "9.0"/'
   for i in "${by_hpa[@]}"; do sleeper "$i" "$i" 1 current 5; done
   for i in "${directly[@]}"; do sleeper "$i" "$i" 0 current 5; done
 } | kubectl apply -f - >/dev/null
-for i in chat slow left choice "${by_hpa[@]}" "${directly[@]}"; do queue "$i" 0; done
+for i in chat slow left choice limited "${by_hpa[@]}" "${directly[@]}"; do queue "$i" 0; done
 picker=earlier-picker queue split 0 earlier
 
 # Sleep.
@@ -162,7 +166,7 @@ unseen=$(jq -c '[.findings[] | select(.reason | test("EndpointPicker")) | .objec
 assert_eq "a check finds whose requests nobody would see" "$unseen" '["model mute in namespace llm"]'
 kubectl -n llm annotate va mute wva.llmd.ai/woken-by="KEDA's HTTP add-on" >/dev/null
 eventually 120 "once something else wakes it, it sleeps too" scale_is mute 0
-eventually 60 "models at zero have the number 0" all_are number_of 0 slow left prefill decode cheapest next "${by_hpa[@]}" "${directly[@]}"
+eventually 60 "models at zero have the number 0" all_are number_of 0 slow left prefill decode cheapest next denied allowed "${by_hpa[@]}" "${directly[@]}"
 # An HPA of Kubernetes 1.36 and later leaves a workload at zero that it has not scaled there itself.
 eventually 60 "their HPAs have scaled them to zero" all_are scale_of 0 chat mute "${by_hpa[@]}"
 throughout 10 "and they stay there" all_are scale_of 0 chat mute "${by_hpa[@]}"
@@ -200,6 +204,13 @@ eventually 5 "of several variants, the cheapest wakes" scale_is cheapest 1
 eventually 60 "no node has room for it, and the next one wakes" is_ready_of next
 assert_eq "Ready pods of the cheapest" "$(kubectl -n llm get deployment cheapest -o jsonpath='{.status.readyReplicas}')" ""
 queue choice 0
+kubectl -n llm create quota none --hard=requests.amd.com/gpu=0 >/dev/null
+eventually 20 "a quota for it is counted" quota_is_counted
+queue limited 1
+eventually 5 "where a quota denies the cheapest, the next one wakes at once" scale_is allowed 1
+assert_eq "replicas of the one that is denied" "$(scale_of denied)" 0
+queue limited 0
+kubectl -n llm delete quota none >/dev/null
 eventually 60 "once idle, prefill and decode sleep" both_sleep
 assert_eq "answers in which one of them slept and the other did not" "$(cat "$CLUSTER_DIR/uneven" 2>/dev/null)" ""
 eventually 10 "and so do their workloads" all_are scale_of 0 prefill decode
@@ -215,7 +226,7 @@ eventually 20 "a pool that is deleted: Prometheus still tells of the request" nu
 assert_eq "lines of warnings and errors in the log" "$(log_since wva-0 | grep -cE ' (WARN|ERROR) ' || true)" 0
 
 for i in deployment va hpa; do
-  kubectl -n llm delete "$i" chat mute slow left prefill decode cheapest next "${by_hpa[@]}" "${directly[@]}" --wait=false >/dev/null
+  kubectl -n llm delete "$i" chat mute slow left prefill decode cheapest next denied allowed "${by_hpa[@]}" "${directly[@]}" --wait=false >/dev/null
 done
 
 # Without Prometheus: engines and the EPP are read directly.

@@ -44,10 +44,11 @@ eventually 40 "the API server reaches the group" explanations_available
 set_load "$(calculate "0.4 * $pod_rps")"
 allow 2
 eventually 60 "maximum 2: there are no more replicas" ready_are "<=" 2
-allow 3
 configure "$release_namespace" "kvSpareTrigger: 0.79
 enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
+eventually 60 "a quota is in force" condition_says "trigger 0.79"
+allow 3
 bound="team of H100: 0.0 of 2.0 free, 2.0 used"
 eventually 120 "a quota binds" condition_says "2 instead of 3: $bound"
 
