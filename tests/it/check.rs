@@ -208,6 +208,25 @@ async fn prometheus_its_clock_and_the_series_of_each_model() {
 }
 
 #[tokio::test]
+async fn models_beyond_the_fiftieth_were_not_judged() {
+    let cluster = Cluster::start("fifty").await;
+    for index in 0..59 {
+        let name = format!("v{index:04}");
+        let mut variant = variant(&name);
+        variant["spec"]["modelID"] = json!(format!("org/{name}"));
+        cluster.objects.put_in(VARIANTS, variant);
+        cluster.objects.put_in(HPAS, hpa(&name));
+        cluster.objects.put_in(DEPLOYMENTS, deployment(&name));
+    }
+    // The first one by name has its series.
+    cluster.behavior.lock().series = ALL_SERIES.map(|name| (name, 5.0)).to_vec();
+    let said =
+        cluster.check(&["--prometheus-url", &format!("http://{}", cluster.address), "-o", "json"]).await;
+    assert_eq!((reasons(&said), said.code), (vec!["error NoSeries".to_owned(); 51], 1));
+    assert!(said.out.contains("9 further models lack series"), "{}", said.out);
+}
+
+#[tokio::test]
 async fn a_thousand_variants_take_few_requests() {
     let cluster = Cluster::start("many").await;
     for index in 0..1000 {

@@ -165,18 +165,23 @@ async fn check_series(source: &PrometheusSource, loaded: &Loaded, report: &mut R
         );
     }
     let ages = ages(&collected, SystemClock.now());
-    let mut running = models.iter().filter(|model| model.is_running);
-    for model in running.by_ref().take(MAX_MODELS) {
-        judge(model, &ages, report);
+    let (mut named, mut unnamed) = (0, Report::default());
+    for model in models.iter().filter(|model| model.is_running) {
+        let mut found = Report::default();
+        judge(model, &ages, &mut found);
+        if found.findings.is_empty() {
+            continue;
+        }
+        named += 1;
+        if named <= MAX_MODELS { report.merge(found) } else { unnamed.merge(found) }
     }
-    let missing = running.filter(|model| !missing(model, &ages).is_empty()).count();
-    if missing > 0 {
-        let set = format!("{missing} further models lack series");
+    // The worst of them decides.
+    if let Some(worst) = unnamed.findings.iter().min() {
         report.add(
-            (Severity::Warning, "SeriesMissing"),
+            (worst.severity, worst.reason),
             source.name(),
-            set,
-            "their numbers do not fall",
+            format!("{} further models lack series, or have old ones", named - MAX_MODELS),
+            &worst.effect,
             "# check namespace by namespace with -n",
         );
     }
