@@ -370,9 +370,8 @@ impl App {
         let metrics = WakeMetrics::register(registry);
         let queues = queue_source(&self.config.source)?;
         if self.config.wake_directly {
-            let (published, leadership) = (board.subscribe(), leadership.clone());
-            let writer =
-                ScaleWriter::new(self.client.clone(), cluster, published, leadership, metrics.clone());
+            let (board, leadership) = (board.clone(), leadership.clone());
+            let writer = ScaleWriter::new(self.client.clone(), cluster, board, leadership, metrics.clone());
             self.phases.work.start("scale writer", |stop| writer.run(stop));
         }
         self.phases.work.start("queue watch", |stop| watch_queues(engine, queues, metrics, stop));

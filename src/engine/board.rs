@@ -1,11 +1,13 @@
 //! The immutable result of one evaluation, and the channel every output reads it from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::watch;
+use wva_core::decision::{Reason, Verdict};
 use wva_core::pod_deletion_order::DeletionOrder;
 use wva_core::usage::Usage;
 use wva_core::{Decision, Policy, Report, VariantId};
@@ -86,17 +88,25 @@ impl Published {
 #[derive(Debug, Clone)]
 pub struct Board {
     newest: watch::Sender<Arc<Published>>,
+    /// The variants that results have woken since somebody asked: a result may be replaced before it is read.
+    woken: Arc<Mutex<BTreeSet<VariantId>>>,
 }
 
 impl Board {
     /// An empty board.
     #[must_use]
     pub fn new() -> Self {
-        Self { newest: watch::Sender::new(Arc::new(Published::empty())) }
+        Self { newest: watch::Sender::new(Arc::new(Published::empty())), woken: Arc::default() }
     }
 
     /// Replaces the newest result.
     pub fn publish(&self, published: Published) -> Arc<Published> {
+        let is_woken = |decision: &Decision| matches!(&decision.verdict, Verdict::Target(target) if target.reason == Reason::ScaleFromZero);
+        let woken = published.decisions.iter().filter(|(_, decision)| is_woken(decision));
+        let mut own = self.woken.lock();
+        own.retain(|id| published.decisions.contains_key(id));
+        own.extend(woken.map(|(id, _)| id.clone()));
+        drop(own);
         let published = Arc::new(published);
         self.newest.send_replace(published.clone());
         published
@@ -106,6 +116,11 @@ impl Board {
     #[must_use]
     pub fn newest(&self) -> Arc<Published> {
         self.newest.borrow().clone()
+    }
+
+    /// The variants that were woken since this was asked last: for the only one who asks.
+    pub(crate) fn take_woken(&self) -> BTreeSet<VariantId> {
+        std::mem::take(&mut self.woken.lock())
     }
 
     /// Wakes at every new result.

@@ -15,14 +15,14 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wva_core::decision::{Reason, Verdict};
+use wva_core::decision::Verdict;
 use wva_core::model::{Variant, VariantId};
 use wva_core::units::Replicas;
 
 use crate::cluster::crd::PAUSED;
 use crate::cluster::requests::{FIELD_MANAGER, LogOnce, RequestError, bounded};
 use crate::cluster::watch::{ClusterReader, ClusterState, scale_resource};
-use crate::engine::{Leadership, Origin, Published, Term};
+use crate::engine::{Board, Leadership, Origin, Published, Term};
 use crate::telemetry::WakeMetrics;
 
 /// Writes at a time.
@@ -39,6 +39,7 @@ const HINT: &str = "allow the service account to get and patch scale subresource
 pub struct ScaleWriter {
     client: kube::Client,
     cluster: ClusterReader,
+    board: Board,
     published: watch::Receiver<Arc<Published>>,
     leadership: watch::Receiver<Leadership>,
     metrics: WakeMetrics,
@@ -66,17 +67,22 @@ struct Due {
 }
 
 impl Woken {
-    /// What `published` makes due, while the watches know `state`. A variant that was woken stays due until it runs, its number is 0, or its
+    /// What `published` makes due, and those of an earlier result that `woken` names, while the watches know `state`. A variant that was woken stays due until it runs, its number is 0, or its
     /// time is over, so that a write that failed is tried again with each evaluation.
-    fn follow(&mut self, published: &Published, state: &ClusterState, now: Instant) -> Vec<Due> {
+    fn follow(
+        &mut self,
+        (published, woken): (&Published, &BTreeSet<VariantId>),
+        state: &ClusterState,
+        now: Instant,
+    ) -> Vec<Due> {
         let mut due = Vec::new();
         let before = std::mem::take(&mut self.0);
         let (Origin::Computed, Some(term)) = (published.origin, &published.term) else { return due };
         for (id, decision) in &published.decisions {
             let Verdict::Target(target) = &decision.verdict else { continue };
-            let since = match (before.get(id), target.reason) {
-                (Some(since), _) if now - *since < MAX_PENDING => *since,
-                (None, Reason::ScaleFromZero) => now,
+            let since = match before.get(id) {
+                Some(since) if now - *since < MAX_PENDING => *since,
+                None if woken.contains(id) => now,
                 _ => continue,
             };
             // The scale target may be another one since.
@@ -106,11 +112,12 @@ impl ScaleWriter {
     pub fn new(
         client: kube::Client,
         cluster: ClusterReader,
-        published: watch::Receiver<Arc<Published>>,
+        board: Board,
         leadership: watch::Receiver<Leadership>,
         metrics: WakeMetrics,
     ) -> Self {
-        Self { client, cluster, published, leadership, metrics, logged: Mutex::default() }
+        let published = board.subscribe();
+        Self { client, cluster, board, published, leadership, metrics, logged: Mutex::default() }
     }
 
     /// Follows what is published until cancelled.
@@ -140,7 +147,8 @@ impl ScaleWriter {
                         return;
                     }
                     let newest = published.borrow_and_update().clone();
-                    waiting = woken.follow(&newest, &this.cluster.state(), Instant::now()).into();
+                    let state = this.cluster.state();
+                    waiting = woken.follow((&newest, &this.board.take_woken()), &state, Instant::now()).into();
                 }
             }
         }

@@ -80,7 +80,7 @@ async fn fixture_with(
     let mut registry = Registry::default();
     let metrics = WakeMetrics::register(&mut registry);
     let board = Board::new();
-    let writer = ScaleWriter::new(client, reader, board.subscribe(), leadership.subscribe(), metrics);
+    let writer = ScaleWriter::new(client, reader, board.clone(), leadership.subscribe(), metrics);
     spawn(writer.run(stop.clone()));
     Fixture { writes, board, leadership, registry, stop }
 }
@@ -118,6 +118,16 @@ async fn a_woken_variant_is_scaled_from_the_version_that_was_read() {
     assert_eq!(request.body, json!({ "metadata": { "resourceVersion": "41" }, "spec": { "replicas": 2 } }));
     silence(&mut fixture.writes).await;
     assert!(fixture.counted("scaled"));
+}
+
+#[tokio::test]
+async fn a_wake_up_whose_result_was_replaced_before_it_was_read_was_lost() {
+    let mut fixture = fixture(scale(0), vec![scale(2)]).await;
+    fixture.wake();
+    // Without a pause in between, the writer sees this one only.
+    fixture.board.publish(published(fixture.epoch(), Reason::Transition));
+    assert_eq!(next(&mut fixture.writes).await.path, SCALE);
+    silence(&mut fixture.writes).await;
 }
 
 /// Its scale target may be another one since.
