@@ -207,10 +207,9 @@ async fn prometheus_its_clock_and_the_series_of_each_model() {
     assert_eq!(unreachable, (vec!["error PrometheusUnreachable".into()], 1));
 }
 
-#[tokio::test]
-async fn models_beyond_the_fiftieth_were_not_judged() {
-    let cluster = Cluster::start("fifty").await;
-    for index in 0..59 {
+/// This many variants, each with a model, a workload and an HPA of its own.
+fn put_variants(cluster: &Cluster, count: usize) {
+    for index in 0..count {
         let name = format!("v{index:04}");
         let mut variant = variant(&name);
         variant["spec"]["modelID"] = json!(format!("org/{name}"));
@@ -218,6 +217,12 @@ async fn models_beyond_the_fiftieth_were_not_judged() {
         cluster.objects.put_in(HPAS, hpa(&name));
         cluster.objects.put_in(DEPLOYMENTS, deployment(&name));
     }
+}
+
+#[tokio::test]
+async fn models_beyond_the_fiftieth_were_not_judged() {
+    let cluster = Cluster::start("fifty").await;
+    put_variants(&cluster, 59);
     // The first one by name has its series.
     cluster.behavior.lock().series = ALL_SERIES.map(|name| (name, 5.0)).to_vec();
     let said =
@@ -229,14 +234,7 @@ async fn models_beyond_the_fiftieth_were_not_judged() {
 #[tokio::test]
 async fn a_thousand_variants_take_few_requests() {
     let cluster = Cluster::start("many").await;
-    for index in 0..1000 {
-        let name = format!("v{index:04}");
-        let mut variant = variant(&name);
-        variant["spec"]["modelID"] = json!(format!("org/{name}"));
-        cluster.objects.put_in(VARIANTS, variant);
-        cluster.objects.put_in(HPAS, hpa(&name));
-        cluster.objects.put_in(DEPLOYMENTS, deployment(&name));
-    }
+    put_variants(&cluster, 1000);
     let began = Instant::now();
     assert_eq!(cluster.found(&[]).await, (vec![], 0));
     // Unoptimised, on a machine with other work; `tests/perf/scale` has the bound.

@@ -79,19 +79,19 @@ impl Scaler {
         if is_of_keda(metadata) || metadata.deletion_timestamp.is_some() {
             return None;
         }
-        let is_of_keda = |key: &str| key.starts_with(KEDA_ANNOTATIONS) || key == TRANSFER;
-        let annotations = metadata.annotations.iter().flatten().filter(|(key, _)| is_of_keda(key));
+        let is_kept = |key: &str| key.starts_with(KEDA_ANNOTATIONS) || key == TRANSFER;
+        let annotations = metadata.annotations.iter().flatten().filter(|(key, _)| is_kept(key));
         let spec = spec.to_string();
         let bytes =
             annotations.clone().map(|(key, value)| key.len() + value.len()).sum::<usize>() + spec.len();
-        let is_kept = bytes <= if mentions_number(&spec) { MAX_SPEC_BYTES } else { MAX_OTHER_SPEC_BYTES };
-        let annotations = annotations.filter(|_| is_kept);
+        let is_short = bytes <= if mentions_number(&spec) { MAX_SPEC_BYTES } else { MAX_OTHER_SPEC_BYTES };
+        let annotations = annotations.filter(|_| is_short);
         Some(Self {
             kind,
             name: metadata.name.as_deref().unwrap_or_default().into(),
             target,
             annotations: annotations.map(|(key, value)| (key.clone(), value.clone())).collect(),
-            spec: is_kept.then(|| spec.into()),
+            spec: is_short.then(|| spec.into()),
         })
     }
 

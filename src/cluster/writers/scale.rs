@@ -67,8 +67,8 @@ struct Due {
 }
 
 impl Woken {
-    /// What `published` makes due, and those of an earlier result that `woken` names, while the watches know `state`. A variant that was woken stays due until it runs, its number is 0, or its
-    /// time is over, so that a write that failed is tried again with each evaluation.
+    /// What `published` makes due, while the watches know `state`; `woken` are the variants that it and earlier results have woken. A
+    /// variant that was woken stays due until it runs, its number is 0, or its time is over, so that a write that failed is tried again with each evaluation.
     fn follow(
         &mut self,
         (published, woken): (&Published, &BTreeSet<VariantId>),

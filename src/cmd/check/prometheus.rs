@@ -165,22 +165,22 @@ async fn check_series(source: &PrometheusSource, loaded: &Loaded, report: &mut R
         );
     }
     let ages = ages(&collected, SystemClock.now());
-    let (mut named, mut unnamed) = (0, Report::default());
+    let (mut faulty, mut unnamed) = (0, Report::default());
     for model in models.iter().filter(|model| model.is_running) {
         let mut found = Report::default();
         judge(model, &ages, &mut found);
         if found.findings.is_empty() {
             continue;
         }
-        named += 1;
-        if named <= MAX_MODELS { report.merge(found) } else { unnamed.merge(found) }
+        faulty += 1;
+        if faulty <= MAX_MODELS { report.merge(found) } else { unnamed.merge(found) }
     }
     // The worst of them decides.
     if let Some(worst) = unnamed.findings.iter().min() {
         report.add(
             (worst.severity, worst.reason),
             source.name(),
-            format!("{} further models lack series, or have old ones", named - MAX_MODELS),
+            format!("{} further models lack series, or have old ones", faulty - MAX_MODELS),
             &worst.effect,
             "# check namespace by namespace with -n",
         );

@@ -13,8 +13,9 @@ use super::number::{Caller, Numbers, is_denied};
 use crate::engine::{Leadership, Published};
 use crate::serve::tls::AnswerPermit;
 
-/// How often an instance that is not the leader asks it, and the shortest pause of one that is.
+/// How often an instance that is not the leader asks the leader.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
+/// The shortest pause between two reads of one stream: a read may publish a result, which is news for the stream.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 /// The pause after an error.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);

@@ -33,7 +33,7 @@ pub(super) struct GetMetricSpecResponse {
 pub(super) struct MetricSpec {
     #[prost(string, tag = "1")]
     pub(super) name: String,
-    /// Before KEDA 2.16; only used where the other one is 0.
+    /// Deprecated by KEDA, which reads it where `target_float` is 0.
     #[prost(int64, tag = "2")]
     pub(super) target: i64,
     #[prost(double, tag = "3")]
@@ -62,7 +62,7 @@ pub(super) struct GetMetricsResponse {
 pub(super) struct MetricValue {
     #[prost(string, tag = "1")]
     pub(super) name: String,
-    /// Read where the other one is 0.
+    /// Deprecated by KEDA, which reads it where `value_float` is 0.
     #[prost(int64, tag = "2")]
     pub(super) value: i64,
     #[prost(double, tag = "3")]

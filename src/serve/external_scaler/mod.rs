@@ -41,7 +41,7 @@ const MAX_REQUEST_BYTES: usize = 64 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests whose message has not arrived: anybody with a certificate can begin them.
 pub(super) const MAX_WAITING: usize = 256;
-/// Open streams: one for each ScaledObject, or for each of two connections of KEDA's.
+/// Open streams of all connections: two for each of 10,000 ScaledObjects, one for its activity and one for its metric spec.
 pub(super) const MAX_STREAMS: usize = 20_000;
 /// Reads of all streams at a time.
 pub(super) const MAX_STREAM_READS: usize = 32;
@@ -76,7 +76,7 @@ async fn answer(numbers: Arc<Numbers>, method: &str, caller: Caller, request: Re
     match method {
         "IsActive" => unary(request, |scaled| is_active(numbers.clone(), caller.clone(), scaled)).await,
         "GetMetricSpec" => unary(request, |_: ScaledObjectRef| ready(Ok(metric_spec()))).await,
-        "GetMetrics" => unary(request, |asked| metrics(numbers.clone(), caller.clone(), asked)).await,
+        "GetMetrics" => unary(request, |asked| metric_values(numbers.clone(), caller.clone(), asked)).await,
         "StreamIsActive" => {
             let open = |scaled| Ok(activity(numbers.clone(), caller.clone(), scaled, numbers.open_stream()?));
             streaming(request, open).await
@@ -98,7 +98,7 @@ async fn is_active(
     Ok(IsActiveResponse { result: numbers.read(&caller, &scaled).await? > 0 })
 }
 
-async fn metrics(
+async fn metric_values(
     numbers: Arc<Numbers>,
     caller: Caller,
     asked: GetMetricsRequest,

@@ -127,12 +127,12 @@ async fn keda(server: &TestServer) -> Keda {
 async fn keda_gets_the_number_that_hpas_get() {
     let server = TestServer::new().await;
     let mut keda = keda(&server).await;
-    let one = |whole: i64, float: f64| vec![Metric { name: "wva_desired_replicas".into(), whole, float }];
+    let single = |whole: i64, float: f64| vec![Metric { name: "wva_desired_replicas".into(), whole, float }];
     let llama = trigger("llm", "llama-a100");
     let specs: Metrics = keda.call("GetMetricSpec", &llama).await.unwrap();
-    assert_eq!(specs.metrics, one(1, 1.0));
+    assert_eq!(specs.metrics, single(1, 1.0));
     let metrics: Metrics = keda.call("GetMetrics", &asked(llama.clone())).await.unwrap();
-    assert_eq!(metrics.metrics, one(5, 5.0));
+    assert_eq!(metrics.metrics, single(5, 5.0));
     let active: Active = keda.call("IsActive", &llama).await.unwrap();
     assert!(active.result);
     assert_eq!(server.reviewer.reviews.lock()[0].0.name, "alice", "as for any read");
