@@ -5,13 +5,14 @@
 set_load "$(calculate "0.4 * $pod_rps")"
 allow 2 # more of an earlier case would stay, because a quota only holds additions back
 eventually 60 "maximum 2: there are no more replicas" ready_are "<=" 2
-allow 3
 spare='kvSpareTrigger: 0.79' # almost all of the KV cache must be spare, so one more replica is always needed
 
 allow_explain
 configure "$release_namespace" "$spare
 enableLimiter: true
 limiters: [{type: quota, name: team, scope: cluster, quotas: {H100: 2}}]"
+eventually 60 "the quota is in force" condition_says "trigger 0.79"
+allow 3 # no earlier: a third replica of before the quota would stay
 bound="team of H100: 0.0 of 2.0 free, 2.0 used"
 eventually 120 "a quota of two GPUs binds, and the condition says so" condition_says "2 instead of 3: $bound"
 eventually 40 "wva explain says so after the next evaluation" explanation_has "bound by $bound"
