@@ -3,19 +3,8 @@
 # the type external-push goes from zero to the number as soon as a request waits, follows it, and goes back to zero. Without an answer KEDA keeps
 # the replicas. KEDA authenticates with a certificate of a user, which RBAC allows to read the number in one namespace.
 
-keda_tools=$("$e2e/build-tools" keda)
-for port in scaler_port operator_port probe_port operator_metrics adapter_port adapter_metrics; do choose_port $port; done
-certificates=$CLUSTER_DIR/keda
-mkdir -p "$certificates"
-# certificate NAME SUBJECT CA: writes NAME.crt and NAME.key
-certificate() {
-  openssl req -newkey rsa:2048 -nodes -keyout "$certificates/$1.key" -subj "$2" -out "$certificates/$1.csr" 2>/dev/null
-  openssl x509 -req -in "$certificates/$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -days 1 -out "$certificates/$1.crt" \
-    -extfile <(printf 'subjectAltName=DNS:localhost\nextendedKeyUsage=clientAuth,serverAuth') 2>/dev/null
-}
-openssl req -x509 -newkey rsa:2048 -nodes -keyout "$certificates/ca.key" -out "$certificates/ca.crt" -subj /CN=keda -days 1 2>/dev/null
-certificate tls /CN=keda-operator "$certificates/ca"
-certificate user /CN=keda "$CLUSTER_DIR/pki/ca"
+. "$e2e/keda.sh"
+choose_port scaler_port
 
 scaled_is() { is "$(kubectl -n llm get deployment pushed -o jsonpath='{.spec.replicas}') $1 $2"; }
 pushed_number_is() { is "$(named_value pushed) == $1"; }
@@ -39,25 +28,8 @@ WVA_ARGS="--external-scaler-port $scaler_port" baseline
 trust_wva
 queue 0
 
-# KEDA.
-kubectl create namespace keda --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-kubectl apply --server-side -f "$keda_tools/keda-crds.yaml" >/dev/null
-eventually 30 "KEDA's definitions are known" kubectl wait --for=condition=Established crd/scaledobjects.keda.sh crd/triggerauthentications.keda.sh --timeout=30s
-KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig POD_NAMESPACE=keda KEDA_CLUSTER_OBJECT_NAMESPACE=keda WATCH_NAMESPACE="" spawn keda-operator "$keda_tools/keda-operator" --cert-dir "$certificates" \
-  --metrics-bind-address "127.0.0.1:$operator_metrics" --health-probe-bind-address "127.0.0.1:$probe_port" \
-  --metrics-service-bind-address "127.0.0.1:$operator_port" --enable-apiservice-patching=false --enable-webhook-patching=false
-await_http keda-operator 60 "http://127.0.0.1:$probe_port/readyz"
-KUBECONFIG=$CLUSTER_DIR/admin.kubeconfig POD_NAMESPACE=keda KEDA_CLUSTER_OBJECT_NAMESPACE=keda WATCH_NAMESPACE="" spawn keda-adapter "$keda_tools/keda-adapter" --secure-port "$adapter_port" --port "$adapter_metrics" \
-  --bind-address 127.0.0.1 --cert-dir "$certificates" --tls-cert-file "$certificates/tls.crt" --tls-private-key-file "$certificates/tls.key" \
-  --metrics-service-address "localhost:$operator_port" --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
-  --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
-await_http keda-adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
-external=v1beta1.external.metrics.k8s.io
-kubectl get apiservice "$external" -o json | jq 'del(.status, .metadata.uid, .metadata.resourceVersion)' >"$CLUSTER_DIR/apiservice.json"
-kubectl -n keda create service externalname keda-metrics --external-name localhost >/dev/null
-jq --argjson port "$adapter_port" '.metadata = {name: .metadata.name} | .spec.service = {namespace: "keda", name: "keda-metrics", port: $port}
-  | .spec.insecureSkipTLSVerify = true | del(.spec.caBundle)' "$CLUSTER_DIR/apiservice.json" | kubectl replace -f - >/dev/null
-eventually 60 "KEDA owns external metrics" is_available
+start_keda
+keda_owns_external_metrics
 
 # The model, KEDA's right to read its number, and the ScaledObject.
 kubectl apply -f - >/dev/null <<YAML
@@ -154,5 +126,5 @@ queue 1
 eventually 30 "it wakes" scaled_is ">=" 1
 stop wva-0
 throughout 30 "without an answer KEDA keeps the replicas" scaled_is ">=" 1
-kubectl replace -f "$CLUSTER_DIR/apiservice.json" >/dev/null
+give_back_external_metrics
 kubectl -n llm delete scaledobject,triggerauthentication,secret,role,rolebinding,deployment,va --field-selector metadata.name!=llama --wait=false >/dev/null 2>&1 || true
