@@ -168,21 +168,42 @@ async fn the_apiservice_of_another_one_that_is_down_and_a_definition_of_before()
 #[tokio::test]
 async fn a_scale_target_that_does_not_exist_and_nodes_without_room() {
     let cluster = Cluster::start("room").await;
-    let node = |gpus: &str| {
+    let node = |name: &str, gpus: &str| {
         json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": { "name": "n", "labels": { "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" } },
+            "metadata": { "name": name, "labels": { "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3" } },
             "spec": {}, "status": {
                 "allocatable": { "nvidia.com/gpu": gpus }, "conditions": [{ "type": "Ready", "status": "True" }]
             }
         })
     };
-    cluster.objects.put_in("/api/v1/nodes", node("8"));
+    let room = async |text: &str| {
+        let said = cluster.check(&["-o", "json"]).await;
+        assert_eq!(reasons(&said), ["warning NoRoomForMaximum", "note MaximaExceedNodes"]);
+        assert!(said.out.contains(text), "{}", said.out);
+    };
+    cluster.objects.put_in("/api/v1/nodes", node("a", "8"));
     assert_eq!(cluster.found(&[]).await.0, Vec::<String>::new());
-    cluster.objects.put_in("/api/v1/nodes", node("4"));
-    let said = cluster.check(&["-o", "json"]).await;
-    assert_eq!(reasons(&said), ["warning NoRoomForMaximum", "note MaximaExceedNodes"]);
-    assert!(said.out.contains("maxReplicas 8 with 1 GPUs each need 8 H100"), "{}", said.out);
+    cluster.objects.put_in("/api/v1/nodes", node("a", "4"));
+    room("maxReplicas 8 with 1 GPU each need 8 H100").await;
+    room("there is room for 4 replicas on the 1 node with H100: further pods stay Pending").await;
+    let deployment = "/apis/apps/v1/namespaces/llm/deployments/llama";
+    let ask = |gpus: u32| {
+        cluster.objects.change(deployment, |deployment| {
+            deployment["spec"]["template"]["spec"]["containers"][0]["resources"] =
+                json!({ "limits": { "nvidia.com/gpu": gpus } });
+        });
+    };
+    ask(3);
+    cluster.objects.put_in("/api/v1/nodes", node("b", "5"));
+    room("there is room for 2 replicas on the 2 nodes with H100").await;
+    ask(6);
+    room("a replica with 6 GPUs does not fit on the 2 nodes that it may run on, of which the largest has 5: its pods stay Pending").await;
+    cluster.objects.change(deployment, |deployment| {
+        deployment["spec"]["template"]["spec"]["nodeSelector"]["zone"] = json!("none");
+    });
+    room("node selector and required affinity allow none of the 2 nodes with H100: its pods stay Pending")
+        .await;
     cluster.objects.delete("/apis/apps/v1/namespaces/llm/deployments/llama");
     assert_eq!(cluster.found(&[]).await.0, ["error TargetNotFound"]);
 }

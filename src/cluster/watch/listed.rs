@@ -1,6 +1,6 @@
 //! The state of a cluster whose objects were listed once, made as by the watches: for commands that look once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::Resource;
@@ -17,9 +17,10 @@ use super::annotated::watched_autoscaler;
 use super::cluster_watch::{is_excluded, variant_object};
 use super::devices::{claimed_gpus, slice_gpus};
 use super::inference_pool::{PoolJoin, WatchedPool, service_selector, watched_pool};
-use super::inventory::NodeGpus;
+use super::inventory::{NodeGpus, NodeIndex};
 use super::kind_store::{ObjectStore, StoreEvent};
 use super::labels::SelectorIndex;
+use super::node_room::{NodeRoom, NodeRooms};
 use super::object_store::{ClusterState, ClusterStore};
 use super::optional_objects::OptionalObjects;
 use super::partial_objects::{ParseGuard, PartialNode, PartialTarget};
@@ -162,6 +163,23 @@ impl ListedCluster {
             problem: self.picker_problem(&key.namespace, pool),
         };
         join.with_variants().map(listed).collect()
+    }
+
+    /// The room of the nodes for the replicas of each variant in `state`, which is that of these objects. Empty where no GPUs of nodes
+    /// are known.
+    pub(crate) fn node_rooms(&self, state: &ClusterState) -> BTreeMap<VariantId, NodeRoom> {
+        let store = &self.0;
+        let nodes = NodeIndex::new(&store.nodes, &store.slices.objects, &store.claim_templates.objects);
+        let mut rooms = NodeRooms::new(&nodes);
+        let room = |VariantState { variant, template, .. }: &VariantState| {
+            let (accelerator, gpus) = (variant.accelerator.as_deref()?, template.gpus?);
+            let target = store.target(variant).ok().flatten()?;
+            Some((variant.id.clone(), rooms.of(accelerator, target, gpus)))
+        };
+        if state.view.inventory.as_ref().is_none_or(BTreeMap::is_empty) {
+            return BTreeMap::new();
+        }
+        state.view.variants.iter().filter_map(room).collect()
     }
 
     fn picker_problem(&self, namespace: &str, pool: &WatchedPool) -> Option<PickerProblem> {

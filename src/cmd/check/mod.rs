@@ -260,6 +260,6 @@ fn check_inputs(inputs: &Inputs, loaded: &Loaded, settings: &Settings) -> Report
     inputs.report_unread(&mut report);
     autoscalers::check(inputs, loaded, settings, &mut report);
     pickers::check(inputs, loaded, settings, &mut report);
-    room::check(&loaded.state, &mut report);
+    room::check(loaded, &mut report);
     report
 }

@@ -1,16 +1,17 @@
 //! The policy that the ConfigMaps make, and what is wrong with them, as the program reads them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use wva_core::Policy;
+use wva_core::model::VariantId;
 
 use super::inputs::Inputs;
 use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ClusterState;
-use crate::cluster::watch::ListedPool;
 use crate::cluster::watch::config_maps::{ConfigMaps, watched};
+use crate::cluster::watch::{ListedPool, NodeRoom};
 use crate::config::policy_config::{Finding, PolicyLoader, Problem, Problems};
 use crate::engine::LearnedModels;
 use crate::lint::{ObjectRef, Severity};
@@ -24,6 +25,8 @@ pub(super) struct Loaded {
     pub(super) state: ClusterState,
     /// The InferencePools of its variants.
     pub(super) pools: Vec<ListedPool>,
+    /// The room of the nodes for the replicas of each variant.
+    pub(super) rooms: BTreeMap<VariantId, NodeRoom>,
     pub(super) policy: Policy,
     pub(super) report: Report,
 }
@@ -32,7 +35,7 @@ pub(super) struct Loaded {
 pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
     let cluster = inputs.cluster(settings);
     let state = cluster.state();
-    let pools = cluster.pools(&state);
+    let (pools, rooms) = (cluster.pools(&state), cluster.node_rooms(&state));
     let release = &settings.service.namespace;
     let key = |map: &ConfigMap| {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -59,7 +62,7 @@ pub(super) fn load(inputs: &Inputs, settings: &Settings) -> Loaded {
         report_unused(inputs, settings, &used, &mut report);
     }
     report_problems(problems, &state, &mut report);
-    Loaded { state, pools, policy, report }
+    Loaded { state, pools, rooms, policy, report }
 }
 
 /// Reports ConfigMaps of files that no name makes ones of this program.
