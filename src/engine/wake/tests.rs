@@ -411,3 +411,74 @@ async fn a_model_that_is_decided_about_beside_one_that_is_awake_already_was_gran
         assert_eq!(fixture.numbers(), expected.into());
     }
 }
+
+/// A watch of this many schedulers in each namespace, none of which has been read.
+async fn watch_of(schedulers: &[(&str, usize)]) -> QueueWatch {
+    let Fixture { engine, queues, .. } = fixture(Duration::ZERO).await;
+    let metrics = WakeMetrics::register(&mut Registry::default());
+    let now = Instant::now();
+    let endpoint_of = |namespace: &str, index: usize| Endpoint {
+        namespace: namespace.into(),
+        pod: format!("epp-{index}"),
+        ..endpoint()
+    };
+    let reader = |endpoint: Endpoint| {
+        let scheduler = Scheduler { endpoint, models: BTreeSet::new(), has_one_model: false };
+        QueueReader { scheduler, due: now, is_reading: false, backoff: Duration::ZERO }
+    };
+    let endpoints = schedulers
+        .iter()
+        .flat_map(|(namespace, count)| (0..*count).map(move |index| endpoint_of(namespace, index)));
+    QueueWatch {
+        engine,
+        queues,
+        metrics,
+        computed_from: None,
+        refresh_at: now,
+        readers: endpoints.map(|endpoint| (endpoint.clone(), reader(endpoint))).collect(),
+        retry_at: HashMap::new(),
+        waiting: BTreeMap::new(),
+    }
+}
+
+impl QueueWatch {
+    /// The schedulers that are being read.
+    fn reading(&self) -> Vec<Endpoint> {
+        let reading = self.readers.iter().filter(|(_, reader)| reader.is_reading);
+        reading.map(|(endpoint, _)| endpoint.clone()).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn schedulers_of_one_tenant_that_do_not_answer_delay_only_its_own() {
+    let mut watch = watch_of(&[("hanging", 60), ("llm", 5)]).await;
+    for _ in 0..10 {
+        let started = watch.start_reads(MAX_READS_OF_INTERVAL).len();
+        let (hanging, answering): (Vec<_>, Vec<_>) =
+            watch.reading().into_iter().partition(|endpoint| endpoint.namespace == "hanging");
+        assert_eq!((hanging.len(), answering.len()), (MAX_CONCURRENT_READS_OF_NAMESPACE, 5), "{started}");
+        for endpoint in answering {
+            watch.end_read(&endpoint, Ok(BTreeMap::new()));
+        }
+        tokio::time::advance(READ_INTERVAL).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_schedulers_are_read_in_turn_and_at_most_five_hundred_times_a_second() {
+    let namespaces: Vec<String> = (0..12).map(|index| format!("n{index}")).collect();
+    let schedulers: Vec<_> = namespaces.iter().map(|namespace| (namespace.as_str(), 10)).collect();
+    let mut watch = watch_of(&schedulers).await;
+    let mut reads: HashMap<Endpoint, usize> = HashMap::new();
+    for _ in 0..10 {
+        let started = watch.start_reads(MAX_READS_OF_INTERVAL).len();
+        assert_eq!(started, MAX_READS_OF_INTERVAL);
+        for endpoint in watch.reading() {
+            watch.end_read(&endpoint, Ok(BTreeMap::new()));
+            *reads.entry(endpoint).or_default() += 1;
+        }
+        tokio::time::advance(READ_INTERVAL).await;
+    }
+    assert_eq!((reads.len(), reads.values().sum::<usize>()), (120, 500));
+    assert!(reads.values().all(|count| (3..=5).contains(count)), "{reads:?}");
+}
