@@ -229,14 +229,16 @@ for i in deployment va hpa; do
   kubectl -n llm delete "$i" chat mute slow left prefill decode cheapest next denied allowed "${by_hpa[@]}" "${directly[@]}" --wait=false >/dev/null
 done
 
-# Without Prometheus: engines and the EPP are read directly.
+# Without Prometheus: engines and the EPP are read directly. The flag lets models go to zero, and the object says after what time.
 stop wva-0
+kubectl -n "$release_namespace" delete configmap wva-model-scale-to-zero-config >/dev/null
 pickers
 sleeper scraped scraped 1 current 5 | sed -e 's/kind: Deployment/kind: StatefulSet/; s/^  replicas: /  serviceName: scraped\n&/' \
+  -e 's/modelID: .*/&\n  scaleToZero: {idleTimeout: 20s}/' \
   -e "s|^      annotations:|&\n        prometheus.io/port: \"${FLEET_ADDR##*:}\"\n        prometheus.io/path: /pods/llm/scraped-0/metrics|" | kubectl apply -f - >/dev/null
 eventually 60 "a pod that is read directly is Ready" pod_is_ready scraped-0
 put_on_loopback scraped-0
-WVA_ARGS="--source=scrape --wake-directly" baseline
+WVA_ARGS="--source=scrape --wake-directly --scale-to-zero" baseline
 for i in scraped left; do queue "$i" 0; done
 scraped_is() { is "$(kubectl -n llm get statefulset scraped -o jsonpath='{.spec.replicas}') == $1"; }
 eventually 120 "the idle model sleeps" scraped_is 0
@@ -246,7 +248,6 @@ queue an-adapter 0
 for i in statefulset va hpa; do kubectl -n llm delete "$i" scraped --wait=false >/dev/null; done
 kubectl delete -f "$e2e/objects/inference-pool-crds.yaml" >/dev/null
 kubectl -n llm delete statefulset,service picker earlier-picker --wait=false >/dev/null
-kubectl -n "$release_namespace" delete configmap wva-model-scale-to-zero-config >/dev/null
 stop wva-0
 install_chart
 baseline
