@@ -9,6 +9,7 @@
 //! - `explain`: explains the decision about one variant, as data and as text
 //! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
 //! - [`record`]: stores evaluations, reads them back and replays them
+//! - [`rules`]: further external metrics, by the rules of prometheus-adapter
 //! - [`simulate`]: runs scenario files and traces through the closed-loop simulator `wva-sim`
 //! - [`lint`]: judges the autoscalers of a scale target, and says what mends them
 //! - [`migrate`]: compares an installation of WVA with this program, and says how to replace it
@@ -30,6 +31,7 @@ pub mod lint;
 pub mod migrate;
 pub mod policy;
 pub mod record;
+pub mod rules;
 pub mod serve;
 pub mod simulate;
 pub mod telemetry;

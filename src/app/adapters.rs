@@ -9,7 +9,7 @@ use crate::cluster::reviews::{self, AccessDecision};
 use crate::cluster::{CertificateBundle, EventRecorder};
 use crate::config::{Config, Installation};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
-use crate::serve::tls::{RECHECK_INTERVAL, SharedPki};
+use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{
     AcceptedForwarder, AmbiguousSelector, EventSink, InstallationSettings, OtherInstallation,
 };
@@ -85,6 +85,18 @@ fn review_spec(user: &User, attributes: &Attributes) -> SubjectAccessReviewSpec 
 impl EventSink for EventRecorder {
     fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
         self.record_ambiguous_selector(read.metric, read.selector, read.variants);
+    }
+}
+
+/// What is served with.
+pub(super) fn serving_certificate(config: &Config) -> ServingCertificate {
+    match &config.certificate {
+        Some(files) => ServingCertificate::Files {
+            certificate: files.chain.clone(),
+            key: files.key.clone(),
+            recheck_interval: RECHECK_INTERVAL,
+        },
+        None => ServingCertificate::Shared,
     }
 }
 

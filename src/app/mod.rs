@@ -4,6 +4,7 @@ mod adapters;
 mod client;
 pub mod metrics;
 mod recording;
+mod rules;
 mod self_signed;
 mod serve;
 mod sources;

@@ -11,9 +11,10 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::adapters::{ClusterReviewer, installation_settings, shared_pki};
+use super::adapters::{ClusterReviewer, installation_settings, serving_certificate, shared_pki};
 use super::metrics::{Installation, ProgramMetrics};
 use super::recording::recorder;
+use super::rules::adapter_rules;
 use super::self_signed;
 use super::sources::{queue_source, source};
 use super::tasks::{Phase, TaskEnd};
@@ -35,8 +36,8 @@ use crate::engine::{
 };
 use crate::policy::{PolicyParts, PolicyUpdater, config_map_selection};
 use crate::serve::auth::TrustData;
-use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
-use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
+use crate::serve::tls::SharedPki;
+use crate::serve::{AppState, RuleMetrics, Server, ServerPorts, ServerSettings};
 use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics, WakeMetrics};
 
 /// Longest time for the last writes and for releasing the lease; each request takes at most 5 s.
@@ -155,7 +156,7 @@ impl App {
         );
         let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
-            serving: self.serving_certificate(),
+            serving: serving_certificate(&self.config),
             shared_pki: self.share_certificates(certificates.bundles.clone()),
             instance_name: instance_name(&self.config.namespace),
             trust,
@@ -169,8 +170,8 @@ impl App {
             installations: installation_settings(&self.config),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let event_sink = Arc::new(events.clone());
-        let ports = ServerPorts { reader: Arc::new(reader), reviewer, events: event_sink, recent, registry };
+        let (reader, sink, rules) = (Arc::new(reader), Arc::new(events.clone()), self.start_rules()?);
+        let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, registry };
         self.ensure_certificate()?;
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
@@ -378,20 +379,18 @@ impl App {
         Ok(())
     }
 
+    /// Only where rules are configured.
+    fn start_rules(&mut self) -> anyhow::Result<Option<Arc<dyn RuleMetrics>>> {
+        let Some(rules) = self.config.rules.clone() else { return Ok(None) };
+        let rules = Arc::new(adapter_rules(rules, self.clock.clone())?);
+        let following = Arc::clone(&rules);
+        self.phases.watches.start("rules", |stop| following.run(stop));
+        Ok(Some(rules))
+    }
+
     fn store(&self) -> StateStore {
         let prefix = installation_name(self.config.controller_instance.as_deref());
         StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
-    }
-
-    fn serving_certificate(&self) -> ServingCertificate {
-        match &self.config.certificate {
-            Some(files) => ServingCertificate::Files {
-                certificate: files.chain.clone(),
-                key: files.key.clone(),
-                recheck_interval: RECHECK_INTERVAL,
-            },
-            None => ServingCertificate::Shared,
-        }
     }
 
     /// Fills a certificate directory that has no certificate.

@@ -58,6 +58,9 @@ pub struct ServeArgs {
     /// Metrics.
     #[command(flatten)]
     pub source: SourceArgs,
+    /// Rules.
+    #[command(flatten)]
+    pub rules: RuleArgs,
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,
@@ -262,6 +265,22 @@ pub enum SourceKind {
     Prometheus,
     /// The pods' own metrics endpoints.
     Scrape,
+}
+
+/// External metrics by the rules of prometheus-adapter. Its flags of these names mean the same here.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Rules of prometheus-adapter")]
+pub struct RuleArgs {
+    /// File with rules of prometheus-adapter (its --config): the metrics of externalRules are served beside those of variants. It is read
+    /// again when it changes. Needs --prometheus-url.
+    #[arg(long, env = "WVA_ADAPTER_CONFIG", value_parser = path_or_empty(), value_name = "FILE")]
+    pub adapter_config: Option<PathBuf>,
+    /// How often the series of the rules are listed anew, 1s or more.
+    #[arg(long, env = "WVA_METRICS_RELIST_INTERVAL", default_value = "1m", value_name = "DURATION")]
+    pub metrics_relist_interval: SignedDuration,
+    /// A series without a sample for so long makes no metric. Default: --metrics-relist-interval, which it may not be below.
+    #[arg(long, env = "WVA_METRICS_MAX_AGE", value_name = "DURATION")]
+    pub metrics_max_age: Option<SignedDuration>,
 }
 
 /// When a number changes and when it is too old.

@@ -50,6 +50,9 @@ pub enum ConfigError {
         "--source prometheus needs a URL: set --prometheus-url or PROMETHEUS_BASE_URL, or use --source scrape"
     )]
     NoPrometheusUrl,
+    /// Rules need the series of Prometheus.
+    #[error("--adapter-config needs Prometheus: set --prometheus-url")]
+    RulesWithoutPrometheus,
     /// A header is invalid.
     #[error("--prometheus-header no. {position} is invalid: {cause}; write 'NAME: VALUE' or 'NAME: @FILE'")]
     InvalidHeader {

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use jiff::SignedDuration;
 
+use super::error::ConfigError;
 use super::ranged::Time;
 
 /// The longest value of a label.
@@ -139,6 +141,21 @@ pub(super) fn parse_bytes(text: &str) -> Result<u64, String> {
     };
     let bytes = digits.parse::<u64>().ok().zip(unit).and_then(|(count, unit)| count.checked_mul(unit));
     bytes.ok_or_else(|| "must be a number of bytes, such as 64Mi or 1Gi".into())
+}
+
+pub(super) fn at_least(
+    flag: &'static str,
+    given: SignedDuration,
+    min: Duration,
+    note: &'static str,
+) -> Result<Duration, ConfigError> {
+    match Duration::try_from(given) {
+        Ok(duration) if duration >= min => Ok(duration),
+        _ => {
+            let min = SignedDuration::try_from(min).unwrap_or(SignedDuration::MAX);
+            Err(ConfigError::TooShort { flag, given, min, note })
+        }
+    }
 }
 
 #[cfg(test)]

@@ -17,9 +17,10 @@ use super::args::{
 use super::error::ConfigError;
 use super::installations::{ForwarderCertificate, Installation, forwarder, installations};
 use super::lease::LeaseTimes;
-use super::parsers::{is_label_value, non_empty, non_empty_path};
+use super::parsers::{at_least, is_label_value, non_empty, non_empty_path};
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
 use super::ranged::quote;
+use super::rules::Rules;
 use super::source::{Certificate, Source, source};
 
 /// The shortest maximum age of evidence, in Lease durations: with less, a change of the leader alone could make it too old.
@@ -74,6 +75,8 @@ pub struct Config {
     pub forwarder: Option<ForwarderCertificate>,
     /// The source of metrics.
     pub source: Source,
+    /// The rules that make further external metrics, if there are some.
+    pub rules: Option<Rules>,
     /// The interval of evaluations.
     pub interval: Duration,
     /// The maximum age of a result that a read is answered with at once.
@@ -139,6 +142,7 @@ impl TryFrom<ServeArgs> for Config {
         let min_max_stale = MIN_STALE_LEASES * lease_times.duration;
         let max_stale = at_least("--max-stale", args.decision.max_stale, min_max_stale, note)?;
         let watch_namespace = non_empty(cluster.watch_namespace);
+        let source = source(args.source, watch_namespace.as_deref())?;
         if args.serving.serve_value_targets && !cluster.annotated_autoscalers {
             return Err(ConfigError::ValueTargetsUnknown);
         }
@@ -170,7 +174,8 @@ impl TryFrom<ServeArgs> for Config {
             connection_age: connection_age(args.serving.max_connection_age)?,
             installations: installations(&args.installations)?,
             forwarder: forwarder(&args.installations)?,
-            source: source(args.source, watch_namespace.as_deref())?,
+            rules: Rules::of(args.rules, &source)?,
+            source,
             watch_namespace,
             interval: at_least("--interval", args.decision.interval, MIN_INTERVAL, "")?,
             max_age: at_least("--max-age", args.decision.max_age, Duration::ZERO, "")?,
@@ -272,21 +277,6 @@ fn label_value(text: Option<String>) -> Result<Option<String>, ConfigError> {
     match non_empty(text) {
         Some(text) if !is_label_value(&text) => Err(ConfigError::ControllerInstance(quote(&text))),
         text => Ok(text),
-    }
-}
-
-fn at_least(
-    flag: &'static str,
-    given: SignedDuration,
-    min: Duration,
-    note: &'static str,
-) -> Result<Duration, ConfigError> {
-    match Duration::try_from(given) {
-        Ok(duration) if duration >= min => Ok(duration),
-        _ => {
-            let min = SignedDuration::try_from(min).unwrap_or(SignedDuration::MAX);
-            Err(ConfigError::TooShort { flag, given, min, note })
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use super::encoding::{Reason, Status};
 use super::forward::Forwarder;
 use super::middleware::AuditId;
 use super::paths::{ANSWERED_BY, LEADER, LEADER_WITHOUT_RESULT};
-use super::ports::{EventSink, PublishedReader};
+use super::ports::{EventSink, PublishedReader, RuleMetrics};
 use super::request_metrics::EvidenceAge;
 use super::tls::Permits;
 use crate::engine::{Leadership, Origin, Published};
@@ -26,6 +26,9 @@ use crate::engine::{Leadership, Origin, Published};
 /// Concurrent reads. A read waits for at most the read-wait, so this is hundreds per second while evaluations hang and
 /// hundreds of thousands per second from memory.
 pub(crate) const MAX_READS: usize = 512;
+
+/// Concurrent reads of metrics that rules make: a quarter of these.
+const MAX_RULE_READS: usize = 128;
 
 /// Added to the read-wait before the newest result is used without the engine's own timeout.
 const OVERRUN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -45,6 +48,21 @@ pub(crate) struct ReadState {
     /// When this process started.
     pub(crate) started: Timestamp,
     pub(crate) permits: Permits,
+    /// Metrics that rules make, if there is a file of them.
+    pub(crate) rules: Option<RuleReads>,
+}
+
+/// Reads of metrics that rules make. They wait for Prometheus, so that they have a limit of their own: reads of variants, which nearly
+/// always are answered from memory, must not wait for them.
+pub(crate) struct RuleReads {
+    pub(crate) rules: Arc<dyn RuleMetrics>,
+    pub(crate) permits: Permits,
+}
+
+impl RuleReads {
+    pub(crate) fn new(rules: Arc<dyn RuleMetrics>) -> Self {
+        Self { rules, permits: Permits::new(MAX_RULE_READS) }
+    }
 }
 
 /// Whether every watch has listed once. A watch that breaks later leaves the last state, which is better than none.

@@ -32,6 +32,9 @@ pub mod tls;
 pub(crate) use external_metrics::selector::LabelSelector;
 pub(crate) use external_metrics::{Labels, Metric};
 pub use installations::{AcceptedForwarder, InstallationSettings, OtherInstallation};
-pub use ports::{AmbiguousSelector, EventSink, NoEvents, PublishedReader};
+pub use ports::{
+    AmbiguousSelector, EventSink, LabelOperator, LabelRequirement, NoEvents, PublishedReader, RuleAnswer,
+    RuleError, RuleMetrics, RuleValue,
+};
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

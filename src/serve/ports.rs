@@ -1,10 +1,12 @@
 //! What the server needs from other rooms: published results to answer from, and somebody to tell about reads that an
 //! autoscaler would misread.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use smol_str::SmolStr;
 use wva_core::units::Seconds;
 use wva_core::{Memory, VariantId};
 
@@ -83,4 +85,63 @@ pub struct NoEvents;
 
 impl EventSink for NoEvents {
     fn ambiguous_selector(&self, _: &AmbiguousSelector<'_>) {}
+}
+
+/// External metrics beside those of variants, which rules make of series of Prometheus.
+pub trait RuleMetrics: Send + Sync + 'static {
+    /// The names of those that there are now, sorted.
+    fn names(&self) -> Arc<[SmolStr]>;
+
+    /// Why some may be missing; `None` if the names are complete.
+    fn unlisted(&self) -> Option<String>;
+
+    /// The values of a metric in a namespace; `None` if there is no such metric.
+    fn read<'a>(
+        &'a self,
+        metric: &str,
+        namespace: &'a str,
+        requirements: Vec<LabelRequirement<'a>>,
+    ) -> Option<BoxFuture<'a, RuleAnswer>>;
+}
+
+/// The values of a metric, at most one for each set of labels, or why there are none.
+pub type RuleAnswer = Result<Arc<[RuleValue]>, RuleError>;
+
+/// A value of a metric that a rule makes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleValue {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// When it was measured or computed.
+    pub at: Timestamp,
+    /// In thousandths.
+    pub thousandths: i64,
+}
+
+/// Why a metric that a rule makes cannot be read, with the next step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RuleError(pub String);
+
+/// What a selector asks of a label.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelRequirement<'a> {
+    /// The name of the label.
+    pub key: &'a str,
+    /// How its value is compared.
+    pub operator: LabelOperator,
+    /// The values, sorted: of `Equals` and `NotEquals` there is one, of `Exists` and `DoesNotExist` none.
+    pub values: Vec<&'a str>,
+}
+
+/// How a selector compares the value of a label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are those of Kubernetes")]
+pub enum LabelOperator {
+    Equals,
+    NotEquals,
+    In,
+    NotIn,
+    Exists,
+    DoesNotExist,
 }

@@ -63,7 +63,8 @@ async fn method_not_allowed() -> Status {
 
 /// Discovery, and the answer to every unknown path.
 fn discovery_routes(state: &AppState) -> Router<AppState> {
-    discovery::routes()
+    let rules = state.0.reads.rules.as_ref();
+    discovery::routes(rules.map(|reads| Arc::clone(&reads.rules)))
         .route(&format!("{CUSTOM_PREFIX}{{version}}/{{*rest}}"), any(custom_metrics::unknown_path))
         .layer(from_fn_with_state(state.clone(), authenticate_discovery))
 }
@@ -164,6 +165,9 @@ async fn read<R: MetricRead>(
         let attributes = R::attributes(&path, &request)?;
         authorize(&auth, &mut request, &attributes).await?;
         let read = R::parse(&request, path)?;
+        if let Some(answer) = read.by_rule(&reads).await {
+            return answer;
+        }
         installations.answer(&reads, &request, &audit, &read).await
     })
     .await

@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, BoardMetrics, DecisionCounts, Health};
 use super::auth::{AuthState, Reviewer, TrustData};
-use super::data_read::{MAX_READS, ReadState, SyncedOnce};
+use super::data_read::{MAX_READS, ReadState, RuleReads, SyncedOnce};
 use super::explanations::ExplanationState;
 use super::forward::{Forwarder, ForwarderVerifier, InstanceVerifier};
 use super::installations::{InstallationSettings, Installations};
-use super::ports::{EventSink, PublishedReader};
+use super::ports::{EventSink, PublishedReader, RuleMetrics};
 use super::request_metrics::{EvidenceAge, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::connection_errors::ConnectionErrors;
@@ -61,6 +61,8 @@ pub struct ServerPorts {
     pub events: Arc<dyn EventSink>,
     /// The last evaluations.
     pub recent: Arc<Recent>,
+    /// Metrics that rules make, if there are rules.
+    pub rules: Option<Arc<dyn RuleMetrics>>,
     /// Metrics of other rooms, which `/metrics` exports with the server's own.
     pub registry: Registry,
 }
@@ -89,7 +91,7 @@ impl AppState {
     /// Builds the states of all routes, and registers the server's metrics.
     #[must_use]
     pub fn new(settings: ServerSettings, ports: ServerPorts) -> Self {
-        let ServerPorts { reader, reviewer, events, recent, mut registry } = ports;
+        let ServerPorts { reader, reviewer, events, recent, rules, mut registry } = ports;
         let decision_counts = Arc::new(DecisionCounts::default());
         registry.register_collector(Box::new(BoardMetrics {
             reader: reader.clone(),
@@ -116,6 +118,7 @@ impl AppState {
             read_wait: settings.read_wait,
             controller_instance: settings.controller_instance.clone(),
             permits: Permits::new(MAX_READS),
+            rules: rules.map(RuleReads::new),
         });
         let health = Health::new(
             settings.trust.clone(),

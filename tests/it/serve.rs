@@ -28,6 +28,7 @@ mod quantities;
 mod raw_http2;
 pub(crate) mod reviewing_api_server;
 mod reviews;
+mod rules;
 mod shutdown;
 mod streams;
 pub(crate) mod test_server;

@@ -34,6 +34,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("serve", &["engine", "explain", "record", "telemetry"], &["kube", "prometheus_http_query"]),
     (
+        "rules",
+        &["collect", "engine", "serve"],
+        &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"],
+    ),
+    (
         "migrate",
         &["cluster", "config", "lint", "serve"],
         &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],

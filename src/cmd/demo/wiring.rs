@@ -132,6 +132,7 @@ impl WvaInstance {
             reviewer: Arc::new(AllowAll::default()),
             events: Arc::new(NoEvents),
             recent: self.recent.clone(),
+            rules: None,
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {

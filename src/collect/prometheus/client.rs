@@ -95,7 +95,7 @@ pub(super) struct Warnings {
 #[derive(Debug)]
 pub(super) struct RequestLimits {
     /// Of each request.
-    headers: Arc<[(HeaderName, HeaderValue)]>,
+    pub(super) headers: Arc<[(HeaderName, HeaderValue)]>,
     /// When all queries end.
     deadline: Instant,
 }
@@ -116,7 +116,7 @@ impl RequestLimits {
 
 impl RequestLimits {
     /// What the server said, without the values of headers that it repeats. The longest first: one may be part of another.
-    fn without_secrets(&self, text: &str) -> String {
+    pub(super) fn without_secrets(&self, text: &str) -> String {
         let values = self.headers.iter().filter(|(name, _)| *name != header::HOST);
         let values = values.filter_map(|(_, value)| std::str::from_utf8(value.as_bytes()).ok());
         let mut values: Vec<&str> =
@@ -128,14 +128,14 @@ impl RequestLimits {
 
 /// A client of one Prometheus.
 pub(super) struct QueryClient {
-    client: prometheus_http_query::Client,
+    pub(super) client: prometheus_http_query::Client,
     /// Its name in messages: the URL without user, password and query.
     name: String,
     /// The configured host, if the URL has the name in the certificate instead.
     host: Option<HeaderValue>,
     /// The headers that may be sent.
     headers: Vec<(HeaderName, HeaderSource)>,
-    timeout: Duration,
+    pub(super) timeout: Duration,
     max_body_bytes: usize,
 }
 
@@ -239,29 +239,6 @@ impl QueryClient {
             .map_err(|error| QueryError::Failed(self.error("decode", &error.to_string(), "report this")))?;
         let warnings = self.warnings(envelope, truncation, limits)?;
         Ok((result, warnings))
-    }
-
-    /// Prometheus's answer about its configuration, of at most `max_bytes`, or why there is none.
-    pub(super) async fn configuration(&self, max_bytes: usize) -> Result<Vec<u8>, String> {
-        let limits = self.limits(self.timeout).await.map_err(|error| error.message)?;
-        let mut url = self.client.base_url().clone();
-        url.set_path(&format!("{}/api/v1/status/config", url.path().trim_end_matches('/')));
-        let mut request = self.client.inner().get(url).timeout(self.timeout);
-        for (name, value) in limits.headers.iter() {
-            request = request.header(name.clone(), value.clone());
-        }
-        let mut response = request.send().await.map_err(|error| http_client::root_cause(&error))?;
-        if !response.status().is_success() {
-            return Err(format!("answered {}", response.status()));
-        }
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| http_client::root_cause(&error))? {
-            if chunk.len() > max_bytes - body.len() {
-                return Err(format!("longer than {max_bytes} bytes"));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body)
     }
 
     async fn send(&self, promql: &str, limits: &RequestLimits) -> Result<reqwest::Response, SourceError> {

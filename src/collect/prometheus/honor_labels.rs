@@ -45,8 +45,11 @@ impl HonorLabelsCheck {
         let mut task = self.task.lock();
         *task = JoinSet::new();
         task.spawn(async move {
-            let read = match client.configuration(MAX_CONFIGURATION_BYTES).await {
-                Ok(body) => tokio::task::spawn_blocking(move || jobs_that_honor_labels(&body)).await,
+            let read = match client.request("api/v1/status/config", None, MAX_CONFIGURATION_BYTES).await {
+                Ok(answer) if answer.status.is_success() => {
+                    tokio::task::spawn_blocking(move || jobs_that_honor_labels(&answer.body)).await
+                }
+                Ok(answer) => Ok(Err(format!("answered {}", answer.status))),
                 Err(cause) => Ok(Err(cause)),
             };
             match read {

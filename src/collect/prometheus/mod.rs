@@ -5,6 +5,7 @@
 //! rejects the query for its size, it is split by namespace, and a namespace that is still too large by signal. The series are
 //! counted once a minute.
 
+mod api;
 mod bad_samples;
 mod client;
 #[cfg(test)]
@@ -21,5 +22,6 @@ mod source;
 mod trusted_collectors;
 mod window;
 
+pub use api::{PrometheusApi, QuerySample};
 pub use settings::PrometheusSettings;
 pub use source::PrometheusSource;

@@ -6,6 +6,7 @@
 use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
@@ -108,7 +109,7 @@ struct Verbs {
     items: Vec<String>,
 }
 
-/// The names of the metrics, in the order of discovery.
+/// The names of the metrics of variants, in the order of discovery.
 pub(super) fn metric_names() -> impl Iterator<Item = &'static str> {
     Metric::NAMES.iter().map(|(name, _)| *name)
 }
@@ -136,8 +137,8 @@ pub(super) fn group(api: Api) -> impl Object {
     TypedMessage::new("v1", "APIGroup", group_message(api))
 }
 
-/// `APIResourceList` of one version.
-pub(super) fn resources(api: Api, version: &str) -> impl Object {
+/// `APIResourceList` of one version. Rules add external metrics of the names `by_rules`.
+pub(super) fn resources(api: Api, version: &str, by_rules: &[SmolStr]) -> impl Object + use<> {
     let resource = |name| APIResource {
         name,
         singular_name: String::new(),
@@ -149,7 +150,7 @@ pub(super) fn resources(api: Api, version: &str) -> impl Object {
         let objects = DESCRIBED_RESOURCES.iter();
         objects.flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}"))).collect()
     } else {
-        metric_names().map(str::to_owned).collect()
+        external_names(by_rules).map(str::to_owned).collect()
     };
     let mut resources: Vec<_> = names.into_iter().map(resource).collect();
     if api.group == EXPLANATIONS_GROUP {
@@ -164,10 +165,18 @@ pub(super) fn resources(api: Api, version: &str) -> impl Object {
     TypedMessage::new("v1", "APIResourceList", APIResourceList { group_version, resources })
 }
 
+/// The names of external metrics: those of variants, and those that rules add.
+fn external_names<'a>(by_rules: &'a [SmolStr]) -> impl Iterator<Item = &'a str> {
+    // A read of a metric of variants is never one of a rule.
+    let added = by_rules.iter().map(SmolStr::as_str).filter(|name| Metric::find(name).is_none());
+    metric_names().map(|name| -> &'a str { name }).chain(added)
+}
+
 /// `APIGroupDiscoveryList`: all groups, versions and resources in one document.
-pub(super) fn aggregated(api_version: &str) -> Value {
+pub(super) fn aggregated(api_version: &str, by_rules: &[SmolStr]) -> Value {
     let item = |api: Api| {
-        let versions: Vec<_> = api.versions.iter().map(|version| aggregated_version(api, version)).collect();
+        let versions = api.versions.iter().map(|version| aggregated_version(api, version, by_rules));
+        let versions: Vec<_> = versions.collect();
         json!({"metadata": {"name": api.group}, "versions": versions})
     };
     let items = APIS.map(item);
@@ -176,7 +185,7 @@ pub(super) fn aggregated(api_version: &str) -> Value {
 
 /// In `custom.metrics.k8s.io` a metric is a subresource of the object that it describes. The parent has a kind, without which
 /// old clients fail, and no verbs, since it cannot be read itself.
-fn aggregated_version(api: Api, version: &str) -> Value {
+fn aggregated_version(api: Api, version: &str, by_rules: &[SmolStr]) -> Value {
     let kind = json!({"group": api.group, "version": version, "kind": api.list_kind});
     if api.group == EXPLANATIONS_GROUP {
         let kind = json!({"group": api.group, "version": version, "kind": EXPLANATION_KIND});
@@ -201,7 +210,7 @@ fn aggregated_version(api: Api, version: &str) -> Value {
         };
         DESCRIBED_RESOURCES.map(parent).into()
     } else {
-        metric_names().map(|name| resource(name, &["get"])).collect()
+        external_names(by_rules).map(|name| resource(name, &["get"])).collect()
     };
     json!({"version": version, "freshness": "Current", "resources": resources})
 }

@@ -1,5 +1,6 @@
 //! What this server serves: `/`, `/apis…`, `/version`, `/openapi…`. Answered from memory and dependent on nothing, so that it
-//! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted.
+//! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted. The metrics that rules
+//! make are those that were found last.
 
 mod dialect;
 mod explanations;
@@ -10,6 +11,7 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use axum::Router;
 use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
@@ -17,13 +19,15 @@ use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde_json::{Map, Value, json};
+use smol_str::SmolStr;
 
 use self::groups::APIS;
 use super::encoding::Status;
 use super::encoding::negotiation::{self, Discovery, Encoding};
 use super::encoding::object::{Object, encode};
 use super::encoding::response::not_acceptable;
-use super::paths::METRICS;
+use super::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION, METRICS};
+use super::ports::RuleMetrics;
 
 const JSON: &str = Encoding::Json.media_type();
 const JSON_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -41,12 +45,13 @@ const GROUPS_AVAILABLE: [&str; 5] = [
 /// The paths that are not answered here, as `/` lists them.
 const OTHER_PATHS: [&str; 5] = ["/apis", "/healthz", "/livez", METRICS, "/readyz"];
 
-/// The routes of discovery, and the answer to every unknown path. They need no state.
-pub(crate) fn routes<S: Clone + Send + Sync + 'static>() -> Router<S> {
-    let groups = Arc::new(Groups::new());
-    let list_groups = any(move |headers: HeaderMap| async move { groups.answer(&headers) });
+/// The routes of discovery, and the answer to every unknown path.
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(rules: Option<Arc<dyn RuleMetrics>>) -> Router<S> {
+    let metrics = Arc::new(ListedMetrics::new(rules));
+    let groups = Arc::clone(&metrics);
+    let list_groups = any(move |headers: HeaderMap| async move { groups.newest().groups.answer(&headers) });
     let router = Router::new().route("/apis", list_groups.clone()).route("/apis/", list_groups);
-    let documents = documents();
+    let documents = documents(metrics);
     let paths = paths(&documents);
     let root = ("/".to_owned(), StaticAnswer::AnyAccept(Document::json(JSON, &paths)));
     let body = Bytes::from(paths.to_string());
@@ -64,7 +69,7 @@ fn paths(documents: &[(String, StaticAnswer)]) -> Value {
 }
 
 /// Everything that is served by path, except the list of groups and that of paths.
-fn documents() -> Vec<(String, StaticAnswer)> {
+fn documents(metrics: Arc<ListedMetrics>) -> Vec<(String, StaticAnswer)> {
     let mut documents = vec![
         ("/version".to_owned(), StaticAnswer::AnyAccept(Document::json(JSON, &version()))),
         ("/openapi/v2".to_owned(), StaticAnswer::Json(Document::json(JSON, &openapi::v2()))),
@@ -76,12 +81,15 @@ fn documents() -> Vec<(String, StaticAnswer)> {
         for version in api.versions {
             // The aggregator polls this path to find out whether the APIService is available.
             let path = format!("{path}/{version}");
-            let resources = EncodedObject::new(&groups::resources(api, version));
+            let resources = match api.group {
+                EXTERNAL_GROUP => StaticAnswer::ExternalMetrics(Arc::clone(&metrics)),
+                _ => StaticAnswer::Object(EncodedObject::new(&groups::resources(api, version, &[]))),
+            };
             let openapi = Document::json(JSON, &openapi::v3(api, version));
             let url = format!("/openapi/v3{path}?hash={}", openapi.digest);
             index.insert(path.trim_start_matches('/').to_owned(), json!({ "serverRelativeURL": url }));
             documents.push((format!("/openapi/v3{path}"), StaticAnswer::Json(openapi)));
-            documents.push((path, StaticAnswer::Object(resources)));
+            documents.push((path, resources));
         }
     }
     // The aggregator would remember a single 404 of this path for good.
@@ -108,11 +116,12 @@ struct Groups {
 }
 
 impl Groups {
-    fn new() -> Self {
+    fn new(by_rules: &[SmolStr]) -> Self {
+        let aggregated = |version| groups::aggregated(version, by_rules);
         Self {
             legacy: EncodedObject::new(&groups::list()),
-            v2: Document::json(JSON_V2, &groups::aggregated("apidiscovery.k8s.io/v2")),
-            v2beta1: Document::json(JSON_V2BETA1, &groups::aggregated("apidiscovery.k8s.io/v2beta1")),
+            v2: Document::json(JSON_V2, &aggregated("apidiscovery.k8s.io/v2")),
+            v2beta1: Document::json(JSON_V2BETA1, &aggregated("apidiscovery.k8s.io/v2beta1")),
         }
     }
 
@@ -122,6 +131,47 @@ impl Groups {
             Discovery::V2Beta1 => self.v2beta1.answer(headers),
             Discovery::Legacy(encoding) => self.legacy.answer_in(encoding, headers),
             Discovery::NotAcceptable => not_acceptable(&GROUPS_AVAILABLE).into_response(),
+        }
+    }
+}
+
+/// The documents that name external metrics, to which rules add some.
+struct ListedMetrics {
+    rules: Option<Arc<dyn RuleMetrics>>,
+    newest: ArcSwap<MetricDocuments>,
+}
+
+/// The documents for some names.
+#[derive(Debug)]
+struct MetricDocuments {
+    /// Of the metrics that rules make.
+    names: Arc<[SmolStr]>,
+    groups: Groups,
+    external: EncodedObject,
+}
+
+impl MetricDocuments {
+    fn new(names: Arc<[SmolStr]>) -> Self {
+        let external = EncodedObject::new(&groups::resources(groups::EXTERNAL, EXTERNAL_VERSION, &names));
+        Self { groups: Groups::new(&names), external, names }
+    }
+}
+
+impl ListedMetrics {
+    fn new(rules: Option<Arc<dyn RuleMetrics>>) -> Self {
+        Self { rules, newest: ArcSwap::from_pointee(MetricDocuments::new(Arc::default())) }
+    }
+
+    /// The documents for the metrics that there are now. They are made anew when these change, and nobody waits for that but who notices.
+    fn newest(&self) -> Arc<MetricDocuments> {
+        let newest = self.newest.load_full();
+        match self.rules.as_ref().map(|rules| rules.names()) {
+            Some(names) if names != newest.names => {
+                let changed = Arc::new(MetricDocuments::new(names));
+                self.newest.store(Arc::clone(&changed));
+                changed
+            }
+            _ => newest,
         }
     }
 }
@@ -194,6 +244,14 @@ impl EncodedObject {
         self.0.each_ref().map(|document| &document.body[..])
     }
 
+    /// The document in the encoding that the client prefers, or 304.
+    fn answer(&self, headers: &HeaderMap) -> Response {
+        match negotiation::encoding(headers) {
+            Some(encoding) => self.answer_in(encoding, headers),
+            None => not_acceptable(&Encoding::ALL.map(Encoding::media_type)).into_response(),
+        }
+    }
+
     /// The document in `encoding`, or 304.
     fn answer_in(&self, encoding: Encoding, headers: &HeaderMap) -> Response {
         let [json, yaml, protobuf] = &self.0;
@@ -206,7 +264,7 @@ impl EncodedObject {
 }
 
 /// What is served at one path.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 enum StaticAnswer {
     /// JSON, whatever the client accepts.
     AnyAccept(Document),
@@ -214,6 +272,8 @@ enum StaticAnswer {
     Json(Document),
     /// An object in the encoding that the client prefers.
     Object(EncodedObject),
+    /// The list of external metrics, in the same way.
+    ExternalMetrics(Arc<ListedMetrics>),
 }
 
 impl StaticAnswer {
@@ -222,10 +282,8 @@ impl StaticAnswer {
             Self::AnyAccept(document) => document.answer(headers),
             Self::Json(document) if negotiation::accepts_json(headers) => document.answer(headers),
             Self::Json(_) => not_acceptable(&[Encoding::Json.media_type()]).into_response(),
-            Self::Object(object) => match negotiation::encoding(headers) {
-                Some(encoding) => object.answer_in(encoding, headers),
-                None => not_acceptable(&Encoding::ALL.map(Encoding::media_type)).into_response(),
-            },
+            Self::Object(object) => object.answer(headers),
+            Self::ExternalMetrics(metrics) => metrics.newest().external.answer(headers),
         }
     }
 }

@@ -1,8 +1,12 @@
 //! The documents agree with each other, and advertise nothing that a client must not use.
 
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
 use super::groups::{CUSTOM, DECISIONS, EXTERNAL};
 use super::*;
 use crate::serve::paths::DESCRIBED_RESOURCES;
+use crate::serve::ports::{LabelRequirement, RuleAnswer};
 
 /// Every value under `key`, at any depth.
 fn values_of<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
@@ -21,10 +25,15 @@ fn with_versions() -> [(groups::Api, &'static str); 3] {
 
 #[test]
 fn every_encoding_of_a_static_object_says_the_same() {
-    let objects: Vec<_> = documents()
+    let of_answer = |answer| match answer {
+        StaticAnswer::Object(object) => Some(object),
+        StaticAnswer::ExternalMetrics(metrics) => Some(metrics.newest().external.clone()),
+        StaticAnswer::AnyAccept(_) | StaticAnswer::Json(_) => None,
+    };
+    let objects: Vec<_> = documents(Arc::new(ListedMetrics::new(None)))
         .into_iter()
-        .filter_map(|(_, answer)| if let StaticAnswer::Object(object) = answer { Some(object) } else { None })
-        .chain([Groups::new().legacy])
+        .filter_map(|(_, answer)| of_answer(answer))
+        .chain([Groups::new(&[]).legacy])
         .collect();
     assert_eq!(objects.len(), 8);
     for object in objects {
@@ -43,7 +52,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
 #[test]
 fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
     for (api, version) in with_versions() {
-        let legacy = serde_json::to_value(groups::resources(api, version)).unwrap();
+        let legacy = serde_json::to_value(groups::resources(api, version, &[])).unwrap();
         let names: Vec<_> =
             values_of("name", &legacy).into_iter().map(|name| name.as_str().unwrap()).collect();
         let metrics = groups::metric_names().count()
@@ -53,9 +62,9 @@ fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
         assert!(names.iter().all(|name| *name == name.to_ascii_lowercase()), "an HPA lower-cases");
     }
     for verbs in [
-        groups::aggregated("x"),
-        serde_json::to_value(groups::resources(CUSTOM, "v1beta1")).unwrap(),
-        serde_json::to_value(groups::resources(DECISIONS, "v1alpha1")).unwrap(),
+        groups::aggregated("x", &[]),
+        serde_json::to_value(groups::resources(CUSTOM, "v1beta1", &[])).unwrap(),
+        serde_json::to_value(groups::resources(DECISIONS, "v1alpha1", &[])).unwrap(),
     ]
     .iter()
     .flat_map(|document| values_of("verbs", document))
@@ -66,7 +75,7 @@ fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
 
 #[test]
 fn everything_in_the_aggregated_document_has_a_kind() {
-    let document = groups::aggregated("apidiscovery.k8s.io/v2");
+    let document = groups::aggregated("apidiscovery.k8s.io/v2", &[]);
     let resources: Vec<_> = ["resources", "subresources"]
         .iter()
         .flat_map(|key| values_of(key, &document))
@@ -131,4 +140,56 @@ fn what_kubectl_explains_has_a_path_of_its_own_kind() {
             assert_eq!(document["paths"][path]["get"]["x-kubernetes-group-version-kind"], kind);
         }
     }
+}
+
+/// Rules whose metrics change.
+#[derive(Default)]
+struct ChangingRules(Mutex<Arc<[SmolStr]>>);
+
+impl RuleMetrics for ChangingRules {
+    fn names(&self) -> Arc<[SmolStr]> {
+        self.0.lock().clone()
+    }
+
+    fn unlisted(&self) -> Option<String> {
+        None
+    }
+
+    fn read<'a>(
+        &'a self,
+        _: &str,
+        _: &'a str,
+        _: Vec<LabelRequirement<'a>>,
+    ) -> Option<BoxFuture<'a, RuleAnswer>> {
+        None
+    }
+}
+
+#[test]
+fn the_metrics_of_rules_are_listed_while_they_are_there() {
+    let rules = Arc::new(ChangingRules::default());
+    let lists = ListedMetrics::new(Some(rules.clone()));
+    let listed = || {
+        let list = lists.newest();
+        let [json, ..] = list.external.bodies();
+        let legacy: Value = serde_json::from_slice(json).unwrap();
+        let aggregated: Value = serde_json::from_slice(&list.groups.v2.body).unwrap();
+        let has = |name: &str| values_of("name", &legacy).iter().any(|own| *own == name);
+        let is_aggregated = |name: &str| values_of("resource", &aggregated).iter().any(|own| *own == name);
+        ["jobs", "wva_desired_replicas"].map(|name| {
+            assert_eq!(has(name), is_aggregated(name), "{name}");
+            has(name)
+        })
+    };
+    assert_eq!(listed(), [false, true]);
+    *rules.0.lock() = ["jobs".into(), "wva_desired_replicas".into()].into();
+    assert_eq!(listed(), [true, true]);
+    let before = lists.newest();
+    *rules.0.lock() = ["jobs".into(), "wva_desired_replicas".into()].into();
+    assert!(Arc::ptr_eq(&before, &lists.newest()), "nothing is made anew for the same names");
+    let names =
+        values_of("name", &serde_json::from_slice::<Value>(before.external.bodies()[0]).unwrap()).len();
+    assert_eq!(names, 5, "a metric of variants is listed once");
+    *rules.0.lock() = [].into();
+    assert_eq!(listed(), [false, true]);
 }

@@ -31,6 +31,9 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "The decision in words.").wide(),
 ];
 
+/// The version of the list.
+pub(super) const API_VERSION: &str = "external.metrics.k8s.io/v1beta1";
+
 /// Capacity for an item in protobuf, which has about 200 bytes.
 const ITEM_BYTES: usize = 256;
 
@@ -104,13 +107,7 @@ impl ValueOrigin<'_> {
 
 impl<'a> ExternalMetricValueList<'a> {
     pub(super) fn new(items: Vec<ExternalMetricValue<'a>>, now: Timestamp) -> Self {
-        Self {
-            kind: "ExternalMetricValueList",
-            api_version: "external.metrics.k8s.io/v1beta1",
-            metadata: Empty {},
-            items,
-            now,
-        }
+        Self { kind: "ExternalMetricValueList", api_version: API_VERSION, metadata: Empty {}, items, now }
     }
 
     /// A warning when an HPA would add several items up.
@@ -218,7 +215,10 @@ impl Object for ExternalMetricValueList<'_> {
         to.reserve(self.items.len() * ITEM_BYTES);
         append_message(1, to, |_metadata| {});
         for item in &self.items {
-            append_message(2, to, |to| append_item(item, to));
+            append_message(2, to, |to| {
+                let ExternalMetricValue { metric_name, metric_labels, timestamp, value, .. } = item;
+                append_value(to, metric_name, metric_labels.iter(), *timestamp, &value.to_string());
+            });
         }
     }
 
@@ -229,16 +229,22 @@ impl Object for ExternalMetricValueList<'_> {
 }
 
 /// Appends an `ExternalMetricValue`, without `window`: the value is not an average over a window.
-fn append_item(item: &ExternalMetricValue<'_>, to: &mut Vec<u8>) {
-    append_bytes(1, item.metric_name.as_bytes(), to);
-    for (key, value) in item.metric_labels.iter() {
+pub(super) fn append_value<'k, 'v>(
+    to: &mut Vec<u8>,
+    metric: &str,
+    labels: impl Iterator<Item = (&'k str, &'v str)>,
+    at: Timestamp,
+    value: &str,
+) {
+    append_bytes(1, metric.as_bytes(), to);
+    for (key, value) in labels {
         append_message(2, to, |entry| {
             append_bytes(1, key.as_bytes(), entry);
             append_bytes(2, value.as_bytes(), entry);
         });
     }
-    prost::encoding::message::encode(3, &Time::from_timestamp(item.timestamp), to);
-    append_message(5, to, |quantity| append_bytes(1, item.value.to_string().as_bytes(), quantity));
+    prost::encoding::message::encode(3, &Time::from_timestamp(at), to);
+    append_message(5, to, |quantity| append_bytes(1, value.as_bytes(), quantity));
 }
 
 fn row(item: &ExternalMetricValue<'_>, now: Timestamp) -> Row {

@@ -3,6 +3,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
+use std::future::{Future, ready};
 use std::sync::Arc;
 
 use axum::Json;
@@ -43,6 +44,11 @@ pub(crate) trait MetricRead: Sized + Send + Sync {
     fn attributes(path: &Self::Path, request: &Parts) -> Result<Attributes, Status>;
 
     fn parse(request: &Parts, path: Self::Path) -> Result<Self, Status>;
+
+    /// The answer of a rule; `None` if no rule makes the metric. Every instance answers by itself.
+    fn by_rule(&self, _state: &ReadState) -> impl Future<Output = Option<Result<Response, Status>>> + Send {
+        ready(None)
+    }
 
     /// The answer of this installation alone.
     fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status>;

@@ -1,6 +1,7 @@
 //! `external.metrics.k8s.io/v1beta1`: what the HPA controller reads. Renders published decisions and computes nothing.
 
 mod answer;
+mod by_rule;
 mod context;
 mod errors;
 mod forwarded;
@@ -17,6 +18,7 @@ use serde::Deserialize;
 
 pub(crate) use self::answer::{ExternalMetricValue, items};
 use self::answer::{ExternalMetricValueList, answer};
+use self::by_rule::RuleRead;
 pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
 pub(crate) use self::forwarded::{ForwardedValue, ForwardedValues, MetricRead, Ours, ReadScope};
@@ -106,6 +108,18 @@ impl MetricRead for Read {
         let representation = representation(&request.headers)?;
         let options = ListOptions::parse(EXTERNAL_GROUP, &request.uri)?;
         Ok(Self { representation, path, options })
+    }
+
+    async fn by_rule(&self, state: &ReadState) -> Option<Result<Response, Status>> {
+        let rules = state.rules.as_ref().filter(|_| Metric::find(&self.path.metric).is_none())?;
+        let read = RuleRead {
+            namespace: &self.path.namespace,
+            metric: &self.path.metric,
+            labels: &self.options.labels,
+            representation: self.representation,
+            now: state.reader.now(),
+        };
+        Some(read.answer(rules).await)
     }
 
     fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {

@@ -75,7 +75,15 @@ fn help_names_wvas_flags_in_one_line_only() {
     let help = String::from_utf8(help.stdout).unwrap();
     let hint = help.split("\n\n").find(|text| text.contains("--leader-elect")).unwrap();
     assert!(hint.contains("--config-file") && hint.contains("docs/configuration.md"), "{hint}");
-    for hidden in ["--leader-election", "--health-probe", "--metrics-", "--webhook", "--zap-", "-v,"] {
+    for hidden in [
+        "--leader-election",
+        "--health-probe",
+        "--metrics-bind",
+        "--metrics-cert",
+        "--webhook",
+        "--zap-",
+        "-v,",
+    ] {
         assert!(!help.contains(hidden), "{hidden}: {help}");
     }
 }

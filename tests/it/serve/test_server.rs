@@ -19,8 +19,8 @@ use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{ServingCertificate, SharedPki};
 use wva::serve::{
-    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, ServeError, Server,
-    ServerPorts, ServerSettings,
+    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, RuleMetrics, ServeError,
+    Server, ServerPorts, ServerSettings,
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
@@ -217,6 +217,7 @@ pub(crate) struct ServerOptions {
     pub(crate) reads: Option<Arc<dyn PublishedReader>>,
     /// The last evaluations.
     pub(crate) recent: Arc<Recent>,
+    pub(crate) rules: Option<Arc<dyn RuleMetrics>>,
 }
 
 impl Default for ServerOptions {
@@ -238,6 +239,7 @@ impl Default for ServerOptions {
             registry: Registry::default(),
             reads: None,
             recent: Arc::new(Recent::new(8, 1 << 20)),
+            rules: None,
         }
     }
 }
@@ -289,6 +291,7 @@ impl TestServer {
             reviewer: reviewer.clone(),
             events: events.clone(),
             recent: options.recent,
+            rules: options.rules,
             registry: options.registry,
         };
         let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
@@ -301,13 +304,12 @@ impl TestServer {
         let external_scaler = bound.external_scaler().unwrap();
         let mut task = JoinSet::new();
         task.spawn(bound.serve(shutdown.clone(), options.drain));
-        let shared_ca = options.shared_ca;
         Ok(Self {
             address,
             external_scaler,
             front_proxy,
             users,
-            shared_ca,
+            shared_ca: options.shared_ca,
             proxy,
             trust,
             leadership,

@@ -1,0 +1,202 @@
+//! External metrics that rules of prometheus-adapter make. A metric of variants is never one of these.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use axum::response::Response;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+use wva_core::units::Seconds;
+
+use super::answer::{API_VERSION, append_value};
+use super::errors::unknown_metric;
+use super::metric::Quantity;
+use super::selector::{LabelSelector, Operator, RequirementRef};
+use crate::serve::data_read::RuleReads;
+use crate::serve::encoding::negotiation::Representation;
+use crate::serve::encoding::object::{Column, Metadata, Row, Table};
+use crate::serve::encoding::protobuf::{append_message, serialize_time};
+use crate::serve::encoding::response::respond;
+use crate::serve::encoding::{Empty, Object, Reason, Status};
+use crate::serve::paths::EXTERNAL_GROUP;
+use crate::serve::ports::{LabelOperator, LabelRequirement, RuleError, RuleValue};
+
+/// The columns that `kubectl get` prints.
+const COLUMNS: &[Column] = &[
+    Column::name("Metric", "The metric."),
+    Column::text("Value", "The number, as a quantity."),
+    Column::text("Age", "How old the value is."),
+    Column::text("Labels", "The labels of the value."),
+];
+
+/// The answer to a read of a metric that a rule makes.
+#[derive(Debug, Serialize)]
+struct RuleValueList<'a> {
+    kind: &'static str,
+    #[serde(rename = "apiVersion")]
+    api_version: &'static str,
+    metadata: Empty,
+    items: Vec<Item<'a>>,
+    #[serde(skip)]
+    namespace: &'a str,
+    #[serde(skip)]
+    now: Timestamp,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Item<'a> {
+    metric_name: &'a str,
+    metric_labels: &'a BTreeMap<String, String>,
+    #[serde(serialize_with = "serialize_time")]
+    timestamp: Timestamp,
+    value: Signed,
+}
+
+/// A quantity that may be below zero.
+#[derive(Debug, Clone, Copy)]
+struct Signed {
+    is_negative: bool,
+    magnitude: Quantity,
+}
+
+impl Signed {
+    fn from_thousandths(thousandths: i64) -> Result<Self, String> {
+        let magnitude =
+            Quantity::from_milli(thousandths.unsigned_abs()).map_err(|error| error.to_string())?;
+        Ok(Self { is_negative: thousandths < 0, magnitude })
+    }
+}
+
+impl fmt::Display for Signed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.is_negative { "-" } else { "" };
+        write!(f, "{sign}{}", self.magnitude)
+    }
+}
+
+impl Serialize for Signed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A read of an external metric.
+#[derive(Clone, Copy)]
+pub(super) struct RuleRead<'a> {
+    pub(super) namespace: &'a str,
+    pub(super) metric: &'a str,
+    pub(super) labels: &'a LabelSelector,
+    pub(super) representation: Representation,
+    pub(super) now: Timestamp,
+}
+
+impl<'a> RuleRead<'a> {
+    pub(super) async fn answer(self, reads: &'a RuleReads) -> Result<Response, Status> {
+        let requirements = self.requirements()?;
+        // Before the query is made, which takes time with a long selector.
+        let Some(_permit) = reads.permits.acquire() else {
+            return Err(
+                self.error(Reason::TooManyRequests, "too many reads wait for Prometheus; retry later")
+            );
+        };
+        let Some(reading) = reads.rules.read(self.metric, self.namespace, requirements) else {
+            return Err(self.unknown(reads));
+        };
+        match reading.await {
+            Ok(values) => self.respond(&values),
+            Err(RuleError(cause)) => Err(self.error(Reason::InternalError, &cause)),
+        }
+    }
+
+    /// The error for a metric that no rule makes.
+    fn unknown(self, reads: &RuleReads) -> Status {
+        if let Some(cause) = reads.rules.unlisted() {
+            return self.error(Reason::ServiceUnavailable, &cause);
+        }
+        let count = reads.rules.names().len();
+        let note = format!("rules make {count} more, which discovery lists");
+        unknown_metric(EXTERNAL_GROUP, self.metric).with_note(&note)
+    }
+
+    fn respond<'v>(self, values: &'v [RuleValue]) -> Result<Response, Status> {
+        let item = |value: &'v RuleValue| {
+            let RuleValue { labels, at, thousandths } = value;
+            let value = Signed::from_thousandths(*thousandths);
+            let value = value.map_err(|cause| self.error(Reason::InternalError, &cause))?;
+            Ok(Item { metric_name: self.metric, metric_labels: labels, timestamp: *at, value })
+        };
+        let list = RuleValueList {
+            kind: "ExternalMetricValueList",
+            api_version: API_VERSION,
+            metadata: Empty {},
+            items: values.iter().map(item).collect::<Result<_, Status>>()?,
+            namespace: self.namespace,
+            now: self.now,
+        };
+        respond(self.representation, &list)
+    }
+
+    /// What the selector asks of each label; 400 for what a query of Prometheus cannot ask.
+    fn requirements(self) -> Result<Vec<LabelRequirement<'a>>, Status> {
+        let requirement = |RequirementRef { key, operator }: RequirementRef<'a>| {
+            let (operator, values) = match operator {
+                Operator::Exists => (LabelOperator::Exists, Vec::new()),
+                Operator::DoesNotExist => (LabelOperator::DoesNotExist, Vec::new()),
+                Operator::Equals(value) => (LabelOperator::Equals, vec![value.as_str()]),
+                Operator::NotEquals(value) => (LabelOperator::NotEquals, vec![value.as_str()]),
+                Operator::In(values) => (LabelOperator::In, values.iter().map(String::as_str).collect()),
+                Operator::NotIn(values) => {
+                    (LabelOperator::NotIn, values.iter().map(String::as_str).collect())
+                }
+                Operator::GreaterThan(_) | Operator::LessThan(_) => {
+                    let cause = format!("its selector compares {key} by < or >, which Prometheus does not");
+                    return Err(self.error(Reason::BadRequest, &cause));
+                }
+            };
+            Ok(LabelRequirement { key, operator, values })
+        };
+        self.labels.requirements().map(requirement).collect()
+    }
+
+    fn error(self, reason: Reason, cause: &str) -> Status {
+        let Self { metric, namespace, .. } = self;
+        let message = format!("{metric} in namespace {namespace} cannot be read: {cause}");
+        Status::new(reason, message).about(EXTERNAL_GROUP, metric, "")
+    }
+}
+
+impl Object for RuleValueList<'_> {
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.api_version, self.kind)
+    }
+
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        append_message(1, to, |_metadata| {});
+        for item in &self.items {
+            append_message(2, to, |to| {
+                let labels = item.metric_labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+                append_value(to, item.metric_name, labels, item.timestamp, &item.value.to_string());
+            });
+        }
+    }
+
+    fn table(&self) -> Option<Table> {
+        let row = |item: &Item<'_>| {
+            let labels: Vec<_> =
+                item.metric_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let age = Seconds::between(item.timestamp, self.now).to_string();
+            let cells = vec![item.metric_name.to_owned(), item.value.to_string(), age, labels.join(",")];
+            Row::new(
+                cells,
+                Metadata {
+                    name: item.metric_name.to_owned(),
+                    namespace: self.namespace.to_owned(),
+                    creation_timestamp: (),
+                    labels: item.metric_labels.clone(),
+                },
+            )
+        };
+        Some(Table::new(COLUMNS, self.items.iter().map(row).collect()))
+    }
+}
