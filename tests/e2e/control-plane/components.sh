@@ -37,6 +37,7 @@ spawn_kube-controller-manager() {
   spawn kube-controller-manager "$CLUSTER_BIN/kube-controller-manager" --kubeconfig "$CLUSTER_DIR/kube-controller-manager.kubeconfig" \
     --bind-address 127.0.0.1 --secure-port "$CONTROLLER_MANAGER_PORT" --cert-dir "$CLUSTER_DIR/pki/kube-controller-manager" --leader-elect=false \
     --use-service-account-credentials --service-account-private-key-file "$CLUSTER_DIR/pki/service-accounts.key" --root-ca-file "$CLUSTER_DIR/pki/ca.crt" \
+    --cluster-signing-cert-file "$CLUSTER_DIR/pki/ca.crt" --cluster-signing-key-file "$CLUSTER_DIR/pki/ca.key" \
     --node-monitor-grace-period 10m --feature-gates HPAScaleToZero=true --horizontal-pod-autoscaler-sync-period "$HPA_SYNC"
 }
 # --insecure: both create their own certificate at start, and only their health is read.

@@ -97,8 +97,7 @@ spec:
   advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 0}}}}
   triggers:
   - type: external-push
-    # Processes run here instead of pods, so that the name is not that of the certificate.
-    metadata: {scalerAddress: "localhost:$scaler_port", enableTLS: "true", unsafeSsl: "true", scaleTarget: pushed}
+    metadata: {scalerAddress: "wva.$release_namespace.svc:$scaler_port", enableTLS: "true", scaleTarget: pushed}
     authenticationRef: {name: wva}
 YAML
 eventually 60 "KEDA is answered" scaled_object_says '"Ready":"True"'
@@ -126,5 +125,7 @@ queue 1
 eventually 30 "it wakes" scaled_is ">=" 1
 stop wva-0
 throughout 30 "without an answer KEDA keeps the replicas" scaled_is ">=" 1
+kubectl -n llm delete scaledobject,triggerauthentication,secret,role,rolebinding,deployment,va --field-selector metadata.name!=llama --timeout=60s >/dev/null
+stop keda-adapter
+stop keda-operator
 give_back_external_metrics
-kubectl -n llm delete scaledobject,triggerauthentication,secret,role,rolebinding,deployment,va --field-selector metadata.name!=llama --wait=false >/dev/null 2>&1 || true
