@@ -19,6 +19,17 @@ both_hold() {
   replicas_are "==" 3 >/dev/null
 }
 
+# skew_is TEXT: what `wva check` with the clock of the instance says about it
+skew_is() {
+  local actual
+  actual=$(env LD_PRELOAD="$library" FAKETIME="$offset" DONT_FAKE_MONOTONIC=1 "$linked" check --kubeconfig "$KUBECONFIG" \
+    --prometheus-url "$PROMETHEUS_URL" --output json | jq -r '.findings[] | select(.reason == "ClockSkew") | .severity + ": " + .set')
+  echo "$actual"
+  # shellcheck disable=SC2053 # a pattern
+  [[ $actual == $1 ]]
+}
+declare -A skews=([+120s]="warning: its clock is 1?? s behind the one here" [-120s]="error: its clock is 1?? s ahead of the one here")
+
 hold_at 3
 stop wva-0
 for offset in +120s -120s; do
@@ -30,6 +41,7 @@ for offset in +120s -120s; do
   WVA=$linked WVA_UNDER="env LD_PRELOAD=$library FAKETIME=$offset DONT_FAKE_MONOTONIC=1" start_wva wva-1 "$second_port"
   log=$(sed -n 's/^\x1b\?[^0-9]*\(20[0-9T:-]*\).*/\1/p' "$CLUSTER_DIR/logs/wva-1.log" | tail -n 1)
   passed "wva-1 logs ${log}, and the time is $(date -u +%FT%T): $offset"
+  eventually 0 "a check with that clock says so of Prometheus" skew_is "${skews[$offset]}"
   begin_history "wva-0:$wva_port" "wva-1:$second_port"
   eventually 20 "wva-1 forwards the decisions of wva-0" instance_values_are 3 3
   sleep 3
