@@ -53,6 +53,8 @@ pub enum BoundsIssue {
     MayGoToZero {
         /// The variant's minimum.
         variant: u32,
+        /// Whether a lost series is enough.
+        is_lost: bool,
     },
 }
 
@@ -75,8 +77,8 @@ pub(super) fn of_scaled_object(workload: &Workload<'_>, scaled: &ScaledObject) -
         issues.retain(|issue| !matches!(issue, BoundsIssue::ForbidsZero { .. }));
     }
     let lowest = variant.bounds.min;
-    if min == 0 && lowest > Replicas::ZERO && may_seem_inactive(scaled) {
-        issues.push(BoundsIssue::MayGoToZero { variant: lowest.get() });
+    if min == 0 && lowest > Replicas::ZERO && scaled.reads_a_number() {
+        issues.push(BoundsIssue::MayGoToZero { variant: lowest.get(), is_lost: may_seem_inactive(scaled) });
     }
     issues
 }
@@ -149,11 +151,16 @@ impl BoundsIssue {
                     Host::ScaledObject => "spec:\n  minReplicaCount: 0",
                 },
             ),
-            Self::MayGoToZero { variant } => Words::new(
+            Self::MayGoToZero { variant, is_lost } => Words::new(
                 (Severity::Warning, "KedaMayGoToZero"),
                 format!("minReplicaCount is 0, its default, and minReplicas of the variant is {variant}"),
-                "whenever KEDA takes its triggers for inactive, as here without a series, it removes the last replica, although the \
-                 number is never 0",
+                if *is_lost {
+                    "whenever KEDA takes its triggers for inactive, as here without a series, it removes the last replica, although the \
+                     number is never 0"
+                } else {
+                    "while a trigger fails, KEDA may take it for inactive and remove all replicas, although the number is never 0 \
+                     (docs/keda.md)"
+                },
                 format!("spec:\n  minReplicaCount: {variant}"),
             ),
         }

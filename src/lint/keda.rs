@@ -5,6 +5,7 @@ use smol_str::SmolStr;
 use wva_core::VariantId;
 use wva_core::text::quoted;
 
+use super::fallback::{self, FallbackIssue};
 use super::input::{ScaledObject, Trigger, Workload};
 use super::metric::{self, MetricIssue, Number, find};
 use super::pause::{is_false, is_paused_whole, paused};
@@ -26,18 +27,8 @@ const MAX_NAMED: usize = 5;
 /// What KEDA does besides.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KedaIssue {
-    /// An error becomes a number.
-    FallbackSetsNumber {
-        /// That number.
-        replicas: i32,
-        /// Whether it counts only while more run.
-        only_lowers: bool,
-    },
-    /// An error may add replicas.
-    FallbackRaises {
-        /// To this number.
-        replicas: i32,
-    },
+    /// What an error becomes.
+    Fallback(FallbackIssue),
     /// Annotations pause it.
     Paused {
         /// What that means, for people.
@@ -150,23 +141,8 @@ fn settings(workload: &Workload<'_>, scaled: &ScaledObject) -> Vec<KedaIssue> {
     let spec = &scaled.spec;
     let mut issues = Vec::new();
     if let Some(fallback) = &spec.fallback {
-        let replicas = fallback.replicas;
         let most = workload.most_replicas(spec.max_replicas());
-        let removes = u32::try_from(replicas).is_ok_and(|replicas| replicas < most);
-        match fallback.behavior.as_deref() {
-            // Of an error, KEDA then takes the triggers for inactive.
-            _ if replicas == 0 && spec.may_deactivate() => {
-                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: false });
-            }
-            Some("currentReplicas") => {}
-            Some("currentReplicasIfHigher") => issues.push(KedaIssue::FallbackRaises { replicas }),
-            Some("currentReplicasIfLower") if removes => {
-                issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: true });
-            }
-            Some("currentReplicasIfLower") => {}
-            _ if removes => issues.push(KedaIssue::FallbackSetsNumber { replicas, only_lowers: false }),
-            _ => issues.push(KedaIssue::FallbackRaises { replicas }),
-        }
+        issues.extend(fallback::judge(fallback, spec, most).map(KedaIssue::Fallback));
     }
     let may_be_zero =
         workload.variant.is_some_and(|variant| variant.may_be_zero && variant.bounds.min.get() == 0);
@@ -309,22 +285,7 @@ impl KedaIssue {
             Self::MissingIsZero { .. } | Self::ActivationHides { .. } | Self::MetricTypeIgnored { .. } => {
                 self.words_of_trigger()
             }
-            Self::FallbackSetsNumber { replicas, only_lowers } => Words::new(
-                (Severity::Error, "FallbackHidesErrors"),
-                format!("fallback.replicas is {replicas}"),
-                format!(
-                    "while there is no number, as when metrics are missing, KEDA sets {replicas} replicas{}: a saturated fleet shrinks \
-                     exactly when nobody can see it",
-                    if *only_lowers { " where more run" } else { " instead of keeping those that run" }
-                ),
-                "spec:\n  fallback: null # without a fallback, KEDA keeps the replicas on errors",
-            ),
-            Self::FallbackRaises { replicas } => Words::new(
-                (Severity::Note, "FallbackRaises"),
-                format!("fallback raises the replicas to {replicas}"),
-                format!("while there is no number, at least {replicas} replicas run"),
-                "# nothing to mend, if that is meant",
-            ),
+            Self::Fallback(issue) => issue.words(),
             Self::Paused { note } => Words::new(
                 (Severity::Warning, "Paused"),
                 "an annotation pauses it",
@@ -346,7 +307,8 @@ impl KedaIssue {
                 (Severity::Warning, "IdleReplicas"),
                 format!("idleReplicaCount is {replicas}, and the model does not go to zero"),
                 format!(
-                    "whenever KEDA takes its triggers for inactive, as without a series, {replicas} replicas run, whatever is needed"
+                    "whenever KEDA takes its triggers for inactive, as without a series, it sets {replicas}, whatever is needed{}",
+                    if *replicas > 0 { ", and its HPA minReplicaCount again, by turns" } else { "" }
                 ),
                 "spec:\n  idleReplicaCount: null",
             ),
@@ -371,7 +333,7 @@ impl KedaIssue {
                 (Severity::Error, "ActivationHidesNumber"),
                 format!("its activation threshold is {}", quoted(threshold)),
                 format!(
-                    "KEDA takes a number up to {threshold} for inactivity, and removes all replicas, although they are needed"
+                    "KEDA takes a number up to {threshold} for inactivity, and removes all replicas, or all but the idle ones, although they are needed"
                 ),
                 "spec:\n  triggers:\n  - metadata:\n      activationThreshold: \"0\" # activationTargetValue for metrics-api",
             ),
@@ -384,7 +346,8 @@ impl KedaIssue {
             Self::MissingIsZero { is_in_query: true } => Words::new(
                 (Severity::Error, "MissingSeriesIsZero"),
                 "its query has another result where the series is missing",
-                "when Prometheus loses the series, KEDA takes that result for the number, and fallback does not apply",
+                "while the series is there, KEDA refuses both results, unless they are added up; when Prometheus loses the series, it takes the \
+                 other one for the number, and fallback does not apply",
                 "# remove `or vector(…)` from the query\nspec:\n  triggers:\n  - metadata:\n      ignoreNullValues: \"false\"",
             ),
             _ => Words::new(

@@ -7,6 +7,7 @@
 mod api;
 mod behavior;
 mod bounds;
+mod fallback;
 mod finding;
 mod input;
 mod keda;

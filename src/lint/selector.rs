@@ -45,6 +45,8 @@ pub enum SelectorIssue {
         scales: String,
         /// The variant to select, if it is known.
         meant: Option<SmolStr>,
+        /// Whether it reads the number as a metric of an object.
+        is_object: bool,
     },
     /// It names no variant, and finds one only because there is no second one.
     NamesNone {
@@ -95,7 +97,7 @@ pub(super) fn judge(read: &Read, workload: &Workload<'_>) -> Option<SelectorIssu
                     object: format!("{kind} {}", quoted(name)),
                     meant,
                 }),
-                Some(found) => other_target(found, workload, meant),
+                Some(found) => other_target(found, workload, (meant, true)),
             }
         }
     }
@@ -133,7 +135,7 @@ fn judge_selector(
     let is_certain = !found.iter().any(is_unknown) || names.is_some() && variants.len() == 1;
     match (&variants[..], found.first()) {
         ([_, ..], _) if !is_certain => None,
-        ([id], Some(candidate)) => other_target(candidate, workload, meant)
+        ([id], Some(candidate)) => other_target(candidate, workload, (meant, false))
             .or_else(|| names.is_none().then(|| SelectorIssue::NamesNone { reads: (*id).clone() })),
         ([], _) | (_, None) if !workload.knows_variants => None,
         ([], _) | (_, None) => {
@@ -167,12 +169,17 @@ fn names(requirements: &[LabelSelectorRequirement]) -> Option<&[String]> {
 }
 
 /// A read of the number of another workload.
-fn other_target(found: &Candidate, workload: &Workload<'_>, meant: Option<SmolStr>) -> Option<SelectorIssue> {
+fn other_target(
+    found: &Candidate,
+    workload: &Workload<'_>,
+    (meant, is_object): (Option<SmolStr>, bool),
+) -> Option<SelectorIssue> {
     (found.target != *workload.target).then(|| SelectorIssue::Other {
         reads: found.variant.clone(),
         its_target: found.target.to_string(),
         scales: workload.target.to_string(),
         meant,
+        is_object,
     })
 }
 
@@ -224,6 +231,13 @@ fn named(meant: Option<&SmolStr>) -> &str {
 fn select_by_name(meant: Option<&SmolStr>) -> String {
     format!(
         "spec:\n  metrics:\n  - external:\n      metric:\n        name: wva_desired_replicas\n        selector: {{matchLabels: {{variant_name: \"{}\"}}}}",
+        named(meant)
+    )
+}
+
+fn describe(meant: Option<&SmolStr>) -> String {
+    format!(
+        "spec:\n  metrics:\n  - object:\n      describedObject: {{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, name: \"{}\"}}",
         named(meant)
     )
 }
@@ -285,11 +299,11 @@ impl SelectorIssue {
                 ),
                 select_by_name(meant.as_ref()),
             ),
-            Self::Other { reads, its_target, scales, meant } => Words::new(
+            Self::Other { reads, its_target, scales, meant, is_object } => Words::new(
                 (Severity::Error, "FollowsAnotherVariant"),
                 format!("it reads variant {reads}, whose scale target is {its_target}, and scales {scales}"),
                 format!("{scales} gets the replicas that {its_target} needs"),
-                select_by_name(meant.as_ref()),
+                if *is_object { describe(meant.as_ref()) } else { select_by_name(meant.as_ref()) },
             ),
             Self::NamesNone { reads } => Words::new(
                 (Severity::Note, "SelectorNamesNoVariant"),
@@ -303,10 +317,7 @@ impl SelectorIssue {
                 (Severity::Error, "ObjectWithoutNumber"),
                 format!("it reads the number as a metric of {object}"),
                 "no variant is that object or scales it: the HPA gets an error and keeps its replicas",
-                format!(
-                    "spec:\n  metrics:\n  - object:\n      describedObject: {{apiVersion: llmd.ai/v1alpha1, kind: VariantAutoscaling, name: \"{}\"}}",
-                    named(meant.as_ref())
-                ),
+                describe(meant.as_ref()),
             ),
         }
     }

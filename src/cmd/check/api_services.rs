@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::Client;
-use kube::api::{Api, GetParams};
+use kube::api::{Api, GetParams, ListParams};
 use kube::core::Request;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -48,7 +48,12 @@ pub(super) async fn read(client: &Client) -> Services {
     let api: Api<APIService> = Api::all(client.clone());
     let reads = NAMES.map(|name| {
         let api = api.clone();
-        async move { (name, bounded_by(REQUEST_TIMEOUT, api.get_opt(name)).await) }
+        // A list, because the program itself may list these names, and not get them.
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        async move {
+            let listed = bounded_by(REQUEST_TIMEOUT, api.list(&named)).await;
+            (name, listed.map(|list| list.items.into_iter().next()))
+        }
     });
     Services(join_all(reads).await.into_iter().collect())
 }
@@ -80,8 +85,8 @@ impl Services {
                     report.add_unchecked(
                         *name == NAME && settings.namespace.is_none(),
                         format!("APIService {name}"),
-                        format!("could not get it: {error}"),
-                        "# grant the right to get apiservices to who runs this",
+                        format!("could not list it: {error}"),
+                        "# grant the right to list apiservices to who runs this",
                     );
                     continue;
                 }

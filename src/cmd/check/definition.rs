@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::gather::REQUEST_TIMEOUT;
 use super::report::Report;
+use super::settings::Settings;
 use crate::cluster::crd::crd_yaml;
 use crate::cmd::api;
 use crate::lint::Severity;
@@ -22,7 +23,7 @@ const VERSION: &str = "v1alpha1";
 const FIX: &str = "# wva crd | kubectl apply --server-side -f -";
 
 /// Checks the definition.
-pub(super) async fn check(client: &Client, settings_namespace: Option<&str>) -> Report {
+pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
     let mut report = Report::default();
     let request = Request::new(PATH).get(NAME, &GetParams::default());
     match api::request::<Value>(client, request, REQUEST_TIMEOUT).await {
@@ -34,9 +35,9 @@ pub(super) async fn check(client: &Client, settings_namespace: Option<&str>) -> 
             "there are no VariantAutoscalings; only annotated autoscalers can be variants",
             FIX,
         ),
-        // Who may read one namespace may rarely read definitions.
+        // Who may read one namespace may rarely read definitions; nor does the program itself.
         Err(error) => report.add_unchecked(
-            settings_namespace.is_none(),
+            settings.namespace.is_none() && !settings.is_in_pod,
             OBJECT,
             format!("could not get it: {error}"),
             "# grant the right to get customresourcedefinitions to who runs this",
@@ -59,7 +60,7 @@ fn judge(definition: &Value, report: &mut Report) {
                 "it serves {}, and not {VERSION}",
                 if served.is_empty() { "no version".into() } else { served.join(", ") }
             ),
-            "this program reads no VariantAutoscaling: there is no number",
+            "a program that starts reads no VariantAutoscaling, and has no number for any; one that runs keeps those that it knows",
             FIX,
         );
         return;
@@ -80,7 +81,8 @@ fn judge(definition: &Value, report: &mut Report) {
             (Severity::Warning, "DefinitionOutdated"),
             OBJECT,
             format!("it lacks {} fields of this version: {}", missing.len(), shown.join(", ")),
-            "the API server drops fields that it does not know: settings and conditions get lost (Helm never upgrades a definition)",
+            "the API server drops fields that it does not know, those of spec only where the definition does not keep unknown ones: \
+             conditions get lost, and settings may (Helm never upgrades a definition)",
             FIX,
         );
     } else if without_texts(own) != without_texts(installed) {

@@ -220,7 +220,7 @@ async fn check_cluster(client: &kube::Client, mut settings: Settings) -> Result<
     let (inputs, other) = join!(gather::read(client, &settings), async {
         let mut report = Report::default();
         let (rights, definition) =
-            join!(rights::check(client, &settings), definition::check(client, settings.namespace.as_deref()));
+            join!(rights::check(client, &settings), definition::check(client, &settings));
         report.merge(rights);
         report.merge(definition);
         report.merge(services.check(client, &settings, now).await);

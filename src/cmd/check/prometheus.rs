@@ -113,6 +113,8 @@ async fn check_clock(source: &PrometheusSource, report: &mut Report) {
             let (direction, severity) = match ahead > behind {
                 true if skew > MAX_AHEAD => ("ahead of", Severity::Error),
                 true => ("ahead of", Severity::Warning),
+                // Its samples count for 60 s.
+                false if skew > MAX_AGE => ("behind", Severity::Error),
                 false => ("behind", Severity::Warning),
             };
             report.add(
@@ -251,7 +253,8 @@ fn judge(model: &Model<'_>, ages: &Ages, report: &mut Report) {
             (Severity::Error, "NoSeries"),
             object,
             format!("Prometheus has none of the {needed} signals that {} reads", model.analyzer),
-            "its number is held, and an error after 5 minutes: the HPA keeps its replicas, whatever the load",
+            "its number is held, and an error after --max-stale, and it has none if it was never measured: the HPA keeps its replicas, \
+             whatever the load",
             monitor,
         );
         return;
