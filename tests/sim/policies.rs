@@ -74,3 +74,24 @@ pub(crate) fn on_every_path(word: &str) -> Result<Vec<Arc<Controller>>, String> 
     }
     Ok(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_evidence_is_for_the_hpa_of_the_readme() {
+        let readme = include_str!("../../README.md");
+        let yaml = readme.split("```yaml").nth(1).unwrap().split("```").next().unwrap();
+        let hpa =
+            yaml.split("\n---").find(|document| document.contains("kind: HorizontalPodAutoscaler")).unwrap();
+        let hpa: Value = serde_saphyr::from_str(hpa).unwrap();
+        let window = hpa["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"].as_u64();
+        assert_eq!(window.map(Duration::from_secs), ours("rate").unwrap().scale_down_window);
+        assert_eq!(hpa["spec"]["behavior"]["scaleUp"], Value::Null, "the default adds at once");
+    }
+}

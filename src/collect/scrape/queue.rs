@@ -70,7 +70,12 @@ impl QueueSource for QueueScraper {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use prometheus_scraper::TextFormat;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::task::JoinSet;
 
     use super::*;
     use crate::engine::Endpoint;
@@ -155,5 +160,41 @@ inference_extension_flow_control_queue_size{model_name="my-lora",target_model_na
                 proptest::prop_assert!(queues.values().all(|value| value.is_finite() && *value >= 0.0));
             }
         }
+    }
+
+    #[tokio::test]
+    async fn the_reads_of_one_scheduler_share_a_connection() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let accepted = Arc::new(AtomicUsize::new(0));
+        let count = accepted.clone();
+        let mut connections = JoinSet::new();
+        connections.spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                open.spawn(async move {
+                    let (read, mut write) = stream.into_split();
+                    let mut lines = BufReader::new(read).lines();
+                    while let Ok(Some(line)) = lines.next_line().await {
+                        if line.is_empty() {
+                            let page = "llm_d_epp_flow_control_queue_size{model_name=\"base\"} 3\n";
+                            let length = page.len();
+                            let answer = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{page}");
+                            write.write_all(answer.as_bytes()).await.unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let scraper = QueueScraper::new(&ScrapeSettings::default()).unwrap();
+        let mut scheduler = scheduler(&["base"], true);
+        scheduler.endpoint.port = Some(port);
+        for _ in 0..20 {
+            let queues = scraper.read(&scheduler).await.map_err(|error| error.message);
+            assert_eq!(queues, Ok([("base".into(), 3.0)].into()));
+        }
+        assert_eq!(accepted.load(Ordering::Relaxed), 1);
     }
 }

@@ -159,7 +159,8 @@ picker=earlier-picker queue split 0 earlier
 # Sleep.
 eventually 180 "an idle model whose queue is measured: the number is 0" number_is chat 0
 eventually 30 "the HPA scales it to zero" scale_is chat 0
-eventually 120 "a model without a queue: a condition says which signal is missing" complete_says mute "False NoWakeUpSignal"
+eventually 120 "a model without a queue: a condition says which signal is missing" complete_says mute "False NoWakeUpSignal: no fresh llm_d_epp_flow_control_queue_size"
+eventually 0 "and how to get it" complete_says mute "switch its flow control on and have its metrics read"
 throughout 10 "and it is not put to sleep" scale_is mute 1
 "$WVA" check -n llm --scale-to-zero --output json >"$CLUSTER_DIR/check.json" || true
 unseen=$(jq -c '[.findings[] | select(.reason | test("EndpointPicker")) | .object] | sort' "$CLUSTER_DIR/check.json")

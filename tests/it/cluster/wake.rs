@@ -220,12 +220,14 @@ async fn while_scaled_objects_are_not_known_nothing_is_scaled() {
 
 /// The kinds may be absent, refused or broken: the first state does not wait for them.
 #[tokio::test]
-async fn pools_that_cannot_be_listed_delay_nothing() {
+async fn pools_and_claims_of_devices_that_cannot_be_listed_delay_nothing() {
     for answer in [status(404, "NotFound"), status(403, "Forbidden"), status(500, "InternalError")] {
         let (client, writes) = server(move |request| match request.path.as_str() {
             _ if request.is_watch() => None,
             "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
-            path if path.ends_with("/inferencepools") => Some(answer.clone()),
+            path if path.ends_with("/inferencepools") || path.starts_with("/apis/resource.k8s.io/") => {
+                Some(answer.clone())
+            }
             _ => list(json!([])),
         });
         discard(writes);

@@ -233,6 +233,31 @@ fn a_scaled_object_that_an_hpa_replaces_is_paused_and_one_that_nothing_replaces_
 }
 
 #[test]
+fn a_wrong_trigger_and_a_wrong_fallback_of_a_scaled_object_are_said_with_what_mends_them() {
+    let verdict_of = |field: &str, value: Value| {
+        let mut spec = json!({
+            "scaleTargetRef": { "name": "chat" }, "minReplicaCount": 1, "maxReplicaCount": 8,
+            "triggers": [{ "type": "external-push", "metadata": { "scalerAddress": "wva:9443", "variantName": "chat" } }],
+            "advanced": { "horizontalPodAutoscalerConfig": { "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } } } }
+        });
+        spec[field] = value;
+        verdict(vec![kept(VariantKind::ScaledObject, json!({ "name": "chat" }), &spec).unwrap()]).unwrap()
+    };
+    let fallback = verdict_of("fallback", json!({ "failureThreshold": 3, "replicas": 2 }));
+    assert_eq!((fallback.follows, fallback.reason), (false, "FallbackHidesErrors"));
+    let mended = r#"what mends it: {"spec":{"fallback":{"behavior":"currentReplicas"}}}"#;
+    assert!(fallback.message.ends_with(mended), "{}", fallback.message);
+    let lost = json!([{ "type": "prometheus", "metadata": {
+        "query": "wva_desired_replicas{variant_name=\"chat\",exported_namespace=\"llm\"}", "threshold": "1"
+    } }]);
+    let missing = verdict_of("triggers", lost);
+    assert_eq!((missing.follows, missing.reason), (false, "MissingSeriesIsZero"));
+    assert!(missing.message.contains(r#""ignoreNullValues":"false""#), "{}", missing.message);
+    let right = verdict_of("maxReplicaCount", json!(8));
+    assert_eq!((right.follows, right.reason), (true, "AsExpected"), "{}", right.message);
+}
+
+#[test]
 fn an_autoscaler_that_is_being_deleted_scales_nothing() {
     let deleted = json!({ "name": "chat", "deletionTimestamp": "2026-11-28T00:00:00Z" });
     assert!(kept(VariantKind::HorizontalPodAutoscaler, deleted, &json!({})).is_none());
