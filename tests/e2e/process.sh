@@ -22,7 +22,8 @@ start_time() {
   { stat=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
   # shellcheck disable=SC2086 # fields, after the command name, which may hold spaces
   set -- ${stat##*) }
-  [ "$1" != Z ] && echo "${20}"
+  # The first thread may have ended while others still hold the ports: field 18 counts them.
+  { [ "$1" != Z ] || [ "${18}" -gt 1 ]; } && echo "${20}"
 }
 
 alive() {
