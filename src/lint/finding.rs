@@ -82,6 +82,13 @@ pub struct Advice {
 }
 
 impl Advice {
+    /// All of it on one line.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let Self { object, set, effect, .. } = self;
+        format!("{object}: {set}; {effect}; what mends it: {}", self.remedy())
+    }
+
     /// What mends it on one line: the comments of the fix, and its YAML as JSON, which is YAML too.
     #[must_use]
     pub fn remedy(&self) -> String {

@@ -130,14 +130,17 @@ pub(crate) struct AutoscalerVerdict {
     /// In CamelCase.
     pub(crate) reason: &'static str,
     pub(crate) message: String,
+    /// All findings, the worst first, which the message tells.
+    pub(crate) findings: Vec<Advice>,
 }
 
 impl AutoscalerVerdict {
     /// The reason where nothing is wrong.
     pub(crate) const AS_EXPECTED: &str = "AsExpected";
 
-    fn as_expected(message: String) -> Self {
-        Self { follows: true, reason: Self::AS_EXPECTED, message: plain(&message, MAX_MESSAGE_BYTES) }
+    fn as_expected(message: String, findings: Vec<Advice>) -> Self {
+        let message = plain(&message, MAX_MESSAGE_BYTES);
+        Self { follows: true, reason: Self::AS_EXPECTED, message, findings }
     }
 }
 
@@ -270,10 +273,11 @@ fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
     };
     let mut said: Vec<(Severity, u8, Advice)> = findings.iter().map(ranked).collect();
     said.sort();
-    let Some((_, _, first)) = said.first() else {
-        return AutoscalerVerdict::as_expected(FOLLOWED.into());
+    let said: Vec<Advice> = said.into_iter().map(|(_, _, advice)| advice).collect();
+    let Some(first) = said.first() else {
+        return AutoscalerVerdict::as_expected(FOLLOWED.into(), said);
     };
-    let others = said.iter().skip(1).map(|(_, _, advice)| advice);
+    let others = said.iter().skip(1);
     let others = others.filter(|advice| advice.severity < Severity::Note || first.severity == Severity::Note);
     let others: BTreeSet<&str> = others.map(|advice| advice.reason).collect();
     let more = if others.is_empty() {
@@ -281,13 +285,12 @@ fn verdict(findings: &[Finding]) -> AutoscalerVerdict {
     } else {
         format!("; `wva check` has more: {}", others.into_iter().collect::<Vec<_>>().join(", "))
     };
-    let Advice { severity, reason, object, set, effect, .. } = first;
-    let found = format!("{object}: {set}; {effect}; what mends it: {}{more}", first.remedy());
-    if *severity == Severity::Note {
-        return AutoscalerVerdict::as_expected(format!("{FOLLOWED}; worth knowing: {found}"));
+    let found = format!("{}{more}", first.in_words());
+    if first.severity == Severity::Note {
+        return AutoscalerVerdict::as_expected(format!("{FOLLOWED}; worth knowing: {found}"), said);
     }
-    let follows = *severity != Severity::Error;
-    AutoscalerVerdict { follows, reason, message: plain(&found, MAX_MESSAGE_BYTES) }
+    let (follows, reason) = (first.severity != Severity::Error, first.reason);
+    AutoscalerVerdict { follows, reason, message: plain(&found, MAX_MESSAGE_BYTES), findings: said }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::events::{EventPublisher, variant_reference};
 use super::signal_gap::SeriesOf;
-use super::status_events::{EventBudget, event, events};
+use super::status_events::{EventBudget, ToldFindings, event, events};
 use super::status_history::RETRY_INTERVAL;
 use super::status_writer::{
     ExternalOf, MAX_CONCURRENT_WRITES, StatusContext, WRITE_INTERVAL, new_status, no_external,
@@ -24,6 +24,7 @@ use crate::cluster::crd::{CAPACITY_CONSTRAINED, VariantAutoscalingStatus};
 use crate::cluster::objects::Notice;
 use crate::cluster::watch::ClusterReader;
 use crate::engine::{Leadership, Origin, Published};
+use crate::lint::{Advice, Severity};
 use crate::telemetry::ErrorMetrics;
 
 /// How often the events about a lasting problem are repeated: the API server deletes events after an hour.
@@ -52,6 +53,7 @@ struct EventHistory {
     /// When all problems were last named.
     repeated: Option<Instant>,
     budget: EventBudget,
+    told: ToldFindings,
     /// Until when nothing is written because an event was refused, and how long that is; unless all have been written since.
     refused: Option<(Instant, Duration)>,
 }
@@ -176,8 +178,10 @@ fn due_events(context: StatusContext<'_>, histories: &mut BTreeMap<String, Event
         // The decision of this name is that of another object if this one makes no variant.
         let decided = notice.is_none().then(|| published.decisions.get_key_value(id)).flatten();
         let status = decided.and_then(|decided| new_status(context, decided, object, &history.status));
+        let (status, findings) =
+            status.map_or((None, Vec::new()), |(status, findings)| (Some(status), findings));
         let notices = object.notices.iter().chain(notice).cloned().collect();
-        let events = history.update(status, notices);
+        let events = history.update(status, notices, &findings);
         if !events.is_empty() {
             let count = objects_with_events.entry(id.namespace.clone()).or_insert(0_usize);
             *count += 1;
@@ -192,7 +196,12 @@ fn due_events(context: StatusContext<'_>, histories: &mut BTreeMap<String, Event
 
 impl EventHistory {
     /// The events about what has changed, and those about all problems if it is time to name them again.
-    fn update(&mut self, status: Option<VariantAutoscalingStatus>, notices: Vec<Notice>) -> Vec<Event> {
+    fn update(
+        &mut self,
+        status: Option<VariantAutoscalingStatus>,
+        notices: Vec<Notice>,
+        findings: &[Advice],
+    ) -> Vec<Event> {
         let is_repeated = self.repeated.is_none_or(|at| at.elapsed() >= REPEAT_INTERVAL);
         let mut due = Vec::new();
         if is_repeated || notices != self.notices {
@@ -205,6 +214,9 @@ impl EventHistory {
         }
         if let Some(mut status) = status {
             due.extend(events(&self.status, &status));
+            // Of thousands of HPAs, every start would write a note about each.
+            let notable = findings.partition_point(|advice| advice.severity < Severity::Note);
+            due.extend(self.told.take(&findings[..notable], false));
             // A limit that is not asked again keeps its message, as in a status.
             let is_text_only = |condition: &&mut Condition| condition.type_ != CAPACITY_CONSTRAINED;
             let conditions = status.conditions.iter_mut().filter(is_text_only);
@@ -225,7 +237,7 @@ mod tests {
         let paused = Notice { reason: "Paused", note: "by its owner".into() };
         let taken = Notice { reason: "NameTaken", note: "by another object".into() };
         let mut reasons = |notices: &[&Notice]| -> Vec<String> {
-            let events = history.update(None, notices.iter().copied().cloned().collect());
+            let events = history.update(None, notices.iter().copied().cloned().collect(), &[]);
             events.into_iter().map(|event| event.reason).collect()
         };
         assert_eq!(reasons(&[&paused]), ["Paused"]);

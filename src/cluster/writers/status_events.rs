@@ -1,5 +1,6 @@
 //! Events about the status of a variant: what changed from one status to the next, and how many of these changes are written.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -12,8 +13,8 @@ use crate::cluster::crd::{
     PAUSED, SIGNALS_COMPLETE, TARGET_RESOLVED, VariantAutoscalingStatus,
 };
 use crate::cluster::watch::AutoscalerVerdict;
-use crate::lint::{NO_AUTOSCALER, NUMBER_NOT_READ};
-use wva_core::text::shortened;
+use crate::lint::{Advice, NO_AUTOSCALER, NUMBER_NOT_READ, Severity};
+use wva_core::text::{plain, shortened};
 
 /// Most events of one variant and type in [`EVENT_WINDOW`]: one every 10 s, so that a number which changes with each evaluation
 /// (5 s) makes half as many events as changes, and no warning less. Those of all variants come with their statuses, of which 20 a second are written.
@@ -55,6 +56,43 @@ impl EventBudget {
             taken.push(event);
         }
         taken
+    }
+}
+
+/// The findings about the autoscalers of a variant that have had an event, as digests of reason and object; `None` before any.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ToldFindings(Option<Box<[u64]>>);
+
+impl ToldFindings {
+    /// The events about those of `findings` that are new. The worst, which is the first, has one with its condition, unless it is a note.
+    /// If they `were_told` before the first call, by this program before its start or by another instance, there are none. Of a variant that
+    /// is seen for the first time, notes have none: an installation may find thousands.
+    pub(super) fn take(&mut self, findings: &[Advice], were_told: bool) -> Vec<Event> {
+        let digest = |advice: &Advice| {
+            let mut hasher = DefaultHasher::new();
+            (advice.reason, &advice.object).hash(&mut hasher);
+            hasher.finish()
+        };
+        let before = self.0.replace(findings.iter().map(digest).collect());
+        if before.is_none() && were_told {
+            return Vec::new();
+        }
+        let is_first = before.is_none();
+        let told = before.unwrap_or_default();
+        let is_silent = |advice: &Advice| {
+            [NO_AUTOSCALER, NUMBER_NOT_READ].contains(&advice.reason) && advice.severity > Severity::Error
+        };
+        let by_condition = findings.first().filter(|first| first.severity < Severity::Note);
+        let further = findings.iter().skip(usize::from(by_condition.is_some()));
+        let is_left_out =
+            |advice: &Advice| is_silent(advice) || is_first && advice.severity == Severity::Note;
+        let new = further.filter(|advice| !told.contains(&digest(advice)) && !is_left_out(advice));
+        new.map(|advice| {
+            let is_note = advice.severity == Severity::Note;
+            let type_ = if is_note { EventType::Normal } else { EventType::Warning };
+            event(type_, advice.reason, &plain(&advice.in_words(), MAX_NOTE_BYTES))
+        })
+        .collect()
     }
 }
 
@@ -285,5 +323,51 @@ mod tests {
         let notes: Vec<_> = budget.take(changed(12)).into_iter().filter_map(|event| event.note).collect();
         assert_eq!(notes, ["desired replicas 12 → 13 (6 earlier events were dropped)"]);
         assert_eq!(budget.take(changed(13))[0].note.as_deref(), Some("desired replicas 13 → 14"));
+    }
+
+    fn advice(severity: Severity, reason: &'static str) -> Advice {
+        let [object, set, effect, fix] = ["HorizontalPodAutoscaler llm/a", "x is 1", "y", "spec: {x: 2}"];
+        let [object, set, effect, fix] = [object, set, effect, fix].map(str::to_owned);
+        Advice { severity, reason, object, set, effect, fix }
+    }
+
+    #[test]
+    fn each_finding_has_an_event_when_it_is_found_and_not_when_the_worst_is_mended() {
+        let (error, warning, note) = (
+            advice(Severity::Error, "TargetTypeMultiplies"),
+            advice(Severity::Warning, "RemovalsDelayed"),
+            advice(Severity::Note, "MaximumAboveVariants"),
+        );
+        let told_of = |told: &mut ToldFindings, findings: &[&Advice]| {
+            let findings: Vec<Advice> = findings.iter().copied().cloned().collect();
+            let events = told.take(&findings, false);
+            events.into_iter().map(|event| (event.type_, event.reason)).collect::<Vec<_>>()
+        };
+        let mut told = ToldFindings::default();
+        // The condition has the event of the first.
+        assert_eq!(told_of(&mut told, &[&warning]), []);
+        let all = [(EventType::Normal, "MaximumAboveVariants".to_owned())];
+        assert_eq!(told_of(&mut told, &[&error, &warning, &note]), all);
+        assert_eq!(told_of(&mut told, &[&warning, &note]), [], "what is left is known");
+        assert_eq!(told_of(&mut told, &[&note]), []);
+        assert_eq!(
+            told_of(&mut told, &[&error, &warning]),
+            [(EventType::Warning, "RemovalsDelayed".to_owned())]
+        );
+        assert_eq!(told_of(&mut ToldFindings::default(), &[&error, &note]), []);
+        let event = ToldFindings::default().take(&[error.clone(), warning.clone()], false).remove(0);
+        let expected = r#"HorizontalPodAutoscaler llm/a: x is 1; y; what mends it: {"spec":{"x":2}}"#;
+        assert_eq!(event.note.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_was_found_before_a_start_or_may_be_meant_has_no_event() {
+        let (error, warning) =
+            (advice(Severity::Error, "NumberDivided"), advice(Severity::Warning, "AdditionsSlow"));
+        let mut told = ToldFindings::default();
+        assert!(told.take(&[error.clone(), warning], true).is_empty(), "another instance told it");
+        let unread = advice(Severity::Warning, NUMBER_NOT_READ);
+        assert!(told.take(&[error, unread], true).is_empty());
+        assert_eq!(told.take(&[advice(Severity::Note, "FallbackRaises")], true).len(), 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use wva_core::{Decision, VariantId};
 
-use super::status_events::EventBudget;
+use super::status_events::{EventBudget, ToldFindings};
 use crate::cluster::crd::VariantAutoscalingStatus;
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::RequestError;
@@ -27,6 +27,7 @@ pub(super) struct StatusHistory {
     pub(super) written: Option<WrittenStatus>,
     pub(super) refusal: Option<Refusal>,
     pub(super) events: EventBudget,
+    pub(super) told: ToldFindings,
 }
 
 /// Boxed, because nodes of a tree that is filled in the order of its keys are half empty.

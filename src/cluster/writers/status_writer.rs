@@ -21,14 +21,16 @@ use wva_core::{Decision, GroupId, VariantId};
 use super::events::{EventPublisher, EventRecorder, variant_reference};
 use super::signal_gap::SeriesOf;
 use super::status::{Difference, StatusInput, difference, has_same_reasons, render};
-use super::status_events::{EventBudget, event, events};
+use super::status_events::{EventBudget, ToldFindings, event, events};
 use super::status_history::{Histories, Refusal, StatusHistory, WrittenStatus};
-use crate::cluster::crd::{SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus};
+use crate::cluster::crd::{
+    AUTOSCALER_CONFIGURED, SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus,
+};
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
 use crate::cluster::watch::{ClusterReader, ClusterState, VerdictContext};
 use crate::engine::{Leadership, Origin, Published};
-use crate::lint::ExternalMetrics;
+use crate::lint::{Advice, ExternalMetrics};
 use crate::telemetry::{ErrorMetrics, QueueMetrics};
 
 /// Writes at a time.
@@ -99,6 +101,8 @@ struct StatusUpdate {
     events: Vec<Event>,
     /// What is left of the budget after these events.
     budget: EventBudget,
+    /// The findings that have an event after these.
+    told: ToldFindings,
 }
 
 impl StatusWriter {
@@ -217,7 +221,8 @@ impl StatusWriter {
                     let (uid, at) = (update.object.uid.clone(), Instant::now());
                     let (status, decision) = (Some(update.new), update.decision);
                     let written = Some(WrittenStatus { uid, at, status, decision });
-                    **history = StatusHistory { written, refusal: None, events: update.budget };
+                    **history =
+                        StatusHistory { written, refusal: None, events: update.budget, told: update.told };
                 }
                 Ok(false) => {}
                 Err(error) => {
@@ -297,13 +302,13 @@ pub(super) struct StatusContext<'a> {
     pub(super) external: Option<&'a ExternalMetrics>,
 }
 
-/// The status of an object after `old`; `None` for an object that has been created again since: it is decided about next.
+/// The status of an object after `old`, and the findings about its autoscalers; `None` for an object that has been created again since: it is decided about next.
 pub(super) fn new_status(
     context: StatusContext<'_>,
     (id, decision): (&VariantId, &Decision),
     object: &VariantObject,
     old: &VariantAutoscalingStatus,
-) -> Option<VariantAutoscalingStatus> {
+) -> Option<(VariantAutoscalingStatus, Vec<Advice>)> {
     let StatusContext { published, state, series, external } = context;
     let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
     let group = GroupId::new(id.namespace.clone(), decision.model.clone());
@@ -319,7 +324,8 @@ pub(super) fn new_status(
         pause: state.pauses.get(id).map(AsRef::as_ref),
         autoscaler: autoscaler.as_ref(),
     };
-    Some(render(&input, old))
+    let status = render(&input, old);
+    Some((status, autoscaler.map(|verdict| verdict.findings).unwrap_or_default()))
 }
 
 /// The statuses that change, of the variants from `first` on. If they are too many, only those up to the variant that is returned. The
@@ -366,6 +372,8 @@ struct DueStatus<'a> {
     history: Option<&'a StatusHistory>,
     old: Option<&'a VariantAutoscalingStatus>,
     new: VariantAutoscalingStatus,
+    /// About its autoscalers.
+    findings: Vec<Advice>,
     /// The old `lastRunTime`, where nothing else changes.
     unchanged_since: Option<Timestamp>,
 }
@@ -386,7 +394,7 @@ impl<'a> Round<'a> {
         let old = settling.and_then(|written| written.status.as_ref()).or(object.status.as_ref());
         let empty = VariantAutoscalingStatus::default();
         let known = old.unwrap_or(&empty);
-        let new = new_status(context, (id, decision), object, known)?;
+        let (new, findings) = new_status(context, (id, decision), object, known)?;
         let is_older_than = |interval| written.is_none_or(|written| written.at.elapsed() >= interval);
         let is_same = written.is_some_and(|written| has_same_reasons(&written.decision, decision));
         let is_due = match difference(known, &new, is_same) {
@@ -400,23 +408,26 @@ impl<'a> Round<'a> {
             !is_due && new.last_run() > Some(*last_run) && age >= REFRESH_INTERVAL
         });
         let is_written = is_due || unchanged_since.is_some();
-        is_written.then_some(DueStatus { object, history, old, new, unchanged_since })
+        is_written.then_some(DueStatus { object, history, old, new, findings, unchanged_since })
     }
 }
 
 impl DueStatus<'_> {
     fn update(self, id: &VariantId, decision: &Decision) -> StatusUpdate {
-        let Self { object, history, old, new, .. } = self;
-        let mut budget = history.map(|history| history.events.clone()).unwrap_or_default();
+        let Self { object, history, old, new, findings, .. } = self;
+        let (mut budget, mut told) =
+            history.map(|history| (history.events.clone(), history.told.clone())).unwrap_or_default();
         let mut events = events(old.unwrap_or(&VariantAutoscalingStatus::default()), &new);
         // No other controller sets this condition: without it, the object is seen for the first time.
         if old.and_then(|old| old.condition(SIGNALS_COMPLETE)).is_none() {
             let notices = object.notices.iter();
             events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
         }
+        let was_judged = old.is_some_and(|old| old.condition(AUTOSCALER_CONFIGURED).is_some());
+        events.extend(told.take(&findings, was_judged));
         let events = budget.take(events);
         let (id, object, decision) = (id.clone(), object.clone(), decision.clone());
-        StatusUpdate { id, object, new, decision, events, budget }
+        StatusUpdate { id, object, new, decision, events, budget, told }
     }
 }
 

@@ -270,7 +270,7 @@ fn an_autoscaler_that_does_not_follow_is_a_condition_and_one_event_until_it_is_m
     let before = first(&calm);
     assert!(before.condition(AUTOSCALER_CONFIGURED).is_none(), "nothing reads the number");
     let with = |follows, reason, message: &str| {
-        let verdict = AutoscalerVerdict { follows, reason, message: message.into() };
+        let verdict = AutoscalerVerdict { follows, reason, message: message.into(), findings: Vec::new() };
         render(&StatusInput { autoscaler: Some(&verdict), ..input(&calm, 200) }, &before)
     };
     let reasons = |old: &VariantAutoscalingStatus, new: &VariantAutoscalingStatus| -> Vec<String> {
