@@ -31,6 +31,8 @@ const CONCURRENT_QUERIES: usize = 32;
 const READ_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often the file is read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
+/// Most failing queries that are remembered, so that the log names each once.
+const MAX_FAILING: usize = 1_000;
 /// Most values of an answer. That to an HPA should have one.
 const MAX_VALUES: usize = 1_000;
 
@@ -42,8 +44,8 @@ pub struct AdapterRules {
     registry: ArcSwap<Registry>,
     answers: Cache<String, RuleAnswer>,
     queries: Semaphore,
-    /// The metrics whose last read failed.
-    failing: Mutex<HashSet<SmolStr>>,
+    /// The queries that failed when they were asked last.
+    failing: Mutex<HashSet<String>>,
 }
 
 impl AdapterRules {
@@ -96,7 +98,7 @@ impl AdapterRules {
     }
 
     /// The answer to a query, which all readers of the moment share.
-    async fn answer(&self, metric: SmolStr, query: String) -> RuleAnswer {
+    async fn answer(&self, metric: &str, query: String) -> RuleAnswer {
         let ask = async {
             let _permit = self.queries.acquire().await;
             let samples = self.api.query(&query, self.clock.now()).await;
@@ -112,25 +114,27 @@ impl AdapterRules {
         });
         let answer = answer
             .map_err(|RuleError(cause)| RuleError(format!("the query of its rule, {query:.300}: {cause}")));
-        self.log(metric, answer.as_ref().err());
+        self.log(metric, query, answer.as_ref().err());
         answer
     }
 
-    /// Logs that a metric can no longer be read, or can again.
-    fn log(&self, metric: SmolStr, error: Option<&RuleError>) {
-        let prometheus = self.api.name();
-        match error {
-            Some(error) => {
-                if self.failing.lock().insert(metric.clone()) {
-                    warn!(%metric, %error, prometheus, "a metric of a rule cannot be read");
-                }
+    /// Logs that a query fails, or does no longer.
+    fn log(&self, metric: &str, query: String, error: Option<&RuleError>) {
+        let mut failing = self.failing.lock();
+        let Some(error) = error else {
+            if failing.remove(&query) {
+                info!(metric, query, "a metric of a rule can be read again");
             }
-            None => {
-                if self.failing.lock().remove(&metric) {
-                    info!(%metric, "a metric of a rule can be read again");
-                }
-            }
+            return;
+        };
+        if failing.contains(&query) {
+            return;
         }
+        if failing.len() >= MAX_FAILING {
+            failing.clear();
+        }
+        warn!(metric, %error, prometheus = self.api.name(), "a metric of a rule cannot be read");
+        failing.insert(query);
     }
 }
 
@@ -154,7 +158,7 @@ impl RuleMetrics for AdapterRules {
         let (name, query) = (name.clone(), metric.query(namespace, &requirements));
         let answer = async move {
             let query = query.map_err(|cause| RuleError(format!("its rule makes no query: {cause}")))?;
-            self.answer(name, query).await
+            self.answer(&name, query).await
         };
         Some(answer.boxed())
     }
