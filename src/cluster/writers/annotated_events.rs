@@ -216,7 +216,8 @@ impl EventHistory {
             due.extend(events(&self.status, &status));
             // Of thousands of HPAs, every start would write a note about each.
             let notable = findings.partition_point(|advice| advice.severity < Severity::Note);
-            due.extend(self.told.take(&findings[..notable], false));
+            let room = self.budget.room().saturating_sub(due.len());
+            due.extend(self.told.take(&findings[..notable], false, room));
             // A limit that is not asked again keeps its message, as in a status.
             let is_text_only = |condition: &&mut Condition| condition.type_ != CAPACITY_CONSTRAINED;
             let conditions = status.conditions.iter_mut().filter(is_text_only);

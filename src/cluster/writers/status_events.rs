@@ -31,6 +31,12 @@ pub(super) struct EventBudget {
 }
 
 impl EventBudget {
+    /// How many further events may be written now, whatever their type.
+    pub(super) fn room(&self) -> usize {
+        let recent = |written: &[Instant]| written.iter().filter(|at| at.elapsed() < EVENT_WINDOW).count();
+        MAX_EVENTS.saturating_sub(recent(&self.normal).max(recent(&self.warnings)))
+    }
+
     /// Those of `events` that may be written now. The next one that is written says how many before it were dropped.
     pub(super) fn take(&mut self, events: Vec<Event>) -> Vec<Event> {
         for written in [&mut self.normal, &mut self.warnings] {
@@ -64,35 +70,35 @@ impl EventBudget {
 pub(super) struct ToldFindings(Option<Box<[u64]>>);
 
 impl ToldFindings {
-    /// The events about those of `findings` that are new. The worst, which is the first, has one with its condition, unless it is a note.
-    /// If they `were_told` before the first call, by this program before its start or by another instance, there are none. Of a variant that
-    /// is seen for the first time, notes have none: an installation may find thousands.
-    pub(super) fn take(&mut self, findings: &[Advice], were_told: bool) -> Vec<Event> {
+    /// The events about those of `findings` that are new, the worst first, and at most so many: the others have theirs next time. The first
+    /// has one with its condition, unless it is a note. If they `were_told` before the first call, by this program before its start or by
+    /// another instance, there are none. Of a variant that is seen for the first time, notes have none: an installation may find thousands.
+    pub(super) fn take(&mut self, findings: &[Advice], were_told: bool, most: usize) -> Vec<Event> {
         let digest = |advice: &Advice| {
             let mut hasher = DefaultHasher::new();
             (advice.reason, &advice.object).hash(&mut hasher);
             hasher.finish()
         };
-        let before = self.0.replace(findings.iter().map(digest).collect());
-        if before.is_none() && were_told {
-            return Vec::new();
-        }
-        let is_first = before.is_none();
-        let told = before.unwrap_or_default();
-        let is_silent = |advice: &Advice| {
-            [NO_AUTOSCALER, NUMBER_NOT_READ].contains(&advice.reason) && advice.severity > Severity::Error
-        };
-        let by_condition = findings.first().filter(|first| first.severity < Severity::Note);
-        let further = findings.iter().skip(usize::from(by_condition.is_some()));
-        let is_left_out =
-            |advice: &Advice| is_silent(advice) || is_first && advice.severity == Severity::Note;
-        let new = further.filter(|advice| !told.contains(&digest(advice)) && !is_left_out(advice));
-        new.map(|advice| {
+        let is_first = self.0.is_none();
+        let told = self.0.take().unwrap_or_default();
+        let (mut now, mut events) = (Vec::new(), Vec::new());
+        for (index, advice) in findings.iter().enumerate() {
             let is_note = advice.severity == Severity::Note;
-            let type_ = if is_note { EventType::Normal } else { EventType::Warning };
-            event(type_, advice.reason, &plain(&advice.in_words(), MAX_NOTE_BYTES))
-        })
-        .collect()
+            let is_silent = [NO_AUTOSCALER, NUMBER_NOT_READ].contains(&advice.reason)
+                && advice.severity > Severity::Error;
+            let by_condition = index == 0 && !is_note;
+            let is_known = told.contains(&digest(advice)) || is_first && (were_told || is_note);
+            if !(is_known || is_silent || by_condition) {
+                if events.len() == most {
+                    continue;
+                }
+                let type_ = if is_note { EventType::Normal } else { EventType::Warning };
+                events.push(event(type_, advice.reason, &plain(&advice.in_words(), MAX_NOTE_BYTES)));
+            }
+            now.push(digest(advice));
+        }
+        self.0 = Some(now.into());
+        events
     }
 }
 
@@ -340,7 +346,7 @@ mod tests {
         );
         let told_of = |told: &mut ToldFindings, findings: &[&Advice]| {
             let findings: Vec<Advice> = findings.iter().copied().cloned().collect();
-            let events = told.take(&findings, false);
+            let events = told.take(&findings, false, MAX_EVENTS);
             events.into_iter().map(|event| (event.type_, event.reason)).collect::<Vec<_>>()
         };
         let mut told = ToldFindings::default();
@@ -355,9 +361,20 @@ mod tests {
             [(EventType::Warning, "RemovalsDelayed".to_owned())]
         );
         assert_eq!(told_of(&mut ToldFindings::default(), &[&error, &note]), []);
-        let event = ToldFindings::default().take(&[error.clone(), warning.clone()], false).remove(0);
+        let event = ToldFindings::default().take(&[error.clone(), warning.clone()], false, 1).remove(0);
         let expected = r#"HorizontalPodAutoscaler llm/a: x is 1; y; what mends it: {"spec":{"x":2}}"#;
         assert_eq!(event.note.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_told_the_next_time() {
+        let findings = ["A", "B", "C", "D"].map(|reason| advice(Severity::Warning, reason));
+        let mut told = ToldFindings::default();
+        let mut next = |most| {
+            let events = told.take(&findings, false, most);
+            events.into_iter().map(|event| event.reason).collect::<Vec<_>>().concat()
+        };
+        assert_eq!([next(2), next(0), next(2), next(2)], ["BC", "", "D", ""]);
     }
 
     #[test]
@@ -365,9 +382,9 @@ mod tests {
         let (error, warning) =
             (advice(Severity::Error, "NumberDivided"), advice(Severity::Warning, "AdditionsSlow"));
         let mut told = ToldFindings::default();
-        assert!(told.take(&[error.clone(), warning], true).is_empty(), "another instance told it");
+        assert!(told.take(&[error.clone(), warning], true, 9).is_empty(), "another instance told it");
         let unread = advice(Severity::Warning, NUMBER_NOT_READ);
-        assert!(told.take(&[error, unread], true).is_empty());
-        assert_eq!(told.take(&[advice(Severity::Note, "FallbackRaises")], true).len(), 1);
+        assert!(told.take(&[error, unread], true, 9).is_empty());
+        assert_eq!(told.take(&[advice(Severity::Note, "FallbackRaises")], true, 9).len(), 1);
     }
 }

@@ -424,7 +424,8 @@ impl DueStatus<'_> {
             events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
         }
         let was_judged = old.is_some_and(|old| old.condition(AUTOSCALER_CONFIGURED).is_some());
-        events.extend(told.take(&findings, was_judged));
+        let room = budget.room().saturating_sub(events.len());
+        events.extend(told.take(&findings, was_judged, room));
         let events = budget.take(events);
         let (id, object, decision) = (id.clone(), object.clone(), decision.clone());
         StatusUpdate { id, object, new, decision, events, budget, told }

@@ -48,7 +48,8 @@ eventually 30 "the condition of the variant says so" configured_is "False Select
 eventually 0 "and what mends it" configured_is 'what mends it: {"spec":{"metrics":'
 eventually 0 "and what else is wrong" configured_is "MaximumBelowVariants, NoPreStop, SeveralAutoscalers, ToleranceHidesChanges"
 has_warning() { kubectl -n llm get events --field-selector reason="$1",involvedObject.name=llama,type=Warning -o jsonpath='{.items[*].message}' | grep .; }
-eventually 30 "and one event" has_warning SelectsNoVariant
+eventually 30 "and an event" has_warning SelectsNoVariant
+eventually 150 "each of the others has one too, of which six are written in a minute" has_warning MaximumBelowVariants
 kubectl -n llm delete hpa second >/dev/null
 eventually 30 "the HPA is gone: the other one follows the number, and what it ignores under the policy in force is a warning" \
   configured_is "True ToleranceHidesChanges: HorizontalPodAutoscaler llm/llama:"

@@ -207,6 +207,7 @@ assert_eq "Ready pods of the cheapest" "$(kubectl -n llm get deployment cheapest
 queue choice 0
 kubectl -n llm create quota none --hard=requests.amd.com/gpu=0 >/dev/null
 eventually 20 "a quota for it is counted" quota_is_counted
+throughout 2 "for longer than wva takes to see it" quota_is_counted
 queue limited 1
 eventually 5 "where a quota denies the cheapest, the next one wakes at once" scale_is allowed 1
 assert_eq "replicas of the one that is denied" "$(scale_of denied)" 0
