@@ -157,7 +157,8 @@ YAML
 
 # Prometheus scrapes wva with the token of a reader, which KEDA's trigger metrics-api uses too.
 kubectl -n llm create serviceaccount reader --dry-run=client -o yaml | kubectl apply -f - >/dev/null
-install_chart --set "metrics.readers[0].name=reader,metrics.readers[0].namespace=llm"
+readers="metrics.readers[0].name=reader,metrics.readers[0].namespace=llm"
+install_chart --set "$readers"
 route_api_server_to "$wva_port"
 trust_wva
 kubectl -n llm create token reader --duration 2h | tr -d '\n' >"$CLUSTER_DIR/reader.token"
@@ -188,7 +189,7 @@ eventually 10 "and none of the silent variant" series_is silent llm none
 
 # KEDA. Of the two workloads with two autoscalers, one has an HPA besides, and the other a ScaledObject that reads no series.
 start_keda
-keda_owns_external_metrics
+keda_owns_external_metrics --set "$readers"
 kubectl -n llm create secret generic reader --from-file=token="$CLUSTER_DIR/reader.token" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 kubectl apply -f - >/dev/null <<YAML
 apiVersion: keda.sh/v1alpha1

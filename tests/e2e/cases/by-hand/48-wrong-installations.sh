@@ -421,7 +421,7 @@ allow 1
 eventually 60 "llama has one replica" ready_are "==" 1
 { on_gpus stranded NVIDIA-L40S 1 1 2; on_gpus large "$GPU_PRODUCT" 5 4 4; } | kubectl apply -f - >/dev/null
 eventually 30 "no node has the GPUs of a variant" check_finds "VariantAutoscaling llm/stranded" AcceleratorNotFound "its replicas need L40S"
-eventually 0 "the nodes have too few for the maximum of another one" found "VariantAutoscaling llm/large" NoRoomForMaximum "beyond 3 replicas pods stay Pending"
+eventually 0 "the nodes have too few for the maximum of another one" found "VariantAutoscaling llm/large" NoRoomForMaximum "there is room for 3 replicas on the 1 node with H100: further pods stay Pending"
 eventually 0 "all maxima together" found "accelerator H100" MaximaExceedNodes "the nodes have 16"
 eventually 60 "the pod without such a node is Pending" pending_are stranded "==" 1
 eventually 60 "the HPA of the other one asks for its maximum" scale_is large 4
@@ -468,8 +468,8 @@ as_pod() {
 pod_finds() { as_pod >/dev/null && found "this pod's ServiceAccount" RightMissing "$1"; }
 
 # Everybody may review their own rights.
-as_pod >/dev/null
-eventually 0 "a check in the pod: none of its rights is missing" errors_are ""
+assert_eq "exit code of a check in the pod" "$(as_pod)" 0
+eventually 0 "none of its rights is missing" errors_are ""
 
 without variantautoscalings/status
 eventually 30 "no right to write statuses" check_finds "$account" RightMissing "it may not patch variantautoscalings/status.llmd.ai in all namespaces"
