@@ -33,7 +33,8 @@ pub(super) fn judge(fallback: &Fallback, spec: &ScaledObjectSpec, most: u32) -> 
     match behavior {
         // Of an error, KEDA then takes the triggers for inactive.
         _ if replicas == 0 && spec.may_deactivate() => {
-            Some(FallbackIssue::OfZero { keeps: behavior == Some("currentReplicas") })
+            let keeps = matches!(behavior, Some("currentReplicas" | "currentReplicasIfHigher"));
+            Some(FallbackIssue::OfZero { keeps })
         }
         Some("currentReplicas") => None,
         Some("currentReplicasIfHigher") => Some(FallbackIssue::Raises { replicas }),

@@ -31,7 +31,7 @@ const CONCURRENT_QUERIES: usize = 32;
 const READ_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often the file is read again.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
-/// Most failing queries that are remembered, so that the log names each once.
+/// Most failing queries that the log names, each once.
 const MAX_FAILING: usize = 1_000;
 /// Most values of an answer. That to an HPA should have one.
 const MAX_VALUES: usize = 1_000;
@@ -131,7 +131,7 @@ impl AdapterRules {
             return;
         }
         if failing.len() >= MAX_FAILING {
-            failing.clear();
+            return;
         }
         warn!(metric, %error, prometheus = self.api.name(), "a metric of a rule cannot be read");
         failing.insert(query);

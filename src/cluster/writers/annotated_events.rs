@@ -24,7 +24,7 @@ use crate::cluster::crd::{CAPACITY_CONSTRAINED, VariantAutoscalingStatus};
 use crate::cluster::objects::Notice;
 use crate::cluster::watch::ClusterReader;
 use crate::engine::{Leadership, Origin, Published};
-use crate::lint::{Advice, Severity};
+use crate::lint::Advice;
 use crate::telemetry::ErrorMetrics;
 
 /// How often the events about a lasting problem are repeated: the API server deletes events after an hour.
@@ -178,10 +178,10 @@ fn due_events(context: StatusContext<'_>, histories: &mut BTreeMap<String, Event
         // The decision of this name is that of another object if this one makes no variant.
         let decided = notice.is_none().then(|| published.decisions.get_key_value(id)).flatten();
         let status = decided.and_then(|decided| new_status(context, decided, object, &history.status));
-        let (status, findings) =
-            status.map_or((None, Vec::new()), |(status, findings)| (Some(status), findings));
+        let (status, findings) = status.unzip();
+        let findings = findings.flatten();
         let notices = object.notices.iter().chain(notice).cloned().collect();
-        let events = history.update(status, notices, &findings);
+        let events = history.update(status, notices, findings.as_deref());
         if !events.is_empty() {
             let count = objects_with_events.entry(id.namespace.clone()).or_insert(0_usize);
             *count += 1;
@@ -200,7 +200,7 @@ impl EventHistory {
         &mut self,
         status: Option<VariantAutoscalingStatus>,
         notices: Vec<Notice>,
-        findings: &[Advice],
+        findings: Option<&[Advice]>,
     ) -> Vec<Event> {
         let is_repeated = self.repeated.is_none_or(|at| at.elapsed() >= REPEAT_INTERVAL);
         let mut due = Vec::new();
@@ -214,10 +214,9 @@ impl EventHistory {
         }
         if let Some(mut status) = status {
             due.extend(events(&self.status, &status));
-            // Of thousands of HPAs, every start would write a note about each.
-            let notable = findings.partition_point(|advice| advice.severity < Severity::Note);
-            let room = self.budget.room().saturating_sub(due.len());
-            due.extend(self.told.take(&findings[..notable], false, room));
+            if let Some(findings) = findings {
+                due.extend(self.told.take(findings, self.budget.room(&due)));
+            }
             // A limit that is not asked again keeps its message, as in a status.
             let is_text_only = |condition: &&mut Condition| condition.type_ != CAPACITY_CONSTRAINED;
             let conditions = status.conditions.iter_mut().filter(is_text_only);
@@ -238,7 +237,7 @@ mod tests {
         let paused = Notice { reason: "Paused", note: "by its owner".into() };
         let taken = Notice { reason: "NameTaken", note: "by another object".into() };
         let mut reasons = |notices: &[&Notice]| -> Vec<String> {
-            let events = history.update(None, notices.iter().copied().cloned().collect(), &[]);
+            let events = history.update(None, notices.iter().copied().cloned().collect(), None);
             events.into_iter().map(|event| event.reason).collect()
         };
         assert_eq!(reasons(&[&paused]), ["Paused"]);

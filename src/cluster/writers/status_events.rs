@@ -31,10 +31,17 @@ pub(super) struct EventBudget {
 }
 
 impl EventBudget {
-    /// How many further events may be written now, whatever their type.
-    pub(super) fn room(&self) -> usize {
-        let recent = |written: &[Instant]| written.iter().filter(|at| at.elapsed() < EVENT_WINDOW).count();
-        MAX_EVENTS.saturating_sub(recent(&self.normal).max(recent(&self.warnings)))
+    /// How many warnings, and how many normal events, may be written after `due`.
+    pub(super) fn room(&self, due: &[Event]) -> EventRoom {
+        let room = |type_: EventType, written: &[Instant]| {
+            let recent = written.iter().filter(|at| at.elapsed() < EVENT_WINDOW).count();
+            let due = due.iter().filter(|event| event.type_ == type_).count();
+            MAX_EVENTS.saturating_sub(recent + due)
+        };
+        EventRoom {
+            warnings: room(EventType::Warning, &self.warnings),
+            normal: room(EventType::Normal, &self.normal),
+        }
     }
 
     /// Those of `events` that may be written now. The next one that is written says how many before it were dropped.
@@ -65,38 +72,53 @@ impl EventBudget {
     }
 }
 
-/// The findings about the autoscalers of a variant that have had an event, as digests of reason and object; `None` before any.
+/// How many events may be written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EventRoom {
+    warnings: usize,
+    normal: usize,
+}
+
+/// The findings about the autoscalers of a variant that are known, as digests of severity, reason and object; `None` before any.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ToldFindings(Option<Box<[u64]>>);
 
 impl ToldFindings {
-    /// The events about those of `findings` that are new, the worst first, and at most so many: the others have theirs next time. The first
-    /// has one with its condition, unless it is a note. If they `were_told` before the first call, by this program before its start or by
-    /// another instance, there are none. Of a variant that is seen for the first time, notes have none: an installation may find thousands.
-    pub(super) fn take(&mut self, findings: &[Advice], were_told: bool, most: usize) -> Vec<Event> {
+    /// The events about those of `findings` that are new, the worst first, as far as there is room: the others have theirs next time. The
+    /// first has one with its condition, unless it is a note. What is found at first sight has none: another instance, or this one before
+    /// its start, has told it, or a large fleet is seen for the first time.
+    pub(super) fn take(&mut self, findings: &[Advice], room: EventRoom) -> Vec<Event> {
         let digest = |advice: &Advice| {
             let mut hasher = DefaultHasher::new();
-            (advice.reason, &advice.object).hash(&mut hasher);
+            (advice.severity, advice.reason, &advice.object).hash(&mut hasher);
             hasher.finish()
         };
-        let is_first = self.0.is_none();
-        let told = self.0.take().unwrap_or_default();
-        let (mut now, mut events) = (Vec::new(), Vec::new());
+        let known = self.0.take();
+        let EventRoom { mut warnings, mut normal } = room;
+        let (mut now, mut deferred, mut events) = (Vec::new(), Vec::new(), Vec::new());
         for (index, advice) in findings.iter().enumerate() {
             let is_note = advice.severity == Severity::Note;
             let is_silent = [NO_AUTOSCALER, NUMBER_NOT_READ].contains(&advice.reason)
                 && advice.severity > Severity::Error;
             let by_condition = index == 0 && !is_note;
-            let is_known = told.contains(&digest(advice)) || is_first && (were_told || is_note);
+            let is_known = known.as_ref().is_none_or(|known| known.contains(&digest(advice)));
             if !(is_known || is_silent || by_condition) {
-                if events.len() == most {
+                let (type_, room) = if is_note {
+                    (EventType::Normal, &mut normal)
+                } else {
+                    (EventType::Warning, &mut warnings)
+                };
+                let Some(left) = room.checked_sub(1) else {
+                    deferred.push(digest(advice));
                     continue;
-                }
-                let type_ = if is_note { EventType::Normal } else { EventType::Warning };
+                };
+                *room = left;
                 events.push(event(type_, advice.reason, &plain(&advice.in_words(), MAX_NOTE_BYTES)));
             }
             now.push(digest(advice));
         }
+        // Of two of one reason, one may have had no room.
+        now.retain(|digest| !deferred.contains(digest));
         self.0 = Some(now.into());
         events
     }
@@ -337,54 +359,60 @@ mod tests {
         Advice { severity, reason, object, set, effect, fix }
     }
 
+    const ROOM: EventRoom = EventRoom { warnings: MAX_EVENTS, normal: MAX_EVENTS };
+
+    fn told_of(told: &mut ToldFindings, findings: &[&Advice], room: EventRoom) -> Vec<(EventType, String)> {
+        let findings: Vec<Advice> = findings.iter().copied().cloned().collect();
+        told.take(&findings, room).into_iter().map(|event| (event.type_, event.reason)).collect()
+    }
+
     #[test]
-    fn each_finding_has_an_event_when_it_is_found_and_not_when_the_worst_is_mended() {
+    fn each_finding_has_an_event_when_it_is_found_and_none_at_first_sight() {
         let (error, warning, note) = (
             advice(Severity::Error, "TargetTypeMultiplies"),
             advice(Severity::Warning, "RemovalsDelayed"),
             advice(Severity::Note, "MaximumAboveVariants"),
         );
-        let told_of = |told: &mut ToldFindings, findings: &[&Advice]| {
-            let findings: Vec<Advice> = findings.iter().copied().cloned().collect();
-            let events = told.take(&findings, false, MAX_EVENTS);
-            events.into_iter().map(|event| (event.type_, event.reason)).collect::<Vec<_>>()
-        };
         let mut told = ToldFindings::default();
+        assert_eq!(told_of(&mut told, &[&warning], ROOM), []);
         // The condition has the event of the first.
-        assert_eq!(told_of(&mut told, &[&warning]), []);
-        let all = [(EventType::Normal, "MaximumAboveVariants".to_owned())];
-        assert_eq!(told_of(&mut told, &[&error, &warning, &note]), all);
-        assert_eq!(told_of(&mut told, &[&warning, &note]), [], "what is left is known");
-        assert_eq!(told_of(&mut told, &[&note]), []);
-        assert_eq!(
-            told_of(&mut told, &[&error, &warning]),
-            [(EventType::Warning, "RemovalsDelayed".to_owned())]
-        );
-        assert_eq!(told_of(&mut ToldFindings::default(), &[&error, &note]), []);
-        let event = ToldFindings::default().take(&[error.clone(), warning.clone()], false, 1).remove(0);
+        let noted = [(EventType::Normal, "MaximumAboveVariants".to_owned())];
+        assert_eq!(told_of(&mut told, &[&error, &warning, &note], ROOM), noted);
+        assert_eq!(told_of(&mut told, &[&warning, &note], ROOM), [], "what is left is known");
+        assert_eq!(told_of(&mut told, &[&note], ROOM), []);
+        let again = [(EventType::Warning, "RemovalsDelayed".to_owned())];
+        assert_eq!(told_of(&mut told, &[&error, &warning], ROOM), again);
+        let unread = advice(Severity::Warning, NUMBER_NOT_READ);
+        assert_eq!(told_of(&mut told, &[&error, &warning, &unread], ROOM), [], "it may be meant");
+        let worse = advice(Severity::Warning, "MaximumAboveVariants");
+        assert_eq!(told_of(&mut told, &[&error, &note], ROOM), noted);
+        assert_eq!(told_of(&mut told, &[&error, &worse], ROOM).len(), 1, "a note that became a warning");
+        let event = told.take(&[error.clone(), warning.clone()], ROOM).remove(0);
         let expected = r#"HorizontalPodAutoscaler llm/a: x is 1; y; what mends it: {"spec":{"x":2}}"#;
         assert_eq!(event.note.as_deref(), Some(expected));
+        assert!(told_of(&mut ToldFindings::default(), &[&error, &warning, &note], ROOM).is_empty());
     }
 
     #[test]
     fn what_there_was_no_room_for_is_told_the_next_time() {
-        let findings = ["A", "B", "C", "D"].map(|reason| advice(Severity::Warning, reason));
+        let findings = ["A", "B", "C", "C"].map(|reason| advice(Severity::Warning, reason));
         let mut told = ToldFindings::default();
-        let mut next = |most| {
-            let events = told.take(&findings, false, most);
+        told.take(&findings[..1], ROOM);
+        let mut next = |warnings| {
+            let events = told.take(&findings, EventRoom { warnings, normal: 0 });
             events.into_iter().map(|event| event.reason).collect::<Vec<_>>().concat()
         };
-        assert_eq!([next(2), next(0), next(2), next(2)], ["BC", "", "D", ""]);
+        // Of the two of one reason, the first comes once more.
+        assert_eq!([next(2), next(0), next(2), next(2)], ["BC", "", "CC", ""]);
     }
 
     #[test]
-    fn what_was_found_before_a_start_or_may_be_meant_has_no_event() {
-        let (error, warning) =
-            (advice(Severity::Error, "NumberDivided"), advice(Severity::Warning, "AdditionsSlow"));
-        let mut told = ToldFindings::default();
-        assert!(told.take(&[error.clone(), warning], true, 9).is_empty(), "another instance told it");
-        let unread = advice(Severity::Warning, NUMBER_NOT_READ);
-        assert!(told.take(&[error, unread], true, 9).is_empty());
-        assert_eq!(told.take(&[advice(Severity::Note, "FallbackRaises")], true, 9).len(), 1);
+    fn a_number_that_changes_often_leaves_room_for_findings() {
+        let mut budget = EventBudget::default();
+        let change = |_| event(EventType::Normal, "DesiredReplicasChanged", "1 → 2");
+        let changes = || (0..9).map(change).collect::<Vec<_>>();
+        assert_eq!(budget.take(changes()).len(), MAX_EVENTS);
+        let room = budget.room(&changes());
+        assert_eq!((room.warnings, room.normal), (MAX_EVENTS, 0));
     }
 }

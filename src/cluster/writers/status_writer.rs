@@ -23,9 +23,7 @@ use super::signal_gap::SeriesOf;
 use super::status::{Difference, StatusInput, difference, has_same_reasons, render};
 use super::status_events::{EventBudget, ToldFindings, event, events};
 use super::status_history::{Histories, Refusal, StatusHistory, WrittenStatus};
-use crate::cluster::crd::{
-    AUTOSCALER_CONFIGURED, SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus,
-};
+use crate::cluster::crd::{SIGNALS_COMPLETE, VariantAutoscaling, VariantAutoscalingStatus};
 use crate::cluster::objects::VariantObject;
 use crate::cluster::requests::{FIELD_MANAGER, RequestError, bounded};
 use crate::cluster::watch::{ClusterReader, ClusterState, VerdictContext};
@@ -161,6 +159,8 @@ impl StatusWriter {
                 let published = self.published.borrow_and_update().clone();
                 let newest = published.sequence;
                 if published.origin != Origin::Computed || !self.is_leader() {
+                    // Another leader tells what is found meanwhile.
+                    histories.values_mut().for_each(|history| history.told = ToldFindings::default());
                     break;
                 }
                 let write = self.write_batch(published, next, &mut histories, &mut refreshes);
@@ -302,13 +302,13 @@ pub(super) struct StatusContext<'a> {
     pub(super) external: Option<&'a ExternalMetrics>,
 }
 
-/// The status of an object after `old`, and the findings about its autoscalers; `None` for an object that has been created again since: it is decided about next.
+/// The status of an object after `old`, and the findings about its autoscalers if these are known; `None` for an object that has been created again since: it is decided about next.
 pub(super) fn new_status(
     context: StatusContext<'_>,
     (id, decision): (&VariantId, &Decision),
     object: &VariantObject,
     old: &VariantAutoscalingStatus,
-) -> Option<(VariantAutoscalingStatus, Vec<Advice>)> {
+) -> Option<(VariantAutoscalingStatus, Option<Vec<Advice>>)> {
     let StatusContext { published, state, series, external } = context;
     let decided = published.revisions.get(id).filter(|revision| *revision.uid == *object.uid)?;
     let group = GroupId::new(id.namespace.clone(), decision.model.clone());
@@ -325,7 +325,7 @@ pub(super) fn new_status(
         autoscaler: autoscaler.as_ref(),
     };
     let status = render(&input, old);
-    Some((status, autoscaler.map(|verdict| verdict.findings).unwrap_or_default()))
+    Some((status, autoscaler.map(|verdict| verdict.findings)))
 }
 
 /// The statuses that change, of the variants from `first` on. If they are too many, only those up to the variant that is returned. The
@@ -372,8 +372,8 @@ struct DueStatus<'a> {
     history: Option<&'a StatusHistory>,
     old: Option<&'a VariantAutoscalingStatus>,
     new: VariantAutoscalingStatus,
-    /// About its autoscalers.
-    findings: Vec<Advice>,
+    /// About its autoscalers, if these are known.
+    findings: Option<Vec<Advice>>,
     /// The old `lastRunTime`, where nothing else changes.
     unchanged_since: Option<Timestamp>,
 }
@@ -415,6 +415,11 @@ impl<'a> Round<'a> {
 impl DueStatus<'_> {
     fn update(self, id: &VariantId, decision: &Decision) -> StatusUpdate {
         let Self { object, history, old, new, findings, .. } = self;
+        // Of an object of this name that is gone, nothing counts.
+        let is_same = |history: &&StatusHistory| {
+            history.written.as_ref().is_none_or(|written| written.uid == object.uid)
+        };
+        let history = history.filter(is_same);
         let (mut budget, mut told) =
             history.map(|history| (history.events.clone(), history.told.clone())).unwrap_or_default();
         let mut events = events(old.unwrap_or(&VariantAutoscalingStatus::default()), &new);
@@ -423,9 +428,9 @@ impl DueStatus<'_> {
             let notices = object.notices.iter();
             events.extend(notices.map(|notice| event(EventType::Normal, notice.reason, &notice.note)));
         }
-        let was_judged = old.is_some_and(|old| old.condition(AUTOSCALER_CONFIGURED).is_some());
-        let room = budget.room().saturating_sub(events.len());
-        events.extend(told.take(&findings, was_judged, room));
+        if let Some(findings) = findings {
+            events.extend(told.take(&findings, budget.room(&events)));
+        }
         let events = budget.take(events);
         let (id, object, decision) = (id.clone(), object.clone(), decision.clone());
         StatusUpdate { id, object, new, decision, events, budget, told }

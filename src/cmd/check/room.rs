@@ -7,6 +7,7 @@ use wva_core::snapshot::VariantState;
 
 use super::policy::Loaded;
 use super::report::Report;
+use crate::cluster::objects::VariantKind;
 use crate::cluster::watch::NodeRoom;
 use crate::lint::Severity;
 
@@ -40,7 +41,7 @@ pub(super) fn check(loaded: &Loaded, report: &mut Report) {
                 object,
                 format!("maxReplicas {max} with {} each need {needed} {accelerator}", counted(gpus, "GPU")),
                 room_for(room, accelerator, gpus),
-                fix(room),
+                fix(room, kind, variant.bounds.min.get()),
             );
         }
     }
@@ -72,7 +73,7 @@ fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn fix(room: &NodeRoom) -> String {
+fn fix(room: &NodeRoom, kind: VariantKind, min: u32) -> String {
     match room {
         NodeRoom { suitable: 0, .. } => {
             "# correct tolerations, nodeSelector or affinity of the pod template, or add nodes that they allow".to_owned()
@@ -80,7 +81,11 @@ fn fix(room: &NodeRoom) -> String {
         NodeRoom { replicas: 0, .. } => {
             "# add larger nodes, or let each replica need fewer GPUs".to_owned()
         }
-        NodeRoom { replicas, .. } => format!("spec:\n  maxReplicas: {replicas}"),
+        NodeRoom { replicas, .. } if *replicas < min => "# add nodes, or lower the minimum too".to_owned(),
+        NodeRoom { replicas, .. } => {
+            let field = if kind == VariantKind::ScaledObject { "maxReplicaCount" } else { "maxReplicas" };
+            format!("spec:\n  {field}: {replicas}")
+        }
     }
 }
 
