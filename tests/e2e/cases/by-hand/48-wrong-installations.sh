@@ -535,7 +535,7 @@ throughout 10 "the analyzer is the one before" explanation_has "mean spare KV ca
 stop wva-0
 start_wva wva-0 "$wva_port"
 eventually 20 "one that starts has none" reported "the program's defaults are in force"
-eventually 60 "the model gets another analyzer than the one that is meant" explanation_has "chance reserve supports"
+eventually 60 "the model gets another analyzer than the one that is meant" explanation_has " supports "
 analyzer_is saturation-percent
 eventually 30 "the fix: it gets the one that is meant" explanation_has "mean spare KV cache"
 eventually 20 "nothing is wrong any more" is_clean
