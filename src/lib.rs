@@ -7,6 +7,7 @@
 //! - [`cluster`]: input and output edge, reads from and writes to Kubernetes
 //! - [`engine`]: evaluates (collect, assemble, decide, check, publish), and owns the board that every output reads
 //! - `explain`: explains the decision about one variant, as data and as text
+//! - [`otlp`]: pushes the desired replicas to an OpenTelemetry collector
 //! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
 //! - [`record`]: stores evaluations, reads them back and replays them
 //! - [`rules`]: further external metrics, by the rules of prometheus-adapter
@@ -29,6 +30,7 @@ pub mod engine;
 mod explain;
 pub mod lint;
 pub mod migrate;
+pub mod otlp;
 pub mod policy;
 pub mod record;
 pub mod rules;

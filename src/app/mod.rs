@@ -3,6 +3,7 @@
 mod adapters;
 mod client;
 pub mod metrics;
+mod otlp;
 mod recording;
 mod rules;
 mod self_signed;

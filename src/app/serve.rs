@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::adapters::{ClusterReviewer, installation_settings, serving_certificate, shared_pki};
 use super::metrics::{Installation, ProgramMetrics};
+use super::otlp::start_export;
 use super::recording::recorder;
 use super::rules::adapter_rules;
 use super::self_signed;
@@ -128,8 +129,9 @@ impl App {
         let (recorder, recent) = recorder(record, instance, &mut registry, &mut self.phases.work)?;
         let engine = Engine::new(parts, self.config.policy.clone()).with_recorder(Arc::new(recorder));
         let engine = Arc::new(engine.with_deletion_orders(self.config.pod_deletion_cost));
-        let settings = ReadSettings { max_age: self.config.max_age, read_wait: self.config.read_wait };
-        let reader = Reader::new(engine.clone(), settings);
+        let Config { max_age, read_wait, .. } = self.config;
+        let reader = Reader::new(engine.clone(), ReadSettings { max_age, read_wait });
+        start_export(&self.config, reader.clone(), leadership.clone(), &mut registry, &mut self.phases.work)?;
         self.start_deciding(engine.clone(), reader.clone(), leadership.clone(), &mut registry);
         let events = self.start_events(cluster.clone(), &mut registry);
         let maps = self.start_config_maps();
@@ -165,14 +167,13 @@ impl App {
             published: board.subscribe(),
             synced,
             stopping: self.phases.stopping.clone(),
-            read_wait: self.config.read_wait,
+            read_wait,
             controller_instance: self.config.controller_instance.clone(),
             installations: installation_settings(&self.config),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let (reader, sink, rules) = (Arc::new(reader), Arc::new(events.clone()), self.start_rules()?);
         let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, registry };
-        self.ensure_certificate()?;
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
@@ -187,6 +188,7 @@ impl App {
     }
 
     async fn bind(&self, settings: ServerSettings, ports: ServerPorts) -> anyhow::Result<Server> {
+        self.ensure_certificate()?;
         let server = Server::bind(self.config.listen, AppState::new(settings, ports)).await?;
         info!(address = %server.address(), instance = self.config.instance, "serving");
         if let Some(forwarder) = &self.config.forwarder {

@@ -1,9 +1,9 @@
-//! The HTTP client of both sources: TLS trust, time-outs, and errors that name the next step.
+//! The HTTP client of both sources and of other rooms: TLS trust, time-outs, and errors that name the next step.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use reqwest::{Certificate, ClientBuilder, Identity, redirect};
+use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect};
 
 use crate::engine::SourceError;
 
@@ -27,6 +27,15 @@ pub struct TlsSettings {
     pub insecure_skip_verify: bool,
 }
 
+/// A client with this trust, each of whose requests takes at most `limit`.
+///
+/// # Errors
+/// When a file of `tls` cannot be used.
+pub fn http_client(tls: &TlsSettings, https: bool, limit: Duration) -> Result<Client, SourceError> {
+    let client = client_builder(tls, https)?.timeout(limit).build();
+    client.map_err(|error| config_error(format!("cannot set up TLS: {}", root_cause(&error))))
+}
+
 /// The client builder of both sources. It follows no redirects, because they could send a token elsewhere, and uses no proxy from
 /// the environment, which only `config` reads.
 pub(super) fn client_builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
@@ -36,7 +45,7 @@ pub(super) fn client_builder(tls: &TlsSettings, https: bool) -> Result<ClientBui
             "no TLS provider is installed in this process; install one before the first client".into(),
         ));
     }
-    let builder = reqwest::Client::builder()
+    let builder = Client::builder()
         .user_agent(concat!("wva/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
         .no_proxy()
@@ -120,7 +129,7 @@ pub(super) fn error_kind(error: &reqwest::Error) -> &'static str {
 }
 
 /// The message of the innermost error: the outer ones only say that something failed.
-pub(super) fn root_cause(error: &dyn std::error::Error) -> String {
+pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
         cause = inner;

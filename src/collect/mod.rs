@@ -22,7 +22,7 @@ mod signals;
 mod signals_page;
 mod token;
 
-pub use http_client::TlsSettings;
+pub use http_client::{TlsSettings, http_client, root_cause};
 pub use prometheus::{PrometheusApi, PrometheusSettings, PrometheusSource, QuerySample};
 pub use scrape::{QueueScraper, ScrapeSettings, ScrapeSource};
 pub use signals::current_series_names;

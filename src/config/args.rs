@@ -61,6 +61,9 @@ pub struct ServeArgs {
     /// Rules.
     #[command(flatten)]
     pub rules: RuleArgs,
+    /// OpenTelemetry.
+    #[command(flatten)]
+    pub otlp: OtlpArgs,
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,
@@ -281,6 +284,22 @@ pub struct RuleArgs {
     /// A series without a sample for so long makes no metric. Default: --metrics-relist-interval, which it may not be below.
     #[arg(long, env = "WVA_METRICS_MAX_AGE", value_name = "DURATION")]
     pub metrics_max_age: Option<SignedDuration>,
+}
+
+/// Where the numbers are pushed.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "OpenTelemetry")]
+pub struct OtlpArgs {
+    /// URL of an OpenTelemetry collector, or of another receiver of OTLP over HTTP, such as http://collector.observability:4318: the leader
+    /// pushes the desired replicas there. Without a path, /v1/metrics is added.
+    #[arg(long, env = "WVA_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// How often, 1s or more.
+    #[arg(long, env = "WVA_OTLP_INTERVAL", default_value = "15s", value_name = "DURATION")]
+    pub otlp_interval: SignedDuration,
+    /// PEM file of the CA of the receiver's certificate. Default: the system's.
+    #[arg(long, env = "WVA_OTLP_CA_FILE", value_parser = path_or_empty(), value_name = "FILE")]
+    pub otlp_ca_file: Option<PathBuf>,
 }
 
 /// When a number changes and when it is too old.

@@ -53,6 +53,12 @@ pub enum ConfigError {
     /// Rules need the series of Prometheus.
     #[error("--adapter-config needs Prometheus: set --prometheus-url")]
     RulesWithoutPrometheus,
+    /// The receiver of OTLP is not named by a URL. The text may have a password.
+    #[error(
+        "--otlp-endpoint is not the URL of a receiver of OTLP over HTTP: write http://HOST:4318 or https://HOST:PORT/PATH, without user and \
+         password"
+    )]
+    OtlpEndpoint,
     /// A header is invalid.
     #[error("--prometheus-header no. {position} is invalid: {cause}; write 'NAME: VALUE' or 'NAME: @FILE'")]
     InvalidHeader {

@@ -8,6 +8,7 @@ mod installations;
 mod label_matchers;
 mod lease;
 mod legacy;
+mod otlp;
 mod parsers;
 pub mod policy_config;
 mod policy_file;
@@ -18,12 +19,15 @@ mod secret;
 mod settings;
 mod source;
 
-pub use args::{ConfigMapArgs, LEASE_NAME, LogArgs, RecordArgs, RuleArgs, ServeArgs, SourceArgs, SourceKind};
+pub use args::{
+    ConfigMapArgs, LEASE_NAME, LogArgs, OtlpArgs, RecordArgs, RuleArgs, ServeArgs, SourceArgs, SourceKind,
+};
 pub use command_line::{CommandLine, NOT_A_SETTING};
 pub use error::ConfigError;
 pub use installations::{ForwarderCertificate, Installation, InstallationArgs};
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};
+pub use otlp::Otlp;
 pub(crate) use parsers::lenient_bool;
 pub use policy_file::{PolicyError, PolicyFile};
 pub use resolve::{Config, RecordFiles, RecordSettings, config_map_names, default_policy};

@@ -17,6 +17,7 @@ use super::args::{
 use super::error::ConfigError;
 use super::installations::{ForwarderCertificate, Installation, forwarder, installations};
 use super::lease::LeaseTimes;
+use super::otlp::Otlp;
 use super::parsers::{at_least, is_label_value, non_empty, non_empty_path};
 use super::policy_config::{ConfigMapKind, ConfigMapNames};
 use super::ranged::quote;
@@ -77,6 +78,8 @@ pub struct Config {
     pub source: Source,
     /// The rules that make further external metrics, if there are some.
     pub rules: Option<Rules>,
+    /// Where the desired replicas are pushed, if anywhere.
+    pub otlp: Option<Otlp>,
     /// The interval of evaluations.
     pub interval: Duration,
     /// The maximum age of a result that a read is answered with at once.
@@ -175,6 +178,7 @@ impl TryFrom<ServeArgs> for Config {
             installations: installations(&args.installations)?,
             forwarder: forwarder(&args.installations)?,
             rules: Rules::of(args.rules, &source)?,
+            otlp: Otlp::of(args.otlp)?,
             source,
             watch_namespace,
             interval: at_least("--interval", args.decision.interval, MIN_INTERVAL, "")?,

@@ -18,6 +18,7 @@ mod engine_faults;
 mod fuzz;
 mod learned_models;
 mod migrate;
+mod otlp;
 mod record;
 mod serve;
 mod simulate;

@@ -39,6 +39,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
         &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"],
     ),
     (
+        "otlp",
+        &["collect", "engine", "serve"],
+        &["kube", "k8s_openapi", "axum", "hyper", "prometheus_http_query"],
+    ),
+    (
         "migrate",
         &["cluster", "config", "lint", "serve"],
         &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],

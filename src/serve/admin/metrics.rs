@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -31,6 +32,8 @@ const RATIO_HELP: &str =
 const SCALING_HELP: &str = "Total number of replica scaling operations";
 const SIGNALS_HELP: &str = "1 if the analyzer of the variant has every signal that it needs from every serving pod, 0 if one is missing";
 const DECIDED_HELP: &str = "Unix time at which the desired number of replicas was last decided, seconds";
+const EVIDENCE_HELP: &str =
+    "Unix time of the oldest measurement that the desired number of replicas rests on, seconds";
 const MEASURED_HELP: &str =
     "1 if the number of the variant rests on new measurements, 0 if it is held or there is none";
 const LEVEL_HELP: &str = "Mean saturation of the variant's engines, 0 to 1: peak KV-cache usage of the last minute, or the queue as a share of a full one, whichever is more";
@@ -184,7 +187,9 @@ impl BoardMetrics {
             let labels = self.labels(row.id, [("variant", row.id.name.as_str())]);
             Some((labels, current?.at.as_second()))
         });
-        encode_gauge(encoder, "wva_last_scaling_decision_timestamp", DECIDED_HELP, decided)
+        encode_gauge(encoder, "wva_last_scaling_decision_timestamp", DECIDED_HELP, decided)?;
+        let measured = rows.iter().map(|row| (&row.labels, unix_seconds(row.target.evidence)));
+        encode_gauge(encoder, "wva_evidence_timestamp_seconds", EVIDENCE_HELP, measured)
     }
 
     /// What the pods of the variants use, where it is measured.
@@ -312,6 +317,10 @@ impl BoardMetrics {
             .map(|(rule, count)| (self.with_instance([("policy_type", *rule)]), *count));
         encode_counter(encoder, "wva_enforcer_modifications", ENFORCED_HELP, enforced)
     }
+}
+
+fn unix_seconds(at: Timestamp) -> f64 {
+    at.as_duration().as_secs_f64()
 }
 
 /// The label of a unit; `share` is that of the percent rule's figures, which differ.
