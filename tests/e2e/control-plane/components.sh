@@ -58,7 +58,7 @@ await_kwok() { await_http kwok 30 "http://127.0.0.1:$KWOK_PORT/healthz"; }
 
 spawn_prometheus() {
   spawn prometheus "$CLUSTER_BIN/prometheus" --config.file "$CLUSTER_DIR/prometheus.yml" --storage.tsdb.path "$CLUSTER_DIR/prometheus" \
-    --storage.tsdb.retention.time 1d --web.listen-address "127.0.0.1:$PROMETHEUS_PORT" --log.level warn
+    --storage.tsdb.retention.time 1d --web.listen-address "127.0.0.1:$PROMETHEUS_PORT" --web.enable-otlp-receiver --log.level warn
 }
 await_prometheus() { await_http prometheus 30 "$PROMETHEUS_URL/-/ready"; }
 
