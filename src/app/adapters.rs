@@ -1,17 +1,22 @@
 //! Ports of one room, implemented by another: `serve` and `cluster` do not import each other.
 
+use std::sync::Arc;
+
 use futures::future::BoxFuture;
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReviewSpec,
 };
 
+use wva_core::VariantId;
+
 use crate::cluster::reviews::{self, AccessDecision};
-use crate::cluster::{CertificateBundle, EventRecorder};
+use crate::cluster::{CallRegister, CertificateBundle, ClusterReader, EventRecorder};
 use crate::config::{Config, Installation};
 use crate::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, User};
 use crate::serve::tls::{RECHECK_INTERVAL, ServingCertificate, SharedPki};
 use crate::serve::{
     AcceptedForwarder, AmbiguousSelector, EventSink, InstallationSettings, OtherInstallation,
+    ScaledObjectCalls,
 };
 
 /// Authentication and authorisation by the API server.
@@ -85,6 +90,34 @@ fn review_spec(user: &User, attributes: &Attributes) -> SubjectAccessReviewSpec 
 impl EventSink for EventRecorder {
     fn ambiguous_selector(&self, read: &AmbiguousSelector<'_>) {
         self.record_ambiguous_selector(read.metric, read.selector, read.variants);
+    }
+}
+
+/// ScaledObjects that KEDA's calls make variants.
+pub(super) struct NotedCalls {
+    register: CallRegister,
+    cluster: ClusterReader,
+}
+
+impl NotedCalls {
+    pub(super) fn port(register: CallRegister, cluster: ClusterReader) -> Arc<dyn ScaledObjectCalls> {
+        Arc::new(Self { register, cluster })
+    }
+}
+
+impl ScaledObjectCalls for NotedCalls {
+    fn verdict(&self, namespace: &str, name: &str) -> Option<Result<(), String>> {
+        let state = self.cluster.state();
+        let verdict = state.called.get(&VariantId::new(namespace, name))?;
+        Some(verdict.clone().map_err(String::from))
+    }
+
+    fn note(&self, namespace: &str, name: &str) -> Result<(), String> {
+        self.register.note(namespace, name)
+    }
+
+    fn renew(&self, namespace: &str, name: &str) {
+        self.register.renew(namespace, name);
     }
 }
 

@@ -8,27 +8,26 @@ use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::adapters::{ClusterReviewer, installation_settings, serving_certificate, shared_pki};
+use super::adapters::{ClusterReviewer, NotedCalls, installation_settings, serving_certificate, shared_pki};
 use super::metrics::{Installation, ProgramMetrics};
 use super::otlp::start_export;
 use super::recording::recorder;
 use super::rules::adapter_rules;
 use super::self_signed;
 use super::sources::{queue_source, source};
-use super::tasks::{Phase, TaskEnd};
+use super::tasks::{Phases, TaskEnd};
 use crate::cluster::leadership::installation_name;
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
-    AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager,
-    CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
-    Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck, ServiceRef, StateStore,
-    StateWriter, StatusWriter, TrustWatch, WatchSettings,
+    AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CallRegister, CertificateBundle,
+    CertificateManager, CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch,
+    DeletionCostWriter, Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck,
+    ServiceRef, StateStore, StateWriter, StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
 use crate::config::Config;
@@ -47,21 +46,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the server may take to close connections that were not drained in time.
 const CUT_OFF_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// What a shutdown ends, in order.
-#[derive(Default)]
-struct Phases {
-    /// Readiness; everything else continues.
-    stopping: CancellationToken,
-    /// Decisions and writers; the state is written once more.
-    work: Phase,
-    /// The candidacy: the lease is released, another instance decides, and this one forwards.
-    election: CancellationToken,
-    /// The listener; running requests are finished.
-    serving: Phase,
-    /// The watches.
-    watches: Phase,
-}
 
 /// Runs until a signal or a failure. `client` reaches the cluster.
 ///
@@ -112,7 +96,8 @@ impl App {
     async fn start(&mut self) -> anyhow::Result<Arc<Engine>> {
         let (ready, has_policy) = watch::channel(false);
         let (needs_inventory, inventory) = watch::channel(false);
-        let (cluster, synced) = self.start_watches(has_policy, inventory);
+        let register = self.start_call_register();
+        let (cluster, synced) = self.start_watches((has_policy, inventory), register.as_ref());
         let leadership = self.start_election(synced.clone());
         let metrics = self.register_metrics(leadership.clone());
         let (mut registry, errors) = (metrics.registry, metrics.evaluation.errors().clone());
@@ -150,6 +135,7 @@ impl App {
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
         let external = self.external_metrics(certificates.apiservices.clone());
+        let calls = register.map(|register| NotedCalls::port(register, cluster.clone()));
         self.start_writers(
             cluster,
             (&board, &leadership),
@@ -173,7 +159,7 @@ impl App {
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let (reader, sink, rules) = (Arc::new(reader), Arc::new(events.clone()), self.start_rules()?);
-        let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, registry };
+        let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, calls, registry };
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
@@ -204,8 +190,8 @@ impl App {
     /// The cluster, and whether every watch has listed and the engine has its first policy.
     fn start_watches(
         &mut self,
-        mut has_policy: watch::Receiver<bool>,
-        inventory: watch::Receiver<bool>,
+        (mut has_policy, inventory): (watch::Receiver<bool>, watch::Receiver<bool>),
+        register: Option<&CallRegister>,
     ) -> (ClusterReader, watch::Receiver<bool>) {
         let settings = WatchSettings {
             namespace: self.config.watch_namespace.clone(),
@@ -218,6 +204,10 @@ impl App {
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);
+        let watching = match register {
+            Some(register) => watching.with_called(register.subscribe()),
+            None => watching,
+        };
         self.phases.watches.start("cluster watch", |stop| watching.run(stop));
         let (publish, synced) = watch::channel(false);
         let mut states = cluster.subscribe();
@@ -233,6 +223,15 @@ impl App {
             stop.cancelled().await;
         });
         (cluster, synced)
+    }
+
+    /// Only where KEDA's external scaler is served.
+    fn start_call_register(&mut self) -> Option<CallRegister> {
+        self.config.external_scaler?;
+        let register = CallRegister::new(self.clock.clone(), self.config.watch_namespace.clone());
+        let (running, store) = (register.clone(), self.store());
+        self.phases.watches.start("register of KEDA's calls", |stop| running.run(store, stop));
+        Some(register)
     }
 
     fn start_config_maps(&mut self) -> ConfigMapReader {

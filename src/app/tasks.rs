@@ -17,6 +17,21 @@ pub(super) struct Phase {
     names: HashMap<Id, &'static str>,
 }
 
+/// What a shutdown ends, in order.
+#[derive(Default)]
+pub(super) struct Phases {
+    /// Readiness; everything else continues.
+    pub(super) stopping: CancellationToken,
+    /// Decisions and writers; the state is written once more.
+    pub(super) work: Phase,
+    /// The candidacy: the lease is released, another instance decides, and this one forwards.
+    pub(super) election: CancellationToken,
+    /// The listener; running requests are finished.
+    pub(super) serving: Phase,
+    /// The watches.
+    pub(super) watches: Phase,
+}
+
 /// How a task ended.
 pub(super) struct TaskEnd {
     /// Its name.

@@ -12,7 +12,7 @@ mod timer;
 pub mod watch;
 pub mod writers;
 
-pub use leadership::{Election, ElectionSettings, StateStore, StateWriter};
+pub use leadership::{CallRegister, Election, ElectionSettings, StateStore, StateWriter};
 pub use pki::{
     ApiServiceWatch, CaBundleWriter, CertificateBundle, CertificateManager, CertificateSettings, SelfCheck,
     ServiceRef,

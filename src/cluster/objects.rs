@@ -1,11 +1,13 @@
 //! Leaf types of watched objects that `watch` fills and `writers` read, and the labels and annotations both know.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
+use tokio::sync::watch;
 use wva_core::model::{InvalidVariant, TargetRef, Variant, VariantId};
 
 use super::crd::VariantAutoscalingStatus;
@@ -28,6 +30,10 @@ impl ObjectKey {
         Self { namespace: text(&metadata.namespace), name: text(&metadata.name) }
     }
 }
+
+/// Which ScaledObjects KEDA has called for; `None` before that is known.
+#[derive(Debug, Clone)]
+pub struct CalledObjects(pub(crate) watch::Receiver<Option<Arc<BTreeSet<ObjectKey>>>>);
 
 /// Node labels that name an accelerator, in the order they are looked for.
 pub(crate) const ACCELERATOR_KEYS: [&str; 5] = [
@@ -92,6 +98,8 @@ impl fmt::Display for VariantKind {
 pub struct VariantObject {
     /// Its kind.
     pub kind: VariantKind,
+    /// A ScaledObject that is a variant because KEDA calls for it, and not by annotations.
+    pub is_called: bool,
     /// Its uid: a status is never written to a later object of the same name.
     pub uid: String,
     /// When it was created: of several variants with one scale target, the oldest decides.

@@ -45,6 +45,8 @@ pub struct RightNames<'a> {
     pub wakes_directly: bool,
     /// Whether the deletion costs of pods are written.
     pub writes_deletion_costs: bool,
+    /// Whether KEDA's external scaler is served.
+    pub serves_external_scaler: bool,
     /// Whether one namespace is watched.
     pub is_of_namespace: bool,
     /// The name of the Lease.
@@ -89,6 +91,10 @@ fn of_options(names: RightNames<'_>) -> Vec<Right> {
         let resources =
             [(apps, "deployments/scale"), (apps, "statefulsets/scale"), (sets, "leaderworkersets/scale")];
         rights.extend(resources.map(scale));
+    }
+    if names.serves_external_scaler {
+        let without = "ScaledObjects with modelID in their triggers are no variants";
+        rights.push(right(RightScope::Watched, ("keda.sh", "scaledobjects"), &["get"], without));
     }
     if names.writes_deletion_costs {
         let without = "pods get no deletion cost: a ReplicaSet deletes the youngest pods first, busy or not";

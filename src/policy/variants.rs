@@ -211,6 +211,7 @@ mod tests {
         let settings = model.map(|_| Arc::new(VariantSettings::read(json!({ "sloTtft": 300 }))));
         VariantObject {
             kind: VariantKind::default(),
+            is_called: false,
             uid: name.into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,

@@ -34,7 +34,7 @@ pub(crate) use external_metrics::{Labels, Metric};
 pub use installations::{AcceptedForwarder, InstallationSettings, OtherInstallation};
 pub use ports::{
     AmbiguousSelector, EventSink, LabelOperator, LabelRequirement, NoEvents, PublishedReader, RuleAnswer,
-    RuleError, RuleMetrics, RuleValue,
+    RuleError, RuleMetrics, RuleValue, ScaledObjectCalls,
 };
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

@@ -87,6 +87,19 @@ impl EventSink for NoEvents {
     fn ambiguous_selector(&self, _: &AmbiguousSelector<'_>) {}
 }
 
+/// ScaledObjects that KEDA's calls make variants.
+pub trait ScaledObjectCalls: Send + Sync + 'static {
+    /// Why no number is that of a ScaledObject which was noted; `None` for one that was not.
+    fn verdict(&self, namespace: &str, name: &str) -> Option<Result<(), String>>;
+    /// Notes the call of an authorised caller: the ScaledObject becomes a variant, and stays one for an hour after the last call.
+    ///
+    /// # Errors
+    /// Says why it cannot be noted.
+    fn note(&self, namespace: &str, name: &str) -> Result<(), String>;
+    /// The same for one that was noted before; nothing for another one.
+    fn renew(&self, namespace: &str, name: &str);
+}
+
 /// External metrics beside those of variants, which rules make of series of Prometheus.
 pub trait RuleMetrics: Send + Sync + 'static {
     /// The names of those that there are now, sorted.

@@ -190,6 +190,7 @@ fn numbers(state: &AppState, routes: Router) -> Numbers {
     Numbers {
         routes,
         reader: state.0.reads.reader.clone(),
+        calls: state.0.calls.clone(),
         published: settings.published.clone(),
         leadership: settings.leadership.clone(),
         stopping: settings.stopping.clone(),

@@ -14,7 +14,7 @@ use super::data_read::{MAX_READS, ReadState, RuleReads, SyncedOnce};
 use super::explanations::ExplanationState;
 use super::forward::{Forwarder, ForwarderVerifier, InstanceVerifier};
 use super::installations::{InstallationSettings, Installations};
-use super::ports::{EventSink, PublishedReader, RuleMetrics};
+use super::ports::{EventSink, PublishedReader, RuleMetrics, ScaledObjectCalls};
 use super::request_metrics::{EvidenceAge, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::connection_errors::ConnectionErrors;
@@ -63,6 +63,8 @@ pub struct ServerPorts {
     pub recent: Arc<Recent>,
     /// Metrics that rules make, if there are rules.
     pub rules: Option<Arc<dyn RuleMetrics>>,
+    /// ScaledObjects that KEDA's calls make variants; `None` where the external scaler is not served.
+    pub calls: Option<Arc<dyn ScaledObjectCalls>>,
     /// Metrics of other rooms, which `/metrics` exports with the server's own.
     pub registry: Registry,
 }
@@ -84,6 +86,7 @@ pub(super) struct States {
     decision_counts: Arc<DecisionCounts>,
     pub(super) certificates: Arc<Certificates>,
     pub(super) connection_errors: Arc<ConnectionErrors>,
+    pub(super) calls: Option<Arc<dyn ScaledObjectCalls>>,
     pub(super) settings: ServerSettings,
 }
 
@@ -91,7 +94,7 @@ impl AppState {
     /// Builds the states of all routes, and registers the server's metrics.
     #[must_use]
     pub fn new(settings: ServerSettings, ports: ServerPorts) -> Self {
-        let ServerPorts { reader, reviewer, events, recent, rules, mut registry } = ports;
+        let ServerPorts { reader, reviewer, events, recent, rules, calls, mut registry } = ports;
         let decision_counts = Arc::new(DecisionCounts::default());
         registry.register_collector(Box::new(BoardMetrics {
             reader: reader.clone(),
@@ -147,6 +150,7 @@ impl AppState {
             decision_counts,
             certificates,
             connection_errors,
+            calls,
             settings,
         }))
     }

@@ -255,7 +255,9 @@ impl ApiServer {
             let metadata = json!({ "resourceVersion": content.version.to_string() });
             (200, json!({ "apiVersion": "v1", "kind": "List", "metadata": metadata, "items": items }))
         } else {
-            status(404, "NotFound")
+            let (code, mut answer) = status(404, "NotFound");
+            answer["details"] = json!({ "name": path.rsplit('/').next() });
+            (code, answer)
         };
         let answer = Answer::from(format!("{answer}\n"));
         Response::builder().status(code).body(answer).unwrap()
@@ -372,7 +374,7 @@ fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
 
 /// True for the path of a collection.
 fn is_collection(path: &str) -> bool {
-    const COLLECTIONS: [&str; 13] = [
+    const COLLECTIONS: [&str; 14] = [
         "apiservices",
         "configmaps",
         "deployments",
@@ -383,6 +385,7 @@ fn is_collection(path: &str) -> bool {
         "nodes",
         "pods",
         "replicasets",
+        "scaledobjects",
         "secrets",
         "services",
         "variantautoscalings",

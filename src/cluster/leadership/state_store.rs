@@ -37,7 +37,9 @@ const INSTALLATION_LABEL: &str = "wva.llmd.ai/installation";
 /// Data key of the header.
 const HEADER_KEY: &str = "header";
 /// Data key of the entries, one JSON value a line.
-const ENTRIES_KEY: &str = "entries";
+pub(super) const ENTRIES_KEY: &str = "entries";
+/// The kind of the object that `call_register` writes.
+const CALLS: &str = "calls";
 
 /// What a state object keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,9 +270,34 @@ impl StateStore {
         resource_version: Option<String>,
         shard: &Shard,
     ) -> ConfigMap {
-        let labels = [(STATE_LABEL, kind.name()), (INSTALLATION_LABEL, self.prefix.as_str()), MANAGED_BY];
         let header = serde_json::to_string(&shard.header).unwrap_or_default();
         let data = [(HEADER_KEY, header), (ENTRIES_KEY, shard.lines.clone())];
+        self.labelled(kind.name(), name, resource_version, data)
+    }
+
+    /// The objects of all kinds.
+    pub(super) fn api(&self) -> Api<ConfigMap> {
+        self.api.clone()
+    }
+
+    /// The name of the object that keeps which ScaledObjects KEDA's calls have made variants. Every instance writes it.
+    pub(super) fn calls_name(&self) -> String {
+        named_object(&self.prefix, CALLS, 0)
+    }
+
+    /// This object with these lines.
+    pub(super) fn calls_object(&self, resource_version: Option<String>, lines: String) -> ConfigMap {
+        self.labelled(CALLS, &self.calls_name(), resource_version, [(ENTRIES_KEY, lines)])
+    }
+
+    fn labelled<const N: usize>(
+        &self,
+        kind: &str,
+        name: &str,
+        resource_version: Option<String>,
+        data: [(&str, String); N],
+    ) -> ConfigMap {
+        let labels = [(STATE_LABEL, kind), (INSTALLATION_LABEL, self.prefix.as_str()), MANAGED_BY];
         ConfigMap {
             metadata: ObjectMeta {
                 name: Some(name.into()),
@@ -422,7 +449,11 @@ fn is_part_of_names(instance: &str) -> bool {
 }
 
 fn object_name(prefix: &str, kind: StateKind, index: usize) -> String {
-    format!("{prefix}-state-{}-{index}", kind.name())
+    named_object(prefix, kind.name(), index)
+}
+
+fn named_object(prefix: &str, kind: &str, index: usize) -> String {
+    format!("{prefix}-state-{kind}-{index}")
 }
 
 /// Names of all objects that an installation may have, to grant access to them by name.
@@ -432,5 +463,6 @@ pub fn object_names(prefix: &str) -> Vec<String> {
     kinds
         .iter()
         .flat_map(|kind| (0..MAX_SHARDS).map(move |index| object_name(prefix, *kind, index)))
+        .chain([named_object(prefix, CALLS, 0)])
         .collect()
 }

@@ -10,12 +10,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use smol_str::SmolStr;
-use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use wva_core::model::{Bounds, Role, TargetRef, Variant};
 
 use super::autoscalers::Scaler;
-use super::convert::{
-    accelerator_label, bounds, cost, invalid_variant, model, target_ref, variant_id, woken_by,
-};
+use super::called_trigger::{Settings, called_settings};
+use super::convert::{accelerator_label, bounds, invalid_variant, target_ref, variant_id, woken_by};
 use super::partial_objects::{PartialObject, annotation};
 use super::pause::Pause;
 use super::value_targets::NumberRead;
@@ -29,6 +28,9 @@ const MANAGED_ANNOTATION: &str = "llm-d.ai/managed";
 const MODEL_ANNOTATION: &str = "llm-d.ai/model-id";
 /// Annotation: the cost of a replica.
 const COST_ANNOTATION: &str = "llm-d.ai/variant-cost";
+/// The same, for people.
+const MODEL_FIELD: &str = "the annotation llm-d.ai/model-id";
+const COST_FIELD: &str = "the annotation llm-d.ai/variant-cost";
 /// What a ScaledObject means by leaving out `minReplicaCount`.
 const KEDA_MIN_REPLICAS: i32 = 0;
 /// What a ScaledObject means by leaving out `maxReplicaCount`.
@@ -158,23 +160,48 @@ fn annotated_object(
     kind: VariantKind,
     object: Result<Autoscaler, InvalidObject>,
 ) -> Option<Arc<VariantObject>> {
+    let metadata = object.as_ref().map_or_else(|invalid| &invalid.metadata, |object| &object.metadata);
+    if annotation(metadata, MANAGED_ANNOTATION) != Some("true") || is_of_keda(metadata) {
+        return None;
+    }
+    let settings = Settings {
+        model: (MODEL_FIELD.into(), annotation(metadata, MODEL_ANNOTATION).map(str::to_owned)),
+        cost: (COST_FIELD.into(), annotation(metadata, COST_ANNOTATION).map(str::to_owned)),
+    };
+    Some(Arc::new(variant_object(kind, object, Ok(settings))))
+}
+
+/// The variant that a ScaledObject makes for which KEDA calls: its model and cost are in the metadata of its trigger. `None` where no
+/// trigger of the external scaler names a model.
+pub(super) fn called_object(object: Result<Autoscaler, InvalidObject>) -> Option<VariantObject> {
+    let settings = match &object {
+        Ok(object) => called_settings(&object.spec.whole)?,
+        // What is wrong is said where it is parsed.
+        Err(_) => Ok(Settings::default()),
+    };
+    Some(VariantObject { is_called: true, ..variant_object(VariantKind::ScaledObject, object, settings) })
+}
+
+fn variant_object(
+    kind: VariantKind,
+    object: Result<Autoscaler, InvalidObject>,
+    settings: Result<Settings, String>,
+) -> VariantObject {
     let (metadata, spec) = match object {
         Ok(object) => (object.metadata, Ok(object.spec.fields)),
         Err(invalid) => (invalid.metadata, Err(invalid.error)),
     };
-    if annotation(&metadata, MANAGED_ANNOTATION) != Some("true") || is_of_keda(&metadata) {
-        return None;
-    }
     let id = variant_id(&metadata);
-    let model = named_model(&metadata).and_then(|id| model(MODEL_ANNOTATION, id).ok());
+    let model = settings.as_ref().ok().and_then(|settings| settings.model().ok().flatten());
     let notices = notices(kind, &metadata);
     let target = spec.as_ref().ok().and_then(|spec| target(spec).ok());
     let variant = spec
         .map_err(|error| format!("the object cannot be parsed ({error}): correct the field it names"))
-        .and_then(|spec| variant(kind, id.clone(), &metadata, spec))
+        .and_then(|spec| variant(kind, &metadata, spec, &settings?))
         .map_err(|problem| invalid_variant(id, &problem));
-    Some(Arc::new(VariantObject {
+    VariantObject {
         kind,
+        is_called: false,
         uid: metadata.uid.unwrap_or_default(),
         created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),
@@ -184,7 +211,7 @@ fn annotated_object(
         target,
         variant,
         status: None,
-    }))
+    }
 }
 
 /// The same of an object that was read whole and has this metadata.
@@ -199,28 +226,21 @@ pub(crate) fn annotated_manifest(
     annotated_object(kind, read.map_err(invalid))
 }
 
-/// The model that an object names; its pods say which one it is where it names none.
-fn named_model(metadata: &ObjectMeta) -> Option<&str> {
-    annotation(metadata, MODEL_ANNOTATION).filter(|id| !id.is_empty())
-}
-
 fn variant(
     kind: VariantKind,
-    id: VariantId,
     metadata: &ObjectMeta,
     spec: AutoscalerFields,
+    settings: &Settings,
 ) -> Result<Variant, String> {
-    let target = target(&spec)?;
-    let model = named_model(metadata).map(|id| model(&format!("the annotation {MODEL_ANNOTATION}"), id));
     Ok(Variant {
-        model: model.transpose()?.unwrap_or_default(),
-        target,
-        cost: cost(&format!("the annotation {COST_ANNOTATION}"), annotation(metadata, COST_ANNOTATION))?,
+        id: variant_id(metadata),
+        target: target(&spec)?,
+        model: settings.model()?.unwrap_or_default(),
+        cost: settings.cost()?,
         bounds: spec_bounds(kind, spec.min_replicas, spec.max_replicas)?,
         accelerator: metadata.labels.as_ref().and_then(accelerator_label).map(SmolStr::from),
         role: Role::default(),
         woken_by: woken_by(metadata),
-        id,
     })
 }
 
@@ -250,7 +270,7 @@ fn notices(kind: VariantKind, metadata: &ObjectMeta) -> Vec<Notice> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use wva_core::model::TargetRef;
+    use wva_core::model::{TargetRef, VariantId};
     use wva_core::units::{Cost, Replicas};
 
     use super::*;

@@ -108,6 +108,7 @@ pub(super) mod tests {
         };
         VariantObject {
             kind: VariantKind::default(),
+            is_called: false,
             uid: name.into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,

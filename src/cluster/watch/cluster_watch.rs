@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use wva_core::model::Variant;
 
 use super::annotated_watch::annotated_changes;
+use super::called_reads::CalledReader;
 use super::convert::{
     invalid_variant, model_settings, notices, own_status, readable_model, readable_target, variant_id,
 };
@@ -37,7 +38,7 @@ use super::target_api::{scale_target, target_api};
 use super::target_watch::{TargetWatches, relisting_watcher};
 use super::watch_health::{watch_config, watch_results};
 use crate::cluster::crd::{CONTROLLER_INSTANCE_LABEL, VariantAutoscaling};
-use crate::cluster::objects::{ObjectKey, VariantKind, VariantObject};
+use crate::cluster::objects::{CalledObjects, ObjectKey, VariantKind, VariantObject};
 use crate::cluster::timer::{DEBOUNCE_WINDOW, sleep_until_due};
 use crate::engine::{Cluster, ClusterView};
 
@@ -128,6 +129,8 @@ pub struct ClusterWatch {
     settings: WatchSettings,
     /// True while a limit is what the nodes have.
     needs_nodes: watch::Receiver<bool>,
+    /// The ScaledObjects that KEDA calls for.
+    called: Option<CalledObjects>,
     newest: watch::Sender<Arc<ClusterState>>,
 }
 
@@ -137,13 +140,19 @@ impl ClusterWatch {
     pub fn new(client: kube::Client, settings: WatchSettings) -> (Self, ClusterReader) {
         let (sender, newest) = watch::channel(Arc::default());
         let (_, needs_nodes) = watch::channel(false);
-        (Self { client, settings, needs_nodes, newest: sender }, ClusterReader { newest })
+        (Self { client, settings, needs_nodes, called: None, newest: sender }, ClusterReader { newest })
     }
 
     /// Watches the nodes too, for as long as `needs_nodes` is true.
     #[must_use]
     pub fn with_inventory(self, needs_nodes: watch::Receiver<bool>) -> Self {
         Self { needs_nodes, ..self }
+    }
+
+    /// Reads these ScaledObjects too, which KEDA's calls make variants; `None` before it is known which ones these are.
+    #[must_use]
+    pub fn with_called(self, called: CalledObjects) -> Self {
+        Self { called: Some(called), ..self }
     }
 
     /// Watches until cancelled.
@@ -162,8 +171,7 @@ impl ClusterWatch {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = sleep_until_due(lists_deadline), if !store.ignores_refusals => {
-                    store.ignores_exclusions = true;
-                    store.ignores_refusals = true;
+                    store.end_optional_waits();
                     rebuild_at = Some(Instant::now());
                 }
                 () = sleep_until_due(rebuild_at) => {
@@ -176,8 +184,7 @@ impl ClusterWatch {
                     if store.knows_variants() {
                         targets_deadline.get_or_insert_with(|| Instant::now() + OPTIONAL_LIST_TIMEOUT);
                     }
-                    store.awaits_targets &= !state.view.synced;
-                    store.awaits_annotated &= !state.view.synced;
+                    store.end_waits(state.view.synced);
                     self.newest.send_replace(Arc::new(state));
                     rebuild_at = is_changed.then(|| Instant::now() + debounce);
                 }
@@ -233,6 +240,7 @@ impl ClusterWatch {
             ignores_exclusions: self.settings.namespace.is_some(),
             awaits_targets: true,
             awaits_annotated: self.settings.annotated,
+            awaits_called: self.called.is_some(),
             finds_value_targets: self.settings.value_targets,
             controller_instance: self.settings.controller_instance.as_deref().map(SmolStr::from),
             ..ClusterStore::default()
@@ -274,6 +282,10 @@ impl ClusterWatch {
                 &annotated,
                 self.settings.value_targets,
             ));
+        }
+        if let Some(called) = self.called.clone() {
+            let instance = self.settings.controller_instance.as_deref().map(SmolStr::from);
+            changes.push(CalledReader::new(&self.client, instance, called.0).changes());
         }
         if self.settings.namespace.is_none() {
             let namespaces = self.excluded_namespaces();
@@ -365,6 +377,7 @@ pub(crate) fn variant_object(
     };
     Some(Arc::new(VariantObject {
         kind: VariantKind::VariantAutoscaling,
+        is_called: false,
         uid: metadata.uid.unwrap_or_default(),
         created: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
         generation: metadata.generation.unwrap_or_default(),

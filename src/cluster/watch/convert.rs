@@ -247,7 +247,7 @@ fn target_group<'a>(version: &'a str, kind: &str) -> Result<&'a str, String> {
 }
 
 /// True for an RFC 1123 subdomain.
-fn is_object_name(name: &str) -> bool {
+pub(crate) fn is_object_name(name: &str) -> bool {
     let is_alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let is_label = |label: &str| {
         let bytes = label.as_bytes();

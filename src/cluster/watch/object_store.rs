@@ -15,6 +15,7 @@ use wva_core::units::Replicas;
 
 use super::annotated::WatchedAutoscaler;
 use super::autoscalers::{AutoscalerVerdict, Autoscalers, VerdictContext};
+use super::called_objects::CalledStore;
 use super::claims::{claims, split_by_validity};
 use super::convert::stored_replicas;
 use super::devices::{ClaimedGpus, SliceGpus};
@@ -46,6 +47,10 @@ pub(crate) struct ClusterStore {
     pub(crate) variants: ObjectStore<Arc<VariantObject>>,
     pub(crate) hpas: OptionalObjects<WatchedAutoscaler>,
     pub(crate) scaled_objects: OptionalObjects<WatchedAutoscaler>,
+    /// ScaledObjects that KEDA's calls make variants.
+    pub(crate) called: CalledStore,
+    /// Nothing is decided before these are read, for the same reason as with annotated ones.
+    pub(crate) awaits_called: bool,
     /// VerticalPodAutoscalers that restart pods. Nothing waits for them.
     pub(crate) verticals: OptionalObjects<WatchedVertical>,
     /// Nothing is decided before the annotated objects are listed: without them their numbers would be forgotten. False once
@@ -112,6 +117,8 @@ pub struct ClusterState {
     pub pauses: BTreeMap<VariantId, Arc<str>>,
     /// Whether all ScaledObjects are known.
     pub knows_pauses: bool,
+    /// The ScaledObjects that KEDA calls for, each with why no number is its own, if so.
+    pub called: BTreeMap<VariantId, Result<(), SmolStr>>,
     /// The autoscalers that read a number.
     pub(crate) autoscalers: Autoscalers,
     /// The pods of variants; empty unless their deletion costs are written.
@@ -134,16 +141,7 @@ impl ClusterStore {
     /// Joins scale targets and pods to variants.
     pub(crate) fn state(&self) -> ClusterState {
         let excluded: BTreeSet<SmolStr> = self.excluded.iter().map(|(key, ())| (&*key.name).into()).collect();
-        let named = |(key, object): (&ObjectKey, &Arc<VariantObject>)| {
-            let id = VariantId::new(&*key.namespace, &*key.name);
-            (!excluded.contains(&*key.namespace)).then(|| (id, object.clone()))
-        };
-        let scalers = || self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
-        let annotated = scalers().filter_map(|(key, object)| Some((key, object.variant.as_ref()?)));
-        let VariantObjects { objects, aliases, bystanders } = VariantObjects::new(
-            self.variants.iter().filter_map(named).collect(),
-            annotated.filter_map(named).collect(),
-        );
+        let VariantObjects { objects, aliases, bystanders } = self.variant_objects(&excluded);
         let claims = claims(&objects);
         let (variants, invalid) = split_by_validity(&objects, &claims);
         let pauses = self.pauses(&variants);
@@ -199,7 +197,8 @@ impl ClusterStore {
         view.pools = pools.finish(&self.services.objects, &self.pods, &self.deployments);
         let knows_pauses = self.scaled_objects.is_known(false);
         let view = Arc::new(view);
-        ClusterState { view, objects, bystanders, pauses, knows_pauses, autoscalers, pods: with_cost }
+        let (called, pods) = (self.called_verdicts(&bystanders), with_cost);
+        ClusterState { view, objects, bystanders, pauses, knows_pauses, called, autoscalers, pods }
     }
 
     fn variant_state(
@@ -380,7 +379,8 @@ impl ClusterStore {
     pub(super) fn knows_variants(&self) -> bool {
         let is_known = |objects: &OptionalObjects<WatchedAutoscaler>| objects.is_known(self.ignores_refusals);
         let annotated = !self.awaits_annotated || (is_known(&self.hpas) && is_known(&self.scaled_objects));
-        self.variants.has_listed() && annotated
+        let called = !self.awaits_called || self.called.is_known();
+        self.variants.has_listed() && annotated && called
     }
 
     /// The pods of the variants by their scale target, and the GPUs of all other pods.

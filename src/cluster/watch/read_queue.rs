@@ -30,8 +30,10 @@ pub(super) enum Outcome {
 }
 
 /// The objects that are read, and when.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ReadQueue {
+    /// Time between two reads of an object.
+    interval: Duration,
     namespaces: BTreeMap<SmolStr, NamespaceQueue>,
     /// The namespace whose turn was last.
     last: SmolStr,
@@ -49,7 +51,19 @@ struct NamespaceQueue {
     running: usize,
 }
 
+impl Default for ReadQueue {
+    fn default() -> Self {
+        Self::with_interval(READ_INTERVAL)
+    }
+}
+
 impl ReadQueue {
+    /// A queue that reads each object once in an interval.
+    pub(super) fn with_interval(interval: Duration) -> Self {
+        let namespaces = BTreeMap::new();
+        Self { interval, namespaces, last: SmolStr::default(), of_kind: BTreeMap::new(), running: 0 }
+    }
+
     /// Reads `wanted` from now on: new ones at once, and no others.
     pub(super) fn follow(&mut self, wanted: &BTreeSet<TargetKey>, now: Instant) {
         let mut targets: BTreeMap<&SmolStr, BTreeSet<&TargetRef>> = BTreeMap::new();
@@ -116,7 +130,7 @@ impl ReadQueue {
         let Some(failures) = queue.failures.get_mut(&target) else { return };
         *failures = if outcome == Outcome::Failed { failures.saturating_add(1) } else { 0 };
         let wait = READ_INTERVAL.saturating_mul(1 << (*failures).min(8)).min(MAX_BACKOFF);
-        queue.waiting.insert((now + if *failures > 0 { wait } else { READ_INTERVAL }, target));
+        queue.waiting.insert((now + if *failures > 0 { wait } else { self.interval }, target));
     }
 
     /// Reads the objects of these kinds at once: what the API server serves of them has changed.

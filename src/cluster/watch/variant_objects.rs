@@ -23,12 +23,15 @@ pub(crate) struct VariantObjects {
     pub(crate) bystanders: Vec<Bystander>,
 }
 
+/// The reason of the notice to an object whose name another one has.
+pub(super) const NAME_TAKEN: &str = "NameTaken";
+
 /// A scale target with its namespace.
 type NamespacedTarget = (SmolStr, TargetRef);
 
 impl VariantObjects {
     /// `variants` are the VariantAutoscalings. Of annotated objects with one name or one scale target, the oldest makes the
-    /// variant.
+    /// variant, and one that KEDA's calls would make a variant only where no annotated one does.
     pub(crate) fn new(
         variants: BTreeMap<VariantId, Arc<VariantObject>>,
         mut annotated: Vec<(VariantId, Arc<VariantObject>)>,
@@ -37,7 +40,8 @@ impl VariantObjects {
             return Self { objects: variants, ..Self::default() };
         }
         annotated.sort_by(|(left_id, left), (right_id, right)| {
-            (left.created, left.kind, left_id).cmp(&(right.created, right.kind, right_id))
+            let left = (left.is_called, left.created, left.kind, left_id);
+            left.cmp(&(right.is_called, right.created, right.kind, right_id))
         });
         // In reverse, so that of several claims on one target the first one stays.
         let claims = claims(&variants).into_iter().rev();
@@ -103,7 +107,9 @@ impl VariantObjects {
                 let read = if *decider == named { "its number".to_owned() } else { number_of(&named) };
                 let kind = kind(decider);
                 // The object scales the workload, so deleting it is no advice.
-                let remedy = if kind.is_annotated() {
+                let remedy = if object.is_called {
+                    "take modelID out of its trigger: the number stays the same"
+                } else if kind.is_annotated() {
                     "remove the annotations from one of the two"
                 } else {
                     "remove the annotations here, or delete the VariantAutoscaling"
@@ -118,7 +124,7 @@ impl VariantObjects {
             }
             (None, Err(invalid)) => Notice { reason: "InvalidConfiguration", note: invalid.problem.clone() },
             (None, Ok(_)) => Notice {
-                reason: "NameTaken",
+                reason: NAME_TAKEN,
                 note: format!(
                     "{} {id} has the name of this object, so that no number is computed for this object's scale target, and \
                      reads of this name get the number of the other workload: give one of the two another name, or remove \

@@ -112,6 +112,7 @@ mod tests {
         let problem = InvalidVariant::new(VariantId::new("llm", "chat"), String::new());
         let refused = VariantObject {
             kind: VariantKind::default(),
+            is_called: false,
             uid: "first".into(),
             created: Timestamp::UNIX_EPOCH,
             generation: 1,

@@ -100,6 +100,9 @@ pub(super) struct Args {
     #[arg(long, env = "WVA_POD_DELETION_COST", value_name = "BOOL", num_args = 0..=1, default_value = "false",
           default_missing_value = "true", value_parser = lenient_bool)]
     pod_deletion_cost: bool,
+    /// As for `wva serve`: with it, ScaledObjects may be read one by one.
+    #[arg(long, env = "WVA_EXTERNAL_SCALER_PORT", value_name = "PORT")]
+    external_scaler_port: Option<u16>,
     /// Name of the Lease, as for `wva serve`.
     #[arg(long, env = "LEADER_ELECTION_ID", default_value = LEASE_NAME, value_name = "NAME")]
     lease_name: String,
@@ -201,6 +204,7 @@ fn settings(args: Args) -> Result<Settings, String> {
         is_scraping,
         wakes_directly: args.wake_directly,
         writes_deletion_costs: args.pod_deletion_cost,
+        serves_external_scaler: args.external_scaler_port.is_some(),
     })
 }
 

@@ -46,6 +46,7 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
         annotated_autoscalers: settings.annotated_autoscalers,
         wakes_directly: settings.wakes_directly,
         writes_deletion_costs: settings.writes_deletion_costs,
+        serves_external_scaler: settings.serves_external_scaler,
         is_of_namespace: settings.namespace.is_some(),
         lease: &settings.lease,
         controller_instance: settings.controller_instance.as_deref(),

@@ -70,6 +70,8 @@ pub(super) struct Settings {
     pub(super) wakes_directly: bool,
     /// Whether it writes the deletion costs of pods.
     pub(super) writes_deletion_costs: bool,
+    /// Whether it serves KEDA's external scaler.
+    pub(super) serves_external_scaler: bool,
 }
 
 impl Settings {

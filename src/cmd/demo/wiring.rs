@@ -133,6 +133,7 @@ impl WvaInstance {
             events: Arc::new(NoEvents),
             recent: self.recent.clone(),
             rules: None,
+            calls: None,
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {

@@ -14,16 +14,18 @@ use tonic::{Code, Status};
 use tower::ServiceExt as _;
 
 use super::messages::ScaledObjectRef;
-use super::reference::variant_of;
+use super::reference::{check_names, names_model, not_yet, variant_of};
 use crate::engine::{Leadership, Published};
 use crate::serve::paths::EXTERNAL_NAMESPACES;
-use crate::serve::ports::PublishedReader;
+use crate::serve::ports::{PublishedReader, ScaledObjectCalls};
 use crate::serve::tls::{AnswerPermit, ConnectionEnd, PeerChain, Permits};
 
 /// The metric that is read.
 pub(super) const METRIC: &str = "wva_desired_replicas";
 /// No variant has this name, which no object can have.
 const NO_VARIANT: &str = "NONE";
+/// Why there is no number at the first call.
+const FIRST_CALL: &str = "it is one from this call on, and is being read; wait a few seconds";
 /// Bytes of an answer: one item, or an error.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
@@ -32,6 +34,7 @@ pub(in crate::serve) struct Numbers {
     /// All other routes.
     pub(in crate::serve) routes: Router,
     pub(in crate::serve) reader: Arc<dyn PublishedReader>,
+    pub(in crate::serve) calls: Option<Arc<dyn ScaledObjectCalls>>,
     pub(in crate::serve) published: watch::Receiver<Arc<Published>>,
     pub(in crate::serve) leadership: watch::Receiver<Leadership>,
     pub(in crate::serve) stopping: CancellationToken,
@@ -89,11 +92,10 @@ impl Caller {
 impl Numbers {
     /// The number of the variant that a ScaledObject means.
     pub(super) async fn read(&self, caller: &Caller, scaled: &ScaledObjectRef) -> Result<u32, Status> {
-        let variant = variant_of(scaled, &self.reader.view());
+        let variant = self.variant(scaled)?;
         // Who may not read learns nothing about names: the right is asked for in any case.
         let name = match &variant {
             Ok(name) => name,
-            Err(error) if error.code() == Code::InvalidArgument => return Err(error.clone()),
             Err(_) => NO_VARIANT,
         };
         let path =
@@ -117,6 +119,7 @@ impl Numbers {
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|error| Status::internal(error.to_string()))?;
         let code = code(status);
+        self.note_call(scaled, code)?;
         match variant {
             Err(error) if matches!(code, Code::Ok | Code::NotFound) => return Err(error),
             _ if code != Code::Ok => return Err(Status::new(code, answer.message)),
@@ -133,6 +136,44 @@ impl Numbers {
             );
             Status::failed_precondition(message)
         })
+    }
+
+    /// The name of the variant that a ScaledObject means, or why none is known. Fails where that can only be a mistake.
+    fn variant(&self, scaled: &ScaledObjectRef) -> Result<Result<String, Status>, Status> {
+        check_names(scaled)?;
+        let found = match &self.calls {
+            Some(calls) if names_model(scaled) => {
+                // By its own name only once it is read: before that, another workload may have the name.
+                match calls.verdict(&scaled.namespace, &scaled.name) {
+                    Some(Ok(())) => Ok(scaled.name.clone()),
+                    Some(Err(cause)) => Err(not_yet(scaled, &cause)),
+                    None => Err(not_yet(scaled, FIRST_CALL)),
+                }
+            }
+            _ => variant_of(scaled, &self.reader.view()),
+        };
+        match found {
+            Err(error) if error.code() == Code::InvalidArgument => Err(error),
+            found => Ok(found),
+        }
+    }
+
+    /// Notes a call that makes a variant, of a caller who may read: `code` is the answer to that.
+    fn note_call(&self, scaled: &ScaledObjectRef, code: Code) -> Result<(), Status> {
+        let Some(calls) = self.calls.as_ref().filter(|_| names_model(scaled)) else { return Ok(()) };
+        let ScaledObjectRef { namespace, name, .. } = scaled;
+        match code {
+            Code::Ok | Code::NotFound => {
+                let noted = calls.note(namespace, name);
+                noted.map_err(|cause| Status::resource_exhausted(not_yet(scaled, &cause).message()))
+            }
+            // Who is refused keeps nothing. Where no number is known, for however long, nothing is forgotten.
+            Code::Unavailable | Code::Internal => {
+                calls.renew(namespace, name);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A permit for a stream.

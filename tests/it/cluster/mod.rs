@@ -9,6 +9,7 @@
 )]
 
 mod annotated;
+mod called;
 mod certificates;
 mod crashes;
 mod deletion_cost;

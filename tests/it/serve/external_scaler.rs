@@ -1,6 +1,6 @@
 //! KEDA's external scaler as KEDA calls it: gRPC over TLS, with a certificate of a user.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,12 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use wva::engine::{ClusterView, Published};
+use wva::serve::ScaledObjectCalls;
 use wva_core::VariantId;
 
 use super::client::tls;
@@ -257,13 +259,102 @@ async fn a_scaled_object_that_is_a_variant_needs_no_metadata() {
     assert_eq!(refusal.0, 9);
     let message = percent_encoding::percent_decode_str(&refusal.1).decode_utf8_lossy().into_owned();
     assert!(
-        message.contains("set variantName to the name of a VariantAutoscaling or scaleTarget"),
+        message.contains("set variantName to the name of a VariantAutoscaling, scaleTarget to"),
         "{message}"
     );
     let aliases = [(VariantId::new("llm", "llama-a100"), "x".into())].into();
     *server.reads.view.lock() = Arc::new(ClusterView { aliases, ..ClusterView::default() });
     let metrics: Metrics = keda.call("GetMetrics", &asked(own)).await.unwrap();
     assert_eq!(metrics.metrics[0].whole, 5);
+}
+
+/// ScaledObjects that calls make variants.
+#[derive(Default)]
+struct FakeCalls {
+    noted: Mutex<BTreeMap<String, Result<(), String>>>,
+    renewed: Mutex<Vec<String>>,
+    is_full: Mutex<bool>,
+}
+
+impl ScaledObjectCalls for FakeCalls {
+    fn verdict(&self, namespace: &str, name: &str) -> Option<Result<(), String>> {
+        self.noted.lock().get(&format!("{namespace}/{name}")).cloned()
+    }
+
+    fn note(&self, namespace: &str, name: &str) -> Result<(), String> {
+        if *self.is_full.lock() {
+            return Err("there are too many".into());
+        }
+        let unread = Err("it has not been read yet".into());
+        self.noted.lock().entry(format!("{namespace}/{name}")).or_insert(unread);
+        Ok(())
+    }
+
+    fn renew(&self, namespace: &str, name: &str) {
+        self.renewed.lock().push(format!("{namespace}/{name}"));
+    }
+}
+
+/// A ScaledObject whose trigger names a model only.
+fn called(namespace: &str, name: &str) -> ScaledObject {
+    let metadata = HashMap::from([("modelID".to_owned(), "org/m".to_owned())]);
+    ScaledObject { name: name.into(), namespace: namespace.into(), metadata }
+}
+
+async fn server_with_calls() -> (TestServer, Arc<FakeCalls>) {
+    let calls = Arc::new(FakeCalls::default());
+    let port = calls.clone();
+    (TestServer::with(|options| options.calls = Some(port)).await, calls)
+}
+
+#[tokio::test]
+async fn a_call_makes_a_variant_and_is_an_error_until_that_has_a_number() {
+    let (server, calls) = server_with_calls().await;
+    let mut keda = keda(&server).await;
+    let llama = called("llm", "llama-a100");
+    for reason in ["from this call on", "has not been read yet"] {
+        let (code, message) = keda.call::<Metrics>("GetMetrics", &asked(llama.clone())).await.unwrap_err();
+        let message = percent_encoding::percent_decode_str(&message).decode_utf8_lossy();
+        assert!(
+            code == 14 && message.contains(reason),
+            "{code} {message}: not the number of what has this name now"
+        );
+    }
+    calls.noted.lock().insert("llm/llama-a100".into(), Ok(()));
+    let metrics: Metrics = keda.call("GetMetrics", &asked(llama.clone())).await.unwrap();
+    assert_eq!(metrics.metrics[0].whole, 5);
+    *calls.is_full.lock() = true;
+    let full = keda.call::<Metrics>("GetMetrics", &asked(called("llm", "second"))).await.unwrap_err();
+    assert_eq!(full.0, 8);
+}
+
+#[tokio::test]
+async fn whoever_may_not_read_made_variants() {
+    let (server, calls) = server_with_calls().await;
+    let mut stranger = Keda::connect(&server, Some(&server.users.client("mallory", &[]))).await;
+    for name in ["llama-a100", "new"] {
+        let refused = stranger.call::<Metrics>("GetMetrics", &asked(called("llm", name))).await;
+        assert_eq!(refused.unwrap_err().0, 7);
+    }
+    let mut keda = keda(&server).await;
+    for (namespace, name) in [("llm", "a/b"), ("llm", ""), ("../x", "new"), ("", "new"), ("llm", "a%20b")] {
+        let refused = keda.call::<Metrics>("GetMetrics", &asked(called(namespace, name))).await;
+        assert_eq!(refused.unwrap_err().0, 3, "{namespace}/{name}");
+    }
+    let mut named = called("llm", "x");
+    named.metadata.insert("variantName".into(), "llama-a100".into());
+    let metrics: Metrics = keda.call("GetMetrics", &asked(named)).await.unwrap();
+    assert_eq!(metrics.metrics[0].whole, 5, "a variant that is named is the one");
+    assert!(calls.noted.lock().is_empty() && calls.renewed.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_variant_without_a_number_was_forgotten_while_keda_asked_for_it() {
+    let (server, calls) = server_with_calls().await;
+    let mut keda = keda(&server).await;
+    calls.noted.lock().insert("half/new".into(), Ok(()));
+    let refused = keda.call::<Metrics>("GetMetrics", &asked(called("half", "new"))).await.unwrap_err();
+    assert_eq!((refused.0, calls.renewed.lock().as_slice()), (14, ["half/new".to_owned()].as_slice()));
 }
 
 #[tokio::test]

@@ -19,8 +19,8 @@ use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{ServingCertificate, SharedPki};
 use wva::serve::{
-    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, RuleMetrics, ServeError,
-    Server, ServerPorts, ServerSettings,
+    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, RuleMetrics,
+    ScaledObjectCalls, ServeError, Server, ServerPorts, ServerSettings,
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
@@ -218,6 +218,7 @@ pub(crate) struct ServerOptions {
     /// The last evaluations.
     pub(crate) recent: Arc<Recent>,
     pub(crate) rules: Option<Arc<dyn RuleMetrics>>,
+    pub(crate) calls: Option<Arc<dyn ScaledObjectCalls>>,
 }
 
 impl Default for ServerOptions {
@@ -240,6 +241,7 @@ impl Default for ServerOptions {
             reads: None,
             recent: Arc::new(Recent::new(8, 1 << 20)),
             rules: None,
+            calls: None,
         }
     }
 }
@@ -261,13 +263,12 @@ impl TestServer {
         let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(options.has_trust.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership =
-            watch::Sender::new(if options.is_leader { leading() } else { Leadership::default() });
+        let leadership = if options.is_leader { leading() } else { Leadership::default() };
+        let leadership = watch::Sender::new(leadership);
         let published = watch::Sender::new(Arc::new(sample()));
         let synced = watch::Sender::new(options.has_synced);
         let shared = watch::Sender::new(options.has_certificate.then(|| options.shared_ca.shared()));
-        let stopping = CancellationToken::new();
-        let shutdown = CancellationToken::new();
+        let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
         let reads = Arc::new(FakeReader::default());
         let reviewer = Arc::new(FakeReviewer::default());
         reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
@@ -292,6 +293,7 @@ impl TestServer {
             events: events.clone(),
             recent: options.recent,
             rules: options.rules,
+            calls: options.calls,
             registry: options.registry,
         };
         let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
@@ -299,8 +301,9 @@ impl TestServer {
         if let Some(max_connections) = options.max_connections {
             bound = bound.with_max_connections(max_connections);
         }
-        let address = SocketAddr::from(([127, 0, 0, 1], bound.address().port()));
-        let bound = bound.with_external_scaler(Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await?;
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let address = loopback(bound.address().port());
+        let bound = bound.with_external_scaler(Some(loopback(0))).await?;
         let external_scaler = bound.external_scaler().unwrap();
         let mut task = JoinSet::new();
         task.spawn(bound.serve(shutdown.clone(), options.drain));

@@ -1,6 +1,7 @@
 //! What the store knows of the autoscalers of variants.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use smol_str::SmolStr;
 use wva_core::VariantId;
@@ -9,10 +10,46 @@ use wva_core::snapshot::VariantState;
 
 use super::super::autoscalers::{Autoscalers, KnownScalers};
 use super::super::value_targets::ReadTypes;
+use super::super::variant_objects::{NAME_TAKEN, VariantObjects};
 use super::ClusterStore;
+use crate::cluster::objects::{Bystander, ObjectKey, VariantKind, VariantObject};
 use crate::engine::{ClusterView, ValueTargets};
 
 impl ClusterStore {
+    /// Nothing that arrives later is waited for once the first state is complete.
+    pub(in super::super) fn end_waits(&mut self, is_complete: bool) {
+        self.awaits_targets &= !is_complete;
+        self.awaits_annotated &= !is_complete;
+        self.awaits_called &= !is_complete;
+    }
+
+    /// What may be refused is waited for no longer.
+    pub(in super::super) fn end_optional_waits(&mut self) {
+        self.ignores_exclusions = true;
+        self.ignores_refusals = true;
+        self.awaits_called = false;
+    }
+
+    /// The objects that make variants.
+    pub(super) fn variant_objects(&self, excluded: &BTreeSet<SmolStr>) -> VariantObjects {
+        let named = |(key, object): (&ObjectKey, &Arc<VariantObject>)| {
+            let id = VariantId::new(&*key.namespace, &*key.name);
+            (!excluded.contains(&*key.namespace)).then(|| (id, object.clone()))
+        };
+        let scalers = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
+        let annotated = scalers.filter_map(|(key, object)| Some((key, object.variant.as_ref()?)));
+        // One that annotations make a variant is that one.
+        let is_annotated = |key: &ObjectKey| {
+            let own = self.scaled_objects.objects.get(&key.namespace, &key.name);
+            own.is_some_and(|own| own.variant.is_some())
+        };
+        let called = self.called.variants().filter(|(key, _)| !is_annotated(key));
+        VariantObjects::new(
+            self.variants.iter().filter_map(named).collect(),
+            annotated.chain(called).filter_map(named).collect(),
+        )
+    }
+
     /// Those of the scale targets in `view`: the others are those of other people.
     pub(super) fn autoscalers(&self, view: &ClusterView) -> Autoscalers {
         let scalers = self.hpas.objects.iter().chain(self.scaled_objects.objects.iter());
@@ -39,6 +76,23 @@ impl ClusterStore {
             controller_instance: self.controller_instance.clone(),
         }
         .into()
+    }
+
+    /// The ScaledObjects that KEDA calls for. Of one whose name another object has, the number would be that of another workload.
+    pub(super) fn called_verdicts(
+        &self,
+        bystanders: &[Bystander],
+    ) -> BTreeMap<VariantId, Result<(), SmolStr>> {
+        let mut verdicts = self.called.verdicts();
+        for Bystander { id, object, notice } in bystanders {
+            if object.kind == VariantKind::ScaledObject
+                && notice.reason == NAME_TAKEN
+                && let Some(verdict) = verdicts.get_mut(id)
+            {
+                *verdict = Err(notice.note.as_str().into());
+            }
+        }
+        verdicts
     }
 
     /// Without the list of HPAs, one that multiplies would be taken for one that does not.

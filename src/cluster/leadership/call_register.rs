@@ -1,0 +1,180 @@
+//! Notes KEDA's calls, and shares what they name with the other instances through a ConfigMap: a call reaches any instance, the leader
+//! decides, and a restart forgets nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, PostParams};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::call_times::{CallTimes, Times, decode, encode};
+use super::state_store::{ENTRIES_KEY, StateStore};
+use crate::cluster::objects::{CalledObjects, ObjectKey};
+use crate::cluster::requests::{LogOnce, RequestError, bounded};
+use crate::cluster::watch::watch_health::{WatchHealth, watch_object};
+use crate::engine::Clock;
+
+/// How long calls are gathered before they are written: KEDA calls for all ScaledObjects when it starts.
+const GATHER_WINDOW: Duration = Duration::from_millis(200);
+/// Time after a write in which there is no other, so that instances which write at once all get their turn.
+const WRITE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after a failed write.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often it is looked what is to be forgotten, or renewed.
+const REVIEW_INTERVAL: Duration = Duration::from_secs(10);
+/// What to check when the ConfigMap cannot be read or written.
+const HINT: &str = "check that the service account may get, update, create, list and watch ConfigMaps in the release namespace (the chart's Role \
+                    names them); until then the other instances do not learn which ScaledObjects are variants by KEDA's calls, and a restart \
+                    forgets them";
+
+/// Notes calls; cheap to clone.
+#[derive(Clone)]
+pub struct CallRegister {
+    calls: Arc<Mutex<CallTimes>>,
+    objects: watch::Sender<Option<Arc<BTreeSet<ObjectKey>>>>,
+    is_new: Arc<Notify>,
+    clock: Arc<dyn Clock>,
+    /// Only this namespace.
+    namespace: Option<String>,
+}
+
+impl CallRegister {
+    /// A register that knows nothing yet. `namespace`: the only one that is watched, if it is only one.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, namespace: Option<String>) -> Self {
+        let objects = watch::Sender::new(None);
+        Self { calls: Arc::default(), objects, is_new: Arc::default(), clock, namespace }
+    }
+
+    /// Which ScaledObjects are noted.
+    #[must_use]
+    pub fn subscribe(&self) -> CalledObjects {
+        CalledObjects(self.objects.subscribe())
+    }
+
+    /// Notes the call of an authorised caller, from now on for an hour.
+    ///
+    /// # Errors
+    /// Says why the ScaledObject cannot become a variant.
+    pub fn note(&self, namespace: &str, name: &str) -> Result<(), String> {
+        if let Some(watched) = self.namespace.as_deref().filter(|watched| *watched != namespace) {
+            return Err(format!("only namespace {watched} is watched (--watch-namespace)"));
+        }
+        let noted = self.calls.lock().note(ObjectKey::new(namespace, name), self.clock.now());
+        if noted.map_err(|refusal| refusal.to_string())? {
+            self.is_new.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Notes a call of a ScaledObject that is noted already.
+    pub fn renew(&self, namespace: &str, name: &str) {
+        self.calls.lock().renew(&ObjectKey::new(namespace, name), self.clock.now());
+    }
+
+    /// Shares the calls with the other instances until cancelled.
+    pub async fn run(self, store: StateStore, cancel: CancellationToken) {
+        let (api, name) = (store.api(), store.calls_name());
+        let mut maps = watch_object(api.clone(), &name).boxed();
+        let (mut health, mut errors) =
+            (WatchHealth::new("the ConfigMap of KEDA's calls", HINT), LogOnce::default());
+        let (mut review_at, mut not_before) = (Instant::now() + REVIEW_INTERVAL, Instant::now());
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                Some(map) = maps.next() => match map {
+                    Ok(map) => {
+                        health.report_recovery();
+                        self.calls.lock().merge(map.as_ref().map(times).unwrap_or_default(), self.clock.now());
+                    }
+                    Err(error) => health.report_failure(&error),
+                },
+                () = self.is_new.notified() => {
+                    not_before = not_before.max(Instant::now() + GATHER_WINDOW);
+                    review_at = not_before;
+                }
+                () = sleep_until(review_at) => review_at = Instant::now() + REVIEW_INTERVAL,
+            }
+            self.publish();
+            if Instant::now() < not_before {
+                review_at = review_at.min(not_before);
+                continue;
+            }
+            let Some(wait) = self.write(&store, &api, &mut errors).await else { continue };
+            not_before = Instant::now() + wait;
+        }
+    }
+
+    /// Forgets what is old, and tells which ScaledObjects there are.
+    fn publish(&self) {
+        let objects = {
+            let mut calls = self.calls.lock();
+            calls.expire(self.clock.now());
+            calls.objects()
+        };
+        self.objects.send_if_modified(|known| {
+            let is_changed = known.as_deref() != objects.as_ref();
+            if is_changed {
+                *known = objects.map(Arc::new);
+            }
+            is_changed
+        });
+    }
+
+    /// Writes what has changed, and says how long to wait before the next write; `None` if nothing has.
+    async fn write(
+        &self,
+        store: &StateStore,
+        api: &Api<ConfigMap>,
+        errors: &mut LogOnce,
+    ) -> Option<Duration> {
+        self.calls.lock().to_store()?;
+        let written = self.exchange(store, api).await;
+        Some(match written {
+            Ok(()) => {
+                errors.clear();
+                WRITE_INTERVAL
+            }
+            // Another instance was faster: what it has written is read first.
+            Err(error) if error.is_conflict() => WRITE_INTERVAL.mul_f64(0.5 + fastrand::f64()),
+            Err(error) => {
+                let text = error.to_string();
+                if errors.is_new(&text) {
+                    tracing::warn!(error = text, "the ConfigMap of KEDA's calls cannot be written: {HINT}");
+                }
+                RETRY_INTERVAL
+            }
+        })
+    }
+
+    /// Reads the ConfigMap, and writes it with what is known here.
+    async fn exchange(&self, store: &StateStore, api: &Api<ConfigMap>) -> Result<(), RequestError> {
+        let name = store.calls_name();
+        let old = bounded(api.get_opt(&name)).await?;
+        let entries = {
+            let mut calls = self.calls.lock();
+            calls.merge(old.as_ref().map(times).unwrap_or_default(), self.clock.now());
+            let Some(entries) = calls.to_store() else { return Ok(()) };
+            encode(entries)
+        };
+        let version = old.as_ref().and_then(|map| map.metadata.resource_version.clone());
+        let map = store.calls_object(version, entries.clone());
+        let parameters = PostParams::default();
+        match old {
+            Some(_) => bounded(api.replace(&name, &parameters, &map)).await?,
+            None => bounded(api.create(&parameters, &map)).await?,
+        };
+        self.calls.lock().merge(decode(&entries), self.clock.now());
+        Ok(())
+    }
+}
+
+fn times(map: &ConfigMap) -> Times {
+    map.data.as_ref().and_then(|data| data.get(ENTRIES_KEY)).map(|text| decode(text)).unwrap_or_default()
+}

@@ -1,0 +1,171 @@
+//! Reads the ScaledObjects that KEDA calls for, one by one: nothing is listed or watched, so the right to `get` them suffices.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream, FuturesUnordered};
+use futures::{FutureExt, StreamExt};
+use kube::api::Api;
+use kube::core::{ApiResource, GroupVersionKind};
+use smol_str::{SmolStr, format_smolstr};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use wva_core::model::TargetRef;
+
+use super::annotated::{Autoscaler, called_object};
+use super::called_objects::{CalledAnswer, NoVariant};
+use super::known_targets::TargetKey;
+use super::optional_watch::api_of;
+use super::partial_objects::ParseGuard;
+use super::read_queue::{Outcome, ReadQueue};
+use super::store_events::Change;
+use super::target_api::{is_missing, problem};
+use crate::cluster::crd::CONTROLLER_INSTANCE_LABEL;
+use crate::cluster::objects::ObjectKey;
+use crate::cluster::requests::{RequestError, bounded};
+use crate::cluster::timer::sleep_until_due;
+
+/// Time between two reads of an object. Its bounds and its target rarely change.
+const READ_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between the starts of two reads: 2,000 take 10 s, which the first decision waits for.
+const START_INTERVAL: Duration = Duration::from_millis(5);
+/// What to do when a read is refused.
+const RBAC_HINT: &str = "allow the service account to get scaledobjects of keda.sh (the chart's value externalScaler.enabled does)";
+
+/// Which ScaledObjects are noted; `None` before that is known.
+pub(super) type Noted = watch::Receiver<Option<Arc<BTreeSet<ObjectKey>>>>;
+
+/// Reads the ScaledObjects that are noted.
+pub(super) struct CalledReader {
+    api: Box<dyn Fn(&str) -> Api<ParseGuard<Autoscaler>> + Send>,
+    controller_instance: Option<SmolStr>,
+    noted: Noted,
+    queue: ReadQueue,
+    next_start: Instant,
+    reads: FuturesUnordered<BoxFuture<'static, (TargetKey, CalledAnswer)>>,
+}
+
+impl CalledReader {
+    pub(super) fn new(client: &kube::Client, controller_instance: Option<SmolStr>, mut noted: Noted) -> Self {
+        let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "scaledobjects");
+        let client = client.clone();
+        noted.mark_changed();
+        Self {
+            api: Box::new(move |namespace| api_of(&client, Some(namespace), &resource)),
+            controller_instance,
+            noted,
+            queue: ReadQueue::with_interval(READ_INTERVAL),
+            next_start: Instant::now(),
+            reads: FuturesUnordered::new(),
+        }
+    }
+
+    /// A change of the store for each read, and where others are noted.
+    pub(super) fn changes(self) -> BoxStream<'static, Change> {
+        let next = |mut reader: Self| async move { Some((reader.next().await, reader)) };
+        stream::unfold(self, next).boxed()
+    }
+
+    async fn next(&mut self) -> Change {
+        loop {
+            let due = self.start_due();
+            tokio::select! {
+                Some((key, answer)) = self.reads.next() => {
+                    let is_answered = !answer.as_ref().is_err_and(|problem| problem.is_unanswered);
+                    let outcome = if is_answered { Outcome::Answered } else { Outcome::Failed };
+                    let object = ObjectKey::new(&key.namespace, &key.target.name);
+                    self.queue.finish(key, outcome, Instant::now());
+                    return Box::new(move |store| store.called.apply(&object, answer));
+                }
+                () = sleep_until_due(due) => {}
+                noted = next_noted(&mut self.noted) => {
+                    self.queue.follow(&noted.iter().map(key).collect(), Instant::now());
+                    return Box::new(move |store| store.called.follow(&noted));
+                }
+            }
+        }
+    }
+
+    /// Starts the reads that are due, and says when the next one is.
+    fn start_due(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        if now < self.next_start {
+            return Some(self.next_start);
+        }
+        match self.queue.next(now) {
+            Err(due) => due,
+            Ok(key) => {
+                let api = (self.api)(&key.namespace);
+                self.reads.push(read(api, key, self.controller_instance.clone()).boxed());
+                self.next_start = now + START_INTERVAL;
+                Some(self.next_start)
+            }
+        }
+    }
+}
+
+/// Others that are noted; never resolves once nobody can note any.
+async fn next_noted(noted: &mut Noted) -> Arc<BTreeSet<ObjectKey>> {
+    loop {
+        if noted.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(objects) = noted.borrow_and_update().clone() {
+            return objects;
+        }
+    }
+}
+
+fn key(object: &ObjectKey) -> TargetKey {
+    let target =
+        TargetRef { group: "keda.sh".into(), kind: "ScaledObject".into(), name: (&*object.name).into() };
+    TargetKey { namespace: (&*object.namespace).into(), target }
+}
+
+async fn read(
+    api: Api<ParseGuard<Autoscaler>>,
+    key: TargetKey,
+    controller_instance: Option<SmolStr>,
+) -> (TargetKey, CalledAnswer) {
+    let answer = match bounded(api.get(&key.target.name)).await {
+        Ok(ParseGuard(object)) => {
+            let metadata =
+                object.as_ref().map_or_else(|invalid| &invalid.metadata, |object| &object.metadata);
+            let label = metadata.labels.as_ref().and_then(|labels| labels.get(CONTROLLER_INSTANCE_LABEL));
+            let is_ours =
+                controller_instance.as_ref().is_none_or(|own| label.is_some_and(|label| label == own));
+            match called_object(object) {
+                _ if !is_ours => Err(answered(format_smolstr!(
+                    "it is not of this installation: give it the label {CONTROLLER_INSTANCE_LABEL} of that, or call another one"
+                ))),
+                Some(object) => Ok(Arc::new(object)),
+                None => Err(answered(SmolStr::new_static(
+                    "none of its triggers of the type external-push or external has modelID in its metadata: add it there",
+                ))),
+            }
+        }
+        Err(error) => Err(failed(&error, &key.target.name)),
+    };
+    (key, answer)
+}
+
+fn answered(cause: SmolStr) -> NoVariant {
+    NoVariant { cause, is_unanswered: false }
+}
+
+fn failed(error: &RequestError, name: &str) -> NoVariant {
+    match error {
+        RequestError::Api(cause) if is_missing(cause, name) => {
+            answered(SmolStr::new_static("there is no such object"))
+        }
+        RequestError::Api(cause) => {
+            NoVariant { cause: problem(cause, "ScaledObjects", RBAC_HINT).cause, is_unanswered: true }
+        }
+        RequestError::Timeout(_) => {
+            NoVariant { cause: format_smolstr!("{error}; it is tried again"), is_unanswered: true }
+        }
+    }
+}
