@@ -28,6 +28,7 @@ func TestServerThatAlwaysAnswersOKFails(t *testing.T) {
 	env, err := newEnv(&Options{
 		server: server.URL, proxyCert: certificate, proxyKey: key, user: "somebody", namespace: "ns", metric: "m", selector: "a=b",
 		multiSelector: "a", customObject: "Deployment.apps/web", customList: "a=b", token: "t", clientCert: certificate, clientKey: key,
+		customRootObject: "Node/n", customNamespaceMetric: "m", pod: "web-0", podSelector: "a=b", node: "n", referenceServer: server.URL,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +49,7 @@ func TestServerThatAlwaysAnswersOKFails(t *testing.T) {
 		"discovery/probe", "discovery/probe-quick", "discovery/without-group", "discovery/client-legacy", "discovery/client-groups", "aggregated/understood",
 		"aggregated/client", "openapi/without-group", "errors/no-retry-after", "errors/not-unauthorized",
 		"transport/tls-versions", "transport/keep-alive", "transport/identity", "transport/gzip", "transport/content-length",
-	}
+	} // and nothing of custom, resource and rules
 	if !slices.Equal(passing, want) {
 		t.Errorf("it passes\n%q\nexpected\n%q", passing, want)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
@@ -137,26 +136,7 @@ func (e *Env) attributes() *authorization.ResourceAttributes {
 	return &authorization.ResourceAttributes{Namespace: e.namespace, Verb: "list", Group: externalGroup, Version: externalVersion, Resource: e.metric}
 }
 
-func (e *Env) hpaMayRead() (string, error) {
-	client, err := kubernetes.NewForConfig(e.config)
-	if err != nil {
-		return "", err
-	}
-	var refusals []string
-	for _, spec := range autoscalers {
-		spec.ResourceAttributes = e.attributes()
-		review := &authorization.SubjectAccessReview{Spec: spec}
-		review, err = client.AuthorizationV1().SubjectAccessReviews().Create(context.Background(), review, metav1.CreateOptions{})
-		if err != nil {
-			return "", err
-		}
-		if review.Status.Allowed {
-			return spec.User, nil
-		}
-		refusals = append(refusals, spec.User)
-	}
-	return "", fmt.Errorf("neither of %s may list it", strings.Join(refusals, ", "))
-}
+func (e *Env) hpaMayRead() (string, error) { return e.mayBeRead(e.attributes()) }
 
 func (e *Env) namespaceIsDeleted() (string, error) {
 	client, err := kubernetes.NewForConfig(e.config)

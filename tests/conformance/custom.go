@@ -4,40 +4,33 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"net/url"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
-	"k8s.io/metrics/pkg/client/custom_metrics"
 )
 
-const customGroup = "custom.metrics.k8s.io"
-
-var customVersions = []string{"v1beta1", "v1beta2"}
-
+// The clients' view: discovery, and single values and lists by the client of k8s.io/metrics.
 var customChecks = []Check{
+	{
+		ID: "custom/available", Level: must, Needs: []need{proxied, custom},
+		Promise: "at least one version has an APIService, and each that has one is Available",
+		Why:     "kube-apiserver itself answers every read of an unavailable version with 503",
+		Run:     func(e *Env) (string, error) { return e.versionsAvailable(customGroup, customVersions) },
+	},
+	{
+		ID: "custom/hpa-may-read", Level: must, Needs: []need{proxied, custom},
+		Promise: "the HPA controller may get the metric of every object of the kind",
+		Why:     "kube-apiserver checks RBAC before it proxies, and an HPA of type Pods reads the object `*`",
+		Run:     (*Env).hpaMayReadCustom,
+	},
 	{
 		ID: "custom/resource-lists", Level: must, Needs: []need{custom},
 		Promise: "v1beta1 and v1beta2 are non-empty APIResourceLists, without verbs other than get and list",
 		Why:     "HPAs pick the version by discovery; an empty list is an error to cached clients",
 		Run: func(e *Env) (string, error) {
-			observed := ""
-			err := forEach(customVersions, func(version string) error {
-				list := metav1.APIResourceList{}
-				answer, err := e.get("/apis/"+customGroup+"/"+version, accept("application/json"))
-				if err == nil {
-					err = answer.json(&list)
-				}
-				if err == nil && (list.GroupVersion != customGroup+"/"+version || len(list.APIResources) == 0) {
-					err = fmt.Errorf("%s", answer)
-				}
+			return e.eachCustomList(func(list *metav1.APIResourceList) error {
 				for _, resource := range list.APIResources {
 					for _, verb := range resource.Verbs {
 						if verb != "get" && verb != "list" {
@@ -45,10 +38,23 @@ var customChecks = []Check{
 						}
 					}
 				}
-				observed += fmt.Sprintf("%s: %d resources; ", version, len(list.APIResources))
-				return inCase(version, err)
+				return errorUnless(len(list.APIResources) > 0, "the list is empty")
 			})
-			return strings.TrimSuffix(observed, "; "), err
+		},
+	},
+	{
+		ID: "custom/entries", Level: must, Needs: []need{custom},
+		Promise: "every entry is RESOURCE/METRIC with the kind MetricValueList, has verbs, and is listed once",
+		Why:     "a name without a slash is a resource to kubectl and to controllers, which then list and watch it; clients panicked on entries without a kind",
+		Run:     (*Env).customEntries,
+	},
+	{
+		ID: "custom/lists-metric", Level: should, Needs: []need{custom},
+		Promise: "the metric under test is listed as RESOURCE/METRIC of the object's resource, with namespaced: true",
+		Why:     "the list is the only way to find out what can be read",
+		Run: func(e *Env) (string, error) {
+			kind, _ := e.object()
+			return e.listsCustom(e.resourceOf(kind)+"/"+e.customName(), true)
 		},
 	},
 	{
@@ -65,13 +71,20 @@ var customChecks = []Check{
 	},
 	{
 		ID: "custom/client-protobuf", Level: must, Needs: []need{custom},
-		Promise: "the versioned client gets it in v1beta2, set to protobuf as in kube-controller-manager",
+		Promise: "the versioned client gets it in both versions, set to protobuf as in kube-controller-manager",
 		Why:     "it is the client that scales",
-		Run:     func(e *Env) (string, error) { return e.byCustomClient("v1beta2", protobufType) },
+		Run: func(e *Env) (string, error) {
+			observed := ""
+			err := forEach(customVersions, func(version string) (err error) {
+				observed, err = e.byCustomClient(version, protobufType)
+				return inCase(version, err)
+			})
+			return observed, err
+		},
 	},
 	{
 		ID: "custom/client-discovers", Level: must, Needs: []need{proxied, custom},
-		Promise: "the HPA's own client finds the version by discovery and gets the value",
+		Promise: "the HPA's own client, set to protobuf, finds the version by discovery and gets the value",
 		Why:     "it never requests a version that discovery lacks",
 		Run:     (*Env).byDiscovery,
 	},
@@ -92,6 +105,22 @@ var customChecks = []Check{
 		},
 	},
 	{
+		ID: "custom/object-version", Level: should, Needs: []need{custom},
+		Promise: "describedObject has the apiVersion of the object: v1 of a Pod, apps/v1 of a Deployment",
+		Why:     "with it, the reference leads to the object; \"/v1\" is no version that a client can read",
+		Run: func(e *Env) (string, error) {
+			item, err := e.customValue("v1beta2", "application/json")
+			if err != nil {
+				return "", err
+			}
+			kind, _ := e.object()
+			version := item.DescribedObject.APIVersion
+			group, _, qualified := strings.Cut(version, "/")
+			ok := version != "" && (kind.Group == "" && !qualified || kind.Group != "" && qualified && group == kind.Group)
+			return version, errorUnless(ok, "apiVersion %q of a %s", version, kind)
+		},
+	},
+	{
 		ID: "custom/quantity", Level: must, Needs: []need{custom},
 		Promise: "the value is not negative and at most 9223372036854775, and has a timestamp",
 		Why:     "an HPA treats a negative number as an overflow and scales to the maximum",
@@ -106,166 +135,133 @@ var customChecks = []Check{
 	},
 	{
 		ID: "custom/by-selector", Level: must, Needs: []need{custom, customSet},
-		Promise: "`*` with a labelSelector returns one item per selected object",
-		Why:     "HPAs of type Pods ask so",
+		Promise: "`*` with a labelSelector returns one item per selected object, in both versions",
+		Why:     "HPAs of type Pods ask so, and divide by the number of pods",
 		Run: func(e *Env) (string, error) {
-			client, err := e.customClient("v1beta2", "application/json")
-			if err != nil {
-				return "", err
-			}
-			selector, err := labels.Parse(e.customList)
-			if err != nil {
-				return "", err
-			}
-			kind, _ := e.object()
-			list, err := client.NamespacedMetrics(e.namespace).GetForObjects(kind, selector, e.customName(), labels.Everything())
-			if err != nil {
-				return "", err
-			}
-			observed := map[string]bool{}
-			for _, item := range list.Items {
-				observed[item.DescribedObject.Name] = true
-			}
-			return strings.Join(sorted(observed), ", "), errorUnless(len(list.Items) > 0 && len(observed) == len(list.Items), "%d items of %d objects", len(list.Items), len(observed))
-		},
-	},
-	{
-		ID: "custom/unknown", Level: must, Needs: []need{custom},
-		Promise: "an unknown object and an unknown metric get a 404 Status, or no items",
-		Why:     "both keep the replicas and say why",
-		Run: func(e *Env) (string, error) {
-			kind, name := e.object()
-			resource := e.resourceOf(kind)
-			return "404 or no items", forEach([]string{resource + "/conformance-no-such-object/" + e.customName(), resource + "/" + name + "/" + unknownMetric}, func(path string) error {
-				answer, err := e.get("/apis/" + customGroup + "/v1beta2/namespaces/" + e.namespace + "/" + path)
-				if err == nil && answer.Code == http.StatusOK {
-					var list v1beta2.MetricValueList
-					if err = answer.json(&list); err == nil && (len(list.Items) > 0 || list.Kind != "MetricValueList") {
-						err = fmt.Errorf("%s", answer)
-					}
-				} else if err == nil {
-					_, err = answer.refused(http.StatusNotFound, metav1.StatusReasonNotFound)
-				}
-				return inCase(path, err)
+			observed := ""
+			err := forEach(customVersions, func(version string) error {
+				names, err := e.selectedObjects(version, e.customList)
+				observed = strings.Join(names, ", ")
+				return inCase(version, err)
 			})
+			return observed, err
 		},
 	},
 	{
-		ID: "custom/malformed", Level: should, Needs: []need{custom},
-		Promise: "a malformed labelSelector or metricLabelSelector gets 400 BadRequest",
-		Why:     "the HPA's condition then shows the error to the user",
+		ID: "custom/selected-pods", Level: must, Needs: []need{proxied, custom, customSet},
+		Promise: "the items of `*` with a labelSelector are those of pods which the selector selects, by their labels",
+		Why:     "the HPA matches items to its pods by name, and counts a pod without one as idle or as busy",
+		Run:     (*Env).selectedPods,
+	},
+	{
+		ID: "custom/selects-none", Level: must, Needs: []need{custom},
+		Promise: "`*` with a labelSelector that no object has returns no items, or a 404 Status",
+		Why:     "items would be of another workload's pods",
 		Run: func(e *Env) (string, error) {
-			kind, name := e.object()
-			return "400", forEach([]string{"*/" + e.customName() + "?labelSelector=", name + "/" + e.customName() + "?metricLabelSelector="}, func(rest string) error {
-				answer, err := e.get("/apis/" + customGroup + "/v1beta2/namespaces/" + e.namespace + "/" + e.resourceOf(kind) + "/" + rest + url.QueryEscape("a=b=c"))
-				if err == nil {
-					_, err = answer.refused(http.StatusBadRequest, metav1.StatusReasonBadRequest)
-				}
-				return inCase(rest, err)
-			})
+			return e.customEmpty("*", "labelSelector=conformance-absent%3Dx")
 		},
 	},
 	{
-		ID: "custom/protobuf", Level: should, Needs: []need{custom},
-		Promise: "application/vnd.kubernetes.protobuf gets protobuf",
-		Why:     "what the HPA prefers",
+		ID: "custom/metric-selector", Level: must, Needs: []need{custom},
+		Promise: "a metricLabelSelector that the series does not satisfy gets no value, one that it satisfies (!absent) keeps it",
+		Why:     "metric.selector of an HPA; ignoring it adds the series of others",
 		Run: func(e *Env) (string, error) {
-			kind, name := e.object()
-			answer, err := e.get("/apis/"+customGroup+"/v1beta2/namespaces/"+e.namespace+"/"+e.resourceOf(kind)+"/"+name+"/"+e.customName(), accept(protobufType))
-			if err == nil && (answer.Code != http.StatusOK || answer.contentType() != protobufType) {
-				err = fmt.Errorf("%s", answer)
+			_, name := e.object()
+			observed, err := e.customEmpty(name, "metricLabelSelector=conformance_absent%3Dx")
+			if err != nil {
+				return "", err
 			}
-			return fmt.Sprintf("%d bytes", len(answer.body())), err
+			_, err = e.singleCustom(e.customObjectPath("v1beta2", name) + "?metricLabelSelector=%21conformance_absent")
+			return "with =x " + observed + "; with ! the value", err
+		},
+	},
+	{
+		ID: "custom/root-object", Level: must, Needs: []need{customRoot},
+		Promise: "the client gets the value of an object without a namespace, by name and in both versions",
+		Why:     "HPAs read metrics of nodes and other cluster-wide objects so",
+		Run:     (*Env).rootObject,
+	},
+	{
+		ID: "custom/root-listed", Level: should, Needs: []need{customRoot},
+		Promise: "its metric is listed as RESOURCE/METRIC with namespaced: false",
+		Why:     "a client that follows the list would otherwise read it in a namespace",
+		Run: func(e *Env) (string, error) {
+			kind, _ := splitObject(e.customRootObject)
+			return e.listsCustom(e.resourceOf(kind)+"/"+e.customRootName(), false)
+		},
+	},
+	{
+		ID: "custom/namespace-metric", Level: must, Needs: []need{customNamespace},
+		Promise: "the client gets the metric of the namespace itself: namespaces/NS/metrics/METRIC, in both versions",
+		Why:     "an HPA that describes a Namespace reads this path, unlike every other object",
+		Run:     (*Env).namespaceMetric,
+	},
+	{
+		ID: "custom/namespace-listed", Level: should, Needs: []need{customNamespace},
+		Promise: "it is listed as namespaces/METRIC with namespaced: false",
+		Why:     "the list is the only way to find out what can be read",
+		Run: func(e *Env) (string, error) {
+			return e.listsCustom("namespaces/"+e.customNamespaceMetric, false)
 		},
 	},
 }
 
-// object is --custom-object: KIND[.GROUP]/NAME.
-func (e *Env) object() (schema.GroupKind, string) {
-	kind, name, _ := strings.Cut(e.customObject, "/")
-	return schema.ParseGroupKind(kind), name
-}
-
-func (e *Env) customName() string {
-	if e.customMetric != "" {
-		return e.customMetric
+// selectedObjects reads `*` by the client and returns the names of the items, of which there must be one per object.
+func (e *Env) selectedObjects(version, list string) ([]string, error) {
+	client, err := e.customClient(version, "application/json")
+	if err != nil {
+		return nil, err
 	}
-	return e.metric
+	selector, err := labels.Parse(list)
+	if err != nil {
+		return nil, err
+	}
+	kind, _ := e.object()
+	values, err := client.NamespacedMetrics(e.namespace).GetForObjects(kind, selector, e.customName(), labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	observed := map[string]bool{}
+	for _, item := range values.Items {
+		observed[item.DescribedObject.Name] = true
+	}
+	return sorted(observed), errorUnless(len(values.Items) > 0 && len(observed) == len(values.Items), "%d items of %d objects", len(values.Items), len(observed))
 }
 
-// resourceOf returns the kind's name in a path, for example deployments.apps.
-func (e *Env) resourceOf(kind schema.GroupKind) string {
-	mapper, err := e.mapper()
+// singleCustom reads a list in JSON of v1beta2 that has exactly one item.
+func (e *Env) singleCustom(path string) (*v1beta2.MetricValueList, error) {
+	list := &v1beta2.MetricValueList{}
+	answer, err := e.get(path)
 	if err == nil {
-		if mapping, err := mapper.RESTMapping(kind); err == nil {
-			return mapping.Resource.GroupResource().String()
-		}
+		err = answer.json(list)
 	}
-	return strings.ToLower(kind.Kind) + "s"
+	if err == nil && (list.Kind != "MetricValueList" || len(list.Items) != 1) {
+		err = fmt.Errorf("expected one item: %s", answer)
+	}
+	return list, inCase(shortCustom(path), err)
 }
 
-// mapper returns the cluster's REST mapper, or in direct mode one that guesses plurals.
-func (e *Env) mapper() (meta.RESTMapper, error) {
-	if e.direct {
-		kind, _ := e.object()
-		version := schema.GroupVersion{Group: kind.Group, Version: "v1"}
-		mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{version})
-		mapper.Add(version.WithKind(kind.Kind), meta.RESTScopeNamespace)
-		return mapper, nil
-	}
-	client, err := discovery.NewDiscoveryClientForConfig(e.config)
-	if err != nil {
-		return nil, err
-	}
-	resources, err := restmapper.GetAPIGroupResources(client)
-	if err != nil {
-		return nil, err
-	}
-	return restmapper.NewDiscoveryRESTMapper(resources), nil
+// customEmpty reads the metric of an object, or of `*`, with this query, and expects no items or a 404 Status.
+func (e *Env) customEmpty(name, query string) (string, error) {
+	return e.customNothing(e.customObjectPath("v1beta2", name) + "?" + query)
 }
 
-func (e *Env) customClient(version, contentType string) (custom_metrics.CustomMetricsClient, error) {
-	mapper, err := e.mapper()
-	if err != nil {
-		return nil, err
-	}
-	config := rest.CopyConfig(e.config)
-	config.ContentType = contentType
-	return custom_metrics.NewForVersionForConfig(config, mapper, schema.GroupVersion{Group: customGroup, Version: version})
-}
-
-func (e *Env) customValue(version, contentType string) (*v1beta2.MetricValue, error) {
-	client, err := e.customClient(version, contentType)
-	if err != nil {
-		return nil, err
-	}
-	kind, name := e.object()
-	return client.NamespacedMetrics(e.namespace).GetForObject(kind, name, e.customName(), labels.Everything())
-}
-
-func (e *Env) byCustomClient(version, contentType string) (string, error) {
-	item, err := e.customValue(version, contentType)
+// customNothing expects no items or a 404 Status under this path.
+func (e *Env) customNothing(path string) (string, error) {
+	answer, err := e.get(path)
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s of %s %s", item.Value.String(), item.DescribedObject.Kind, item.DescribedObject.Name), nil
-}
-
-func (e *Env) byDiscovery() (string, error) {
-	client, err := discovery.NewDiscoveryClientForConfig(e.config)
-	if err != nil {
+	if answer.Code != http.StatusOK {
+		observed, err := answer.refused(http.StatusNotFound, metav1.StatusReasonNotFound)
+		return observed, inCase(shortCustom(path), err)
+	}
+	list := v1beta2.MetricValueList{}
+	if err := answer.json(&list); err != nil {
 		return "", err
 	}
-	mapper, err := e.mapper()
-	if err != nil {
-		return "", err
+	if len(list.Items) > 0 || list.Kind != "MetricValueList" {
+		return "", inCase(shortCustom(path), fmt.Errorf("expected no items or a 404 Status: %s", answer))
 	}
-	versions := custom_metrics.NewAvailableAPIsGetter(client)
-	kind, name := e.object()
-	item, err := custom_metrics.NewForConfig(e.config, mapper, versions).NamespacedMetrics(e.namespace).GetForObject(kind, name, e.customName(), labels.Everything())
-	if err != nil {
-		return "", err
-	}
-	version, err := versions.PreferredVersion()
-	return fmt.Sprintf("%s by %s", item.Value.String(), version), err
+	return "200 with no items", nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -41,6 +42,10 @@ type Env struct {
 	client *http.Client // raw requests, HTTP/2 where offered, with the certificate of the front proxy or of the kubeconfig
 	tls    *tls.Config  // direct mode: trusts --ca, without a client certificate
 	pair   tls.Certificate
+	// The server to compare with, or nil, and the metrics that are not compared.
+	reference *Env
+	ignored   *regexp.Regexp
+	pause     time.Duration
 }
 
 func (e *Env) mode() string {
@@ -54,7 +59,7 @@ func newEnv(o *Options) (*Env, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	env := &Env{Options: *o, direct: o.server != ""}
+	env := &Env{Options: *o, direct: o.server != "", pause: comparisonPause}
 	var err error
 	if env.direct {
 		err = env.connectDirect()
@@ -65,10 +70,43 @@ func newEnv(o *Options) (*Env, error) {
 		return nil, err
 	}
 	// If the server cannot be reached, report it once, not for every check.
-	if _, err := env.get(externalPath); err != nil {
+	if _, err := env.get(env.groupPath()); err != nil {
 		return nil, fmt.Errorf("no answer: %w", err)
 	}
+	if o.compares() {
+		second := *o
+		second.server, second.serverName, second.ca = o.referenceServer, o.referenceServerName, o.referenceCA
+		second.kubeconfig, second.referenceServer, second.referenceKubeconfig = o.referenceKubeconfig, "", ""
+		second.pod = orText(second.pod, "-") // an Env needs something to read; this one is only read by comparisons
+		if env.reference, err = newEnv(&second); err != nil {
+			return nil, fmt.Errorf("the server to compare with: %w", err)
+		}
+		if env.referenceIgnore != "" {
+			if env.ignored, err = regexp.Compile(env.referenceIgnore); err != nil {
+				return nil, fmt.Errorf("--reference-ignore: %w", err)
+			}
+			env.reference.ignored = env.ignored
+		}
+	}
 	return env, nil
+}
+
+// groupPath is the path of a group that the flags are about.
+func (e *Env) groupPath() string {
+	switch {
+	case e.metric == "" && (e.pod != "" || e.node != ""):
+		return resourcePath
+	case e.metric == "" && (e.customObject != "" || e.customRootObject != "" || e.customNamespaceMetric != ""):
+		return customPath("v1beta2")
+	}
+	return externalPath
+}
+
+func orText(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
 }
 
 func (e *Env) connectCluster() error {
@@ -113,9 +151,25 @@ func (e *Env) connectDirect() error {
 		TLSClientConfig: rest.TLSClientConfig{
 			Insecure: e.ca == "", ServerName: e.serverName, CAFile: e.ca, CertFile: e.proxyCert, KeyFile: e.proxyKey,
 		},
-		WrapTransport: func(next http.RoundTripper) http.RoundTripper { return identifyingTransport{e.who, next} },
+		WrapTransport: identify(e.who),
 	}
 	return nil
+}
+
+// privileged is the same server for an administrator. With a kubeconfig, that is its user already.
+func (e *Env) privileged() *Env {
+	if !e.direct {
+		return e
+	}
+	admin := *e
+	admin.who = superuser
+	admin.config = rest.CopyConfig(e.config)
+	admin.config.WrapTransport = identify(superuser)
+	return &admin
+}
+
+func identify(who identity) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper { return identifyingTransport{who, next} }
 }
 
 // identifyingTransport adds the caller's headers to every request, as the front proxy does.

@@ -1,5 +1,5 @@
-// Conformance checks a server of external.metrics.k8s.io (and of custom.metrics.k8s.io, if it is served) against what Kubernetes and its
-// clients need. It uses the real clients of k8s.io/metrics and client-go wherever one exists.
+// Conformance checks a server of external.metrics.k8s.io, custom.metrics.k8s.io or metrics.k8s.io against what Kubernetes and its clients
+// need. It uses the real clients of k8s.io/metrics and client-go wherever one exists.
 package main
 
 import (
@@ -11,14 +11,21 @@ import (
 	"strings"
 )
 
-const usage = `Checks a server of external.metrics.k8s.io, and of custom.metrics.k8s.io if it is served, against what Kubernetes needs.
+const usage = `Checks a server of external.metrics.k8s.io, custom.metrics.k8s.io or metrics.k8s.io against what Kubernetes needs.
 
-  conformance --kubeconfig FILE --namespace NS --metric M --selector S [flags]      through the API server that the metrics server is registered with
-  conformance --server https://HOST:PORT --ca FILE --server-name SERVICE.NAMESPACE.svc
-              --proxy-cert FILE --proxy-key FILE --namespace NS --metric M --selector S [flags]      directly, in the role of that API server
+  conformance --kubeconfig FILE SERIES [flags]      through the API server that the metrics server is registered with
+  conformance --server https://HOST:PORT --ca FILE --server-name SERVICE.NAMESPACE.svc --proxy-cert FILE --proxy-key FILE SERIES [flags]
+                                                    directly, in the role of that API server
 
 Run both. Direct access checks more (identities, connections, discovery before it is merged); access through the API server is what users have.
-M and S name one series that has a value now, as an HPA in namespace NS would read it.
+SERIES names what has a value now, as an HPA in namespace NS would read it. Each part has its own, and runs if it is given:
+
+  --namespace NS --metric M --selector S            external metrics: one series of M; with it also the checks of connections and identities
+  --namespace NS --custom-object KIND/NAME --custom-metric M
+                                                    custom metrics; --custom-root-object, --custom-namespace-metric for other scopes
+  --namespace NS --pod POD --node NODE              resource metrics, what kubectl top shows
+  --reference-server URL | --reference-kubeconfig FILE
+                                                    a second server with the same rules: reads the same from both, and compares the answers
 
 One line per check:   ok|FAIL|skip  ID  level  promise  (observed)
 Levels:  must    a violation breaks the contract of Kubernetes or a client
@@ -27,6 +34,7 @@ Exit status: 0 no check failed, 1 a check failed, 2 invalid flags or no server. 
 
 Examples
   conformance --kubeconfig ~/.kube/config --namespace llm --metric queue_depth --selector app=chat
+  conformance --kubeconfig ~/.kube/config --namespace llm --pod web-0 --pod-selector app=web --node worker-1
   conformance --server https://127.0.0.1:6443 --ca ca.crt --server-name adapter.monitoring.svc --proxy-cert front-proxy-client.crt \
     --proxy-key front-proxy-client.key --namespace llm --metric queue_depth --selector app=chat --run '^selector/'
   conformance --list                  every check with the reason why it matters
@@ -44,6 +52,13 @@ type Options struct {
 	namespace, metric                      string
 	selector, multiSelector                string
 	customObject, customMetric, customList string
+	customRootObject, customRootMetric     string
+	customNamespaceMetric                  string
+	pod, podSelector, node                 string
+	referenceServer, referenceServerName   string
+	referenceCA, referenceKubeconfig       string
+	referenceNamespaces, referenceIgnore   string
+	tolerance                              float64
 	output, run                            string
 	list, createNamespace, mustOnly        bool
 }
@@ -69,6 +84,19 @@ func flags(o *Options, out io.Writer) *flag.FlagSet {
 	f.StringVar(&o.customObject, "custom-object", "", "`KIND[.GROUP]/NAME` of an object in NS with a custom metric, for example Deployment.apps/web")
 	f.StringVar(&o.customMetric, "custom-metric", "", "`NAME` of that custom metric; default: --metric")
 	f.StringVar(&o.customList, "custom-selector", "", "label `SELECTOR` of objects of that kind which have the metric")
+	f.StringVar(&o.customRootObject, "custom-root-object", "", "`KIND[.GROUP]/NAME` of an object without a namespace that has a custom metric, for example Node/worker-1")
+	f.StringVar(&o.customRootMetric, "custom-root-metric", "", "`NAME` of that custom metric; default: --custom-metric")
+	f.StringVar(&o.customNamespaceMetric, "custom-namespace-metric", "", "`NAME` of a custom metric of the namespace NS itself")
+	f.StringVar(&o.pod, "pod", "", "`NAME` of a pod in NS with resource metrics")
+	f.StringVar(&o.podSelector, "pod-selector", "", "label `SELECTOR` of pods in NS with resource metrics, --pod among them")
+	f.StringVar(&o.node, "node", "", "`NAME` of a node with resource metrics")
+	f.StringVar(&o.referenceServer, "reference-server", "", "`URL` of a second server, to compare with: every difference is a failed check of rules/")
+	f.StringVar(&o.referenceServerName, "reference-server-name", "", "the `NAME` its certificate must have; default: the host of --reference-server")
+	f.StringVar(&o.referenceCA, "reference-ca", "", "`FILE` with the CA of its certificate. Without it the certificate is not verified")
+	f.StringVar(&o.referenceKubeconfig, "reference-kubeconfig", "", "kubeconfig `FILE` of a second API server, which has the server to compare with")
+	f.StringVar(&o.referenceNamespaces, "reference-namespaces", "", "`NS,NS` whose metrics are compared; default: --namespace")
+	f.StringVar(&o.referenceIgnore, "reference-ignore", "", "metrics whose name matches this `REGEXP` are not compared")
+	f.Float64Var(&o.tolerance, "tolerance", 0.02, "`PART` by which compared values may differ beyond what they change by between two reads")
 	f.StringVar(&o.output, "output", "text", "`FORMAT`: text, json or markdown")
 	f.StringVar(&o.run, "run", "", "only checks whose ID matches this `REGEXP`")
 	f.BoolVar(&o.list, "list", false, "print the checks and why they matter, without running them")
@@ -151,19 +179,35 @@ func selectChecks(o *Options) ([]Check, error) {
 
 func (o *Options) validate() error {
 	var missing []string
-	if o.metric == "" {
-		missing = append(missing, "--metric")
+	if o.metric == "" && o.customObject == "" && o.customRootObject == "" && o.customNamespaceMetric == "" && o.pod == "" && o.node == "" && !o.compares() {
+		missing = append(missing, "one of --metric, --custom-object, --custom-root-object, --custom-namespace-metric, --pod, --node, --reference-server and --reference-kubeconfig")
 	}
 	switch {
 	case o.kubeconfig == "" && o.server == "":
 		missing = append(missing, "--kubeconfig or --server")
 	case o.kubeconfig != "" && o.server != "":
 		return fmt.Errorf("--kubeconfig uses an API server, --server direct access: give only one of them")
-	case o.server != "" && (o.proxyCert == "" || o.proxyKey == ""):
+	case o.referenceKubeconfig != "" && o.referenceServer != "":
+		return fmt.Errorf("--reference-kubeconfig uses an API server, --reference-server direct access: give only one of them")
+	case (o.server != "" || o.referenceServer != "") && (o.proxyCert == "" || o.proxyKey == ""):
 		missing = append(missing, "--proxy-cert and --proxy-key")
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("missing: %s; see --help", strings.Join(missing, ", "))
 	}
+	for flag, object := range map[string]string{"custom-object": o.customObject, "custom-root-object": o.customRootObject} {
+		if kind, name, _ := strings.Cut(object, "/"); object != "" && (kind == "" || name == "") {
+			return fmt.Errorf("--%s %s: must be KIND[.GROUP]/NAME, for example Deployment.apps/web", flag, object)
+		}
+	}
+	if o.customObject != "" && o.customMetric == "" && o.metric == "" {
+		return fmt.Errorf("--custom-object needs --custom-metric, or --metric of the same name")
+	}
+	if o.customRootObject != "" && o.customRootMetric == "" && o.customMetric == "" && o.metric == "" {
+		return fmt.Errorf("--custom-root-object needs --custom-root-metric")
+	}
 	return nil
 }
+
+// compares is true if there is a second server.
+func (o *Options) compares() bool { return o.referenceServer != "" || o.referenceKubeconfig != "" }

@@ -43,7 +43,10 @@ func TestExitStatus(t *testing.T) {
 	for arguments, want := range map[string]int{
 		"--help": 0, "--list": 0, "--list --run ^no-such": 2, "--run (": 2, "--no-such-flag": 2, "": 2, "--metric m": 2, "surplus": 2,
 		"--metric m --kubeconfig a --server b": 2, "--metric m --server https://127.0.0.1:1 --proxy-cert /none --proxy-key /none": 2,
-		"--metric m --server ftp://x --proxy-cert a --proxy-key b": 2, "--list --output nothing": 0, "--metric m --server https://x --output nothing": 2,
+		"--metric m --server ftp://x --proxy-cert a --proxy-key b": 2,
+		"--server https://x --proxy-cert a --proxy-key b":          2, "--kubeconfig a --custom-object Pod --custom-metric m": 2, "--kubeconfig a --custom-object Pod/x": 2,
+		"--kubeconfig a --custom-root-object Node/x": 2, "--kubeconfig a --reference-server https://x": 2,
+		"--metric m --kubeconfig a --reference-server https://x --reference-kubeconfig b": 2, "--kubeconfig /none --pod x": 2, "--list --output nothing": 0, "--metric m --server https://x --output nothing": 2,
 	} {
 		var out, problems bytes.Buffer
 		if got := run(strings.Fields(arguments), &out, &problems); got != want {

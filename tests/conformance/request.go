@@ -14,7 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	customv1beta1 "k8s.io/metrics/pkg/apis/custom_metrics/v1beta1"
+	customv1beta2 "k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
 	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	resourcemetrics "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 )
 
 const (
@@ -164,32 +167,39 @@ func isList(list *v1beta1.ExternalMetricValueList) error {
 var protobufScheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if err := v1beta1.AddToScheme(scheme); err != nil {
-		panic(err)
+	for _, add := range []func(*runtime.Scheme) error{v1beta1.AddToScheme, customv1beta1.AddToScheme, customv1beta2.AddToScheme, resourcemetrics.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
 	}
 	return scheme
 }()
 
 // protobufList reads an ExternalMetricValueList in Kubernetes' protobuf with Kubernetes' own decoder.
 func (a *Answer) protobufList() (*v1beta1.ExternalMetricValueList, error) {
+	return fromProtobuf[*v1beta1.ExternalMetricValueList](a)
+}
+
+// fromProtobuf reads a 200 in Kubernetes' protobuf that holds an object of this type.
+func fromProtobuf[T runtime.Object](a *Answer) (expected T, err error) {
 	if a.Code != http.StatusOK {
-		return nil, fmt.Errorf("%s", a)
+		return expected, fmt.Errorf("%s", a)
 	}
 	if a.contentType() != protobufType {
-		return nil, fmt.Errorf("Content-Type %q, expected %s", a.Header.Get("Content-Type"), protobufType)
+		return expected, fmt.Errorf("Content-Type %q, expected %s", a.Header.Get("Content-Type"), protobufType)
 	}
 	if !bytes.HasPrefix(a.Body, []byte("k8s\x00")) {
-		return nil, fmt.Errorf("the body does not begin with k8s\\0")
+		return expected, fmt.Errorf("the body does not begin with k8s\\0")
 	}
 	object, kind, err := protobuf.NewSerializer(protobufScheme, protobufScheme).Decode(a.Body, nil, nil)
 	if err != nil {
-		return nil, fmt.Errorf("Kubernetes' decoder refuses it: %w", err)
+		return expected, fmt.Errorf("Kubernetes' decoder refuses it: %w", err)
 	}
-	list, ok := object.(*v1beta1.ExternalMetricValueList)
+	expected, ok := object.(T)
 	if !ok {
-		return nil, fmt.Errorf("it holds a %s", kind)
+		return expected, fmt.Errorf("it holds a %s", kind)
 	}
-	return list, nil
+	return expected, nil
 }
 
 // status reads an error: a Status whose every field that clients switch on is right.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,11 +34,31 @@ func direct(e *Env) string {
 
 func proxied(e *Env) string { return reasonUnless(!e.direct, "needs --kubeconfig") }
 
+func external(e *Env) string { return reasonUnless(e.metric != "", "needs --metric") }
+
 func several(e *Env) string { return reasonUnless(e.multiSelector != "", "needs --multi-selector") }
 
 func custom(e *Env) string { return reasonUnless(e.customObject != "", "needs --custom-object") }
 
 func customSet(e *Env) string { return reasonUnless(e.customList != "", "needs --custom-selector") }
+
+func customRoot(e *Env) string {
+	return reasonUnless(e.customRootObject != "", "needs --custom-root-object")
+}
+
+func customNamespace(e *Env) string {
+	return reasonUnless(e.customNamespaceMetric != "", "needs --custom-namespace-metric")
+}
+
+func podMetrics(e *Env) string { return reasonUnless(e.pod != "", "needs --pod") }
+
+func podSet(e *Env) string { return reasonUnless(e.podSelector != "", "needs --pod-selector") }
+
+func nodeMetrics(e *Env) string { return reasonUnless(e.node != "", "needs --node") }
+
+func reference(e *Env) string {
+	return reasonUnless(e.reference != nil, "needs --reference-server or --reference-kubeconfig")
+}
 
 func bearer(e *Env) string { return reasonUnless(e.token != "", "needs --token") }
 
@@ -66,11 +87,14 @@ func allChecks() []Check {
 	var all []Check
 	for _, part := range [][]Check{
 		clusterChecks, discoveryChecks, aggregatedChecks, openAPIChecks, healthChecks, dataChecks, acceptChecks,
-		selectorChecks, errorChecks, identityChecks, transportChecks, customChecks,
+		selectorChecks, errorChecks, identityChecks, transportChecks,
 	} {
-		all = append(all, part...)
+		for _, check := range part {
+			check.Needs = slices.Concat([]need{external}, check.Needs)
+			all = append(all, check)
+		}
 	}
-	return all
+	return slices.Concat(all, customChecks, customAnswerChecks, customErrorChecks, resourceChecks, resourceErrorChecks, rulesChecks)
 }
 
 // Result is a check and its outcome.
