@@ -141,7 +141,7 @@ var acceptChecks = []Check{
 				return "", skip("an unknown metric is an empty list here: no error to read")
 			case err == nil:
 				return "", fmt.Errorf("an unknown metric has %d items", len(list.Items))
-			case asStatus(err, &status) && status.Status().Message != "" && status.Status().Reason != metav1.StatusReasonUnknown:
+			case asStatus(err, &status) && status.Status().Message != "" && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 				return fmt.Sprintf("%s: %s", status.Status().Reason, oneLine(err.Error(), 150)), nil
 			}
 			return "", fmt.Errorf("the client returned: %w", err)

@@ -98,9 +98,15 @@ var customErrorChecks = []Check{
 	},
 	{
 		ID: "custom/status", Level: must, Needs: []need{custom},
-		Promise: "every error is a Status in JSON whose code is the HTTP status, with reason and message, is no 401, and has no Retry-After",
-		Why:     "clients switch on the reason and users see the message; a 401 makes kube-controller-manager discard its token, Retry-After blocks its workers",
-		Run:     func(e *Env) (string, error) { return e.errorsAreStatuses(e.invalidCustom()) },
+		Promise: "every error is a Status in JSON whose code is the HTTP status, with a message, is no 401, and has no Retry-After",
+		Why:     "users see the message; a 401 makes kube-controller-manager discard its token, Retry-After blocks its workers",
+		Run:     func(e *Env) (string, error) { return e.errorsAreStatuses(e.invalidCustom(), isHarmless) },
+	},
+	{
+		ID: "custom/reason", Level: should, Needs: []need{custom},
+		Promise: "every error has a reason",
+		Why:     "clients switch on it: without one, they cannot tell what does not exist from what failed",
+		Run:     func(e *Env) (string, error) { return e.errorsAreStatuses(e.invalidCustom(), hasReason) },
 	},
 	{
 		ID: "custom/methods", Level: must, Needs: []need{custom},
@@ -145,7 +151,7 @@ func (e *Env) malformedCustom() []string {
 	}
 }
 
-// invalidCustom has no malformed selectors: a wrong code and a missing reason would be two failures of one mistake.
+// invalidCustom has no malformed selectors, whose code and reason custom/malformed checks.
 func (e *Env) invalidCustom() []invalidRequest {
 	kind, name := e.object()
 	value := e.oneObjectPath("v1beta2")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
@@ -301,10 +302,15 @@ func (e *Env) everyQuantity(inspect func(string, resource.Quantity) error) (stri
 	return strings.Join(observed, ", "), nil
 }
 
-// listOrStatus accepts a list in any representation that the HPA accepts, and a Status.
+// listOrStatus accepts a list and a Status in any representation that the HPA accepts.
 func (a *Answer) listOrStatus() error {
 	var err error
 	switch {
+	case a.Code != 200 && a.contentType() == protobufType:
+		var status *metav1.Status
+		if status, err = decodeProtobuf[*metav1.Status](a); err == nil {
+			err = a.isFailure(status)
+		}
 	case a.Code != 200:
 		_, err = a.status()
 	case a.contentType() == protobufType:
@@ -313,6 +319,18 @@ func (a *Answer) listOrStatus() error {
 		_, err = a.list()
 	}
 	return err
+}
+
+// noItems accepts an empty list and any error as a Status.
+func (a *Answer) noItems() (string, error) {
+	if a.Code == 200 {
+		return a.emptyOrNotFound()
+	}
+	status, err := a.status()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d %s: %s", a.Code, status.Reason, oneLine(status.Message, 120)), nil
 }
 
 // emptyOrNotFound accepts the two ways to say that there is no such series: an empty list, or a 404 Status.

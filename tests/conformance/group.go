@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // What the parts of custom and of resource metrics check alike, by path.
@@ -13,8 +15,8 @@ func escape(text string) string { return url.QueryEscape(text) }
 
 func escapePath(text string) string { return url.PathEscape(text) }
 
-// errorsAreStatuses sends requests that should fail. Whether they should have been refused is for other checks.
-func (e *Env) errorsAreStatuses(requests []invalidRequest) (string, error) {
+// errorsAreStatuses sends requests that should fail, and inspects the errors. Whether they should have been refused is for other checks.
+func (e *Env) errorsAreStatuses(requests []invalidRequest, inspect func(*Answer, *metav1.Status) error) (string, error) {
 	observed := map[string]bool{}
 	err := forEach(requests, func(request invalidRequest) error {
 		answer, err := e.get(request.path, request.options...)
@@ -22,14 +24,9 @@ func (e *Env) errorsAreStatuses(requests []invalidRequest) (string, error) {
 			return err
 		}
 		status, err := answer.status()
-		switch {
-		case err != nil:
-		case answer.Code == http.StatusUnauthorized:
-			err = fmt.Errorf("%s", answer)
-		case answer.Header.Get("Retry-After") != "":
-			err = fmt.Errorf("HTTP %d with Retry-After: %s", answer.Code, answer.Header.Get("Retry-After"))
-		default:
-			observed[string(status.Reason)] = true
+		if err == nil {
+			observed[orText(string(status.Reason), "none")] = true
+			err = inspect(answer, status)
 		}
 		return inCase(request.name, err)
 	})
@@ -37,6 +34,15 @@ func (e *Env) errorsAreStatuses(requests []invalidRequest) (string, error) {
 		err = fmt.Errorf("none of %d wrong requests was refused", len(requests))
 	}
 	return strings.Join(sorted(observed), ", "), err
+}
+
+func hasReason(answer *Answer, status *metav1.Status) error {
+	return errorUnless(status.Reason != "", "%s", answer)
+}
+
+// isHarmless is what must hold of every error: a 401 makes kube-controller-manager discard its token, and Retry-After blocks its workers.
+func isHarmless(answer *Answer, _ *metav1.Status) error {
+	return errorUnless(answer.Code != http.StatusUnauthorized && answer.Header.Get("Retry-After") == "", "%s, Retry-After: %q", answer, answer.Header.Get("Retry-After"))
 }
 
 // writesFail sends every writing method to these paths.

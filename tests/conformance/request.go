@@ -185,6 +185,10 @@ func fromProtobuf[T runtime.Object](a *Answer) (expected T, err error) {
 	if a.Code != http.StatusOK {
 		return expected, fmt.Errorf("%s", a)
 	}
+	return decodeProtobuf[T](a)
+}
+
+func decodeProtobuf[T runtime.Object](a *Answer) (expected T, err error) {
 	if a.contentType() != protobufType {
 		return expected, fmt.Errorf("Content-Type %q, expected %s", a.Header.Get("Content-Type"), protobufType)
 	}
@@ -202,7 +206,7 @@ func fromProtobuf[T runtime.Object](a *Answer) (expected T, err error) {
 	return expected, nil
 }
 
-// status reads an error: a Status whose every field that clients switch on is right.
+// status reads an error: a Status in JSON whose every field that clients need is right.
 func (a *Answer) status() (*metav1.Status, error) {
 	status := &metav1.Status{}
 	if kind := a.contentType(); kind != "application/json" {
@@ -211,17 +215,23 @@ func (a *Answer) status() (*metav1.Status, error) {
 	if err := json.Unmarshal(a.Body, status); err != nil {
 		return nil, fmt.Errorf("HTTP %d, not JSON: %w", a.Code, err)
 	}
-	switch {
-	case status.Kind != "Status" || status.APIVersion != "v1":
+	if status.Kind != "Status" || status.APIVersion != "v1" {
 		return nil, fmt.Errorf("HTTP %d with kind %q of %q, expected Status of v1: %s", a.Code, status.Kind, status.APIVersion, oneLine(string(a.Body), 120))
-	case status.Status != metav1.StatusFailure:
-		return nil, fmt.Errorf("HTTP %d with a Status of %q, expected Failure", a.Code, status.Status)
-	case int(status.Code) != a.Code:
-		return nil, fmt.Errorf("HTTP %d with code %d in its Status", a.Code, status.Code)
-	case status.Reason == "" || status.Message == "":
-		return nil, fmt.Errorf("HTTP %d with an empty reason or message: %s", a.Code, oneLine(string(a.Body), 120))
 	}
-	return status, nil
+	return status, a.isFailure(status)
+}
+
+// isFailure checks a Status against the HTTP status. Its reason may be empty, which means that there is none.
+func (a *Answer) isFailure(status *metav1.Status) error {
+	switch {
+	case status.Status != metav1.StatusFailure:
+		return fmt.Errorf("HTTP %d with a Status of %q, expected Failure", a.Code, status.Status)
+	case int(status.Code) != a.Code:
+		return fmt.Errorf("HTTP %d with code %d in its Status", a.Code, status.Code)
+	case status.Message == "":
+		return fmt.Errorf("HTTP %d with an empty message: %s", a.Code, oneLine(string(a.Body), 120))
+	}
+	return nil
 }
 
 // refused is true of an error with this code and reason, as a Status; `seen` shows it.

@@ -125,9 +125,15 @@ var resourceErrorChecks = []Check{
 	},
 	{
 		ID: "resource/status", Level: must, Needs: []need{podMetrics},
-		Promise: "every error is a Status in JSON whose code is the HTTP status, with reason and message, is no 401, and has no Retry-After",
-		Why:     "clients switch on the reason and users see the message; a 401 makes kube-controller-manager discard its token, Retry-After blocks its workers",
-		Run:     func(e *Env) (string, error) { return e.privileged().errorsAreStatuses(e.invalidResource()) },
+		Promise: "every error is a Status in JSON whose code is the HTTP status, with a message, is no 401, and has no Retry-After",
+		Why:     "users see the message; a 401 makes kube-controller-manager discard its token, Retry-After blocks its workers",
+		Run:     func(e *Env) (string, error) { return e.privileged().errorsAreStatuses(e.invalidResource(), isHarmless) },
+	},
+	{
+		ID: "resource/reason", Level: should, Needs: []need{podMetrics},
+		Promise: "every error has a reason",
+		Why:     "clients switch on it: without one, they cannot tell what does not exist from what failed",
+		Run:     func(e *Env) (string, error) { return e.privileged().errorsAreStatuses(e.invalidResource(), hasReason) },
 	},
 	{
 		ID: "resource/methods", Level: must, Needs: []need{podMetrics},

@@ -9,7 +9,7 @@ external=v1beta1.external.metrics.k8s.io
 certificate() {
   openssl req -newkey rsa:2048 -nodes -keyout "$certificates/$1.key" -subj "$2" -out "$certificates/$1.csr" 2>/dev/null
   openssl x509 -req -in "$certificates/$1.csr" -CA "$3.crt" -CAkey "$3.key" -CAcreateserial -days 1 -out "$certificates/$1.crt" \
-    -extfile <(printf 'subjectAltName=DNS:localhost\nextendedKeyUsage=clientAuth,serverAuth') 2>/dev/null
+    -extfile <(printf 'subjectAltName=DNS:localhost,DNS:keda-metrics.keda.svc\nextendedKeyUsage=clientAuth,serverAuth') 2>/dev/null
 }
 
 # start_keda: both programs run and are ready, with all rights.

@@ -36,5 +36,5 @@ conforms() {
 }
 
 token=$(metrics_reader_token)
-conforms directly 58 conform_port "$wva_port" "$CLUSTER_DIR/wva-ca.crt" "wva.$release_namespace.svc"
-conforms aggregated 88 conform_aggregated
+conforms directly 59 conform_port "$wva_port" "$CLUSTER_DIR/wva-ca.crt" "wva.$release_namespace.svc"
+conforms aggregated 89 conform_aggregated
