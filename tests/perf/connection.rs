@@ -62,10 +62,23 @@ impl ApiServer {
         (0..variants).map(request).collect()
     }
 
+    /// The reads that `file` lists: a path with its query per line. At least one.
+    pub(crate) fn listed_requests(&self, file: &Path) -> anyhow::Result<Vec<ReadRequest>> {
+        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let requests: Vec<_> = text.lines().map(|path| self.request(path)).collect::<Result<_, _>>()?;
+        if requests.is_empty() {
+            bail!("{} has no lines: write one path per line", file.display());
+        }
+        Ok(requests)
+    }
+
     /// A read of the metric with `query` after its path.
     pub(crate) fn read_request(&self, query: &str) -> anyhow::Result<ReadRequest> {
-        let path = format!("{}{query}", self.path);
-        let target = if self.http2 { format!("https://{}{path}", self.name) } else { path };
+        self.request(&format!("{}{query}", self.path))
+    }
+
+    fn request(&self, path: &str) -> anyhow::Result<ReadRequest> {
+        let target = if self.http2 { format!("https://{}{path}", self.name) } else { path.to_owned() };
         let mut request = Request::get(target)
             .header(ACCEPT, &self.accept)
             .header("User-Agent", "wva-load")

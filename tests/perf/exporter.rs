@@ -3,6 +3,7 @@
 //! for some from time to time too high or too low. Not part of wva.
 
 mod attacks;
+mod families;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,15 +21,15 @@ use clap::Parser;
 use tokio::time::Instant;
 use wva::cmd::fleet::CONTENT_TYPE;
 
-/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`, and those of hostile servers under `/attacks/NAME`:
-/// ports, labels, strangers, impostor.
+/// Serve the vLLM metrics of the pods `v-VARIANT-POD` under `/pages/PAGE`, those of hostile servers under `/attacks/NAME` (ports,
+/// labels, strangers, impostor), and other metrics of the pods `p-OBJECT` under `/families/PAGE`.
 #[derive(Debug, Parser)]
 struct Args {
     /// Address to serve on.
     #[arg(long)]
     listen: SocketAddr,
     /// Number of variants, each with a model of its own.
-    #[arg(long)]
+    #[arg(long, default_value_t = 0)]
     variants: usize,
     /// Pods of each variant.
     #[arg(long, default_value_t = 2)]
@@ -42,6 +43,12 @@ struct Args {
     /// Number of the last variants that are hostile: each of their pods has hundreds of engines and a label of 4 KiB.
     #[arg(long, default_value_t = 0)]
     hostile: usize,
+    /// Number of other metrics: `app_0` …
+    #[arg(long, default_value_t = 0)]
+    families: usize,
+    /// Number of pods that have all of these.
+    #[arg(long, default_value_t = 1000)]
+    objects: usize,
 }
 
 /// Engines of a hostile pod: 200 × 6 names × 4 KiB are 5 MB a pod.
@@ -147,11 +154,16 @@ struct Exporter {
 }
 
 impl Exporter {
-    /// The variants of a page: the same number on each page but the last.
+    /// The variants of a page.
     fn variants(&self, page: usize) -> std::ops::Range<usize> {
-        let per_page = self.args.variants.div_ceil(self.args.pages.max(1));
-        let from = (page * per_page).min(self.args.variants);
-        from..(from + per_page).min(self.args.variants)
+        self.part(page, self.args.variants)
+    }
+
+    /// What a page has of a `total`: the same number on each page but the last.
+    fn part(&self, page: usize, total: usize) -> std::ops::Range<usize> {
+        let per_page = total.div_ceil(self.args.pages.max(1));
+        let from = (page * per_page).min(total);
+        from..(from + per_page).min(total)
     }
 
     fn page(&self, page: usize) -> String {
@@ -202,6 +214,13 @@ async fn page(State(exporter): State<Arc<Exporter>>, Path(page): Path<usize>) ->
     ([(header::CONTENT_TYPE, CONTENT_TYPE)], exporter.page(page)).into_response()
 }
 
+async fn family_page(State(exporter): State<Arc<Exporter>>, Path(page): Path<usize>) -> Response {
+    let Args { families, objects, ref namespace, .. } = exporter.args;
+    let objects = exporter.part(page, objects);
+    let text = families::page(families, objects, namespace, exporter.started.elapsed().as_secs());
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+}
+
 async fn attack(State(exporter): State<Arc<Exporter>>, Path(name): Path<String>) -> Response {
     match exporter.attacks.get(name.as_str()) {
         Some(page) => ([(header::CONTENT_TYPE, CONTENT_TYPE)], page.clone()).into_response(),
@@ -218,6 +237,7 @@ async fn main() -> anyhow::Result<()> {
     let exporter = Arc::new(Exporter { args, started: Instant::now(), attacks: attacks::pages() });
     let routes = Router::new()
         .route("/pages/{page}", get(page))
+        .route("/families/{page}", get(family_page))
         .route("/attacks/{name}", get(attack))
         .with_state(exporter);
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;

@@ -6,6 +6,7 @@ mod age;
 mod connection;
 mod report;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,13 +43,16 @@ enum Output {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
-    /// Read one variant after another, like the HPA controller.
+    /// Read one variant after another, like the HPA controller, or one request of a file after another.
     Reads {
         #[command(flatten)]
         server: ApiServer,
         /// Number of variants.
         #[arg(long, default_value_t = 1)]
         variants: usize,
+        /// File with one path and query per line, which are read instead of variants.
+        #[arg(long)]
+        requests: Option<PathBuf>,
         /// Concurrent connections, each with one request at a time.
         #[arg(long, default_value_t = 1)]
         connections: usize,
@@ -75,8 +79,12 @@ async fn main() -> anyhow::Result<()> {
         bail!("a second TLS provider is installed");
     }
     match args.measurement {
-        Measurement::Reads { server, variants, connections, seconds } => {
-            let result = reads(&server, variants, connections, seconds).await?;
+        Measurement::Reads { server, variants, requests, connections, seconds } => {
+            let requests = match requests {
+                Some(file) => server.listed_requests(&file)?,
+                None => server.read_requests(variants.max(1))?,
+            };
+            let result = reads(&server, requests, connections, seconds).await?;
             print(args.output, &result.text(), &result);
         }
         Measurement::List { server, seconds } => {
@@ -101,12 +109,12 @@ fn print(output: Output, text: &str, result: &impl serde::Serialize) {
 
 async fn reads(
     server: &ApiServer,
-    variants: usize,
+    requests: Vec<ReadRequest>,
     connections: usize,
     seconds: u64,
 ) -> anyhow::Result<report::Reads> {
     let tls = server.tls()?;
-    let requests = Arc::new(server.read_requests(variants.max(1))?);
+    let requests = Arc::new(requests);
     let start = Instant::now() + WARM_UP_DURATION;
     let end = start + Duration::from_secs(seconds);
     let mut readers = JoinSet::new();
@@ -114,7 +122,7 @@ async fn reads(
         let server = server.clone();
         let tls = tls.clone();
         let requests = requests.clone();
-        // Spread over the variants, so that connections do not read the same one at the same time.
+        // Spread over the requests, so that connections do not read the same one at the same time.
         let first = number * requests.len() / connections;
         readers.spawn(async move {
             let run =
@@ -126,7 +134,7 @@ async fn reads(
     while let Some(latencies) = readers.join_next().await {
         all.extend(latencies??);
     }
-    Ok(report::Reads::new(variants, connections, seconds as f64, all))
+    Ok(report::Reads::new(requests.len(), connections, seconds as f64, all))
 }
 
 /// Reads on one connection until `end`. Requests from `start` on are measured.

@@ -58,10 +58,10 @@ impl Sorted {
     }
 }
 
-/// Results of reads of single variants.
+/// Results of reads of single metrics.
 #[derive(Debug, Serialize)]
 pub(crate) struct Reads {
-    variants: usize,
+    requests: usize,
     connections: usize,
     /// Measured answers a second.
     per_second: f64,
@@ -75,10 +75,10 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    pub(crate) fn new(variants: usize, connections: usize, seconds: f64, latencies: Latencies) -> Self {
+    pub(crate) fn new(requests: usize, connections: usize, seconds: f64, latencies: Latencies) -> Self {
         let sorted = latencies.sorted_ms();
         Self {
-            variants,
+            requests,
             connections,
             per_second: (latencies.count() as f64 / seconds).round(),
             p50_ms: sorted.quantile(500),
@@ -90,9 +90,9 @@ impl Reads {
     }
 
     pub(crate) fn text(&self) -> String {
-        let Self { variants, connections, per_second, p50_ms, p99_ms, p999_ms, bytes, .. } = self;
+        let Self { requests, connections, per_second, p50_ms, p99_ms, p999_ms, bytes, .. } = self;
         format!(
-            "{variants} variants, {connections} connections: {per_second} answers/s of {bytes} bytes, \
+            "{requests} different reads, {connections} connections: {per_second} answers/s of {bytes} bytes, \
              p50 {p50_ms} ms, p99 {p99_ms} ms, p99.9 {p999_ms} ms"
         )
     }

@@ -111,12 +111,17 @@ externalRules:
   name: {matches: ^wva_desired_replicas, as: wva_desired_replicas}
   metricsQuery: wva_desired_replicas{<<.LabelMatchers>>}
 YAML
-  spawn adapter "$TOOLS/prometheus-adapter" --config "$CLUSTER_DIR/adapter.yaml" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 1m \
+  spawn_adapter "$CLUSTER_DIR/adapter.yaml"
+  await 60 "prometheus-adapter has a number" reads_once adapter
+}
+
+# spawn_adapter FILE [ARGUMENT...]: with these rules
+spawn_adapter() {
+  spawn adapter "$TOOLS/prometheus-adapter" --config "$1" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 1m \
     --bind-address 127.0.0.1 --secure-port "$adapter_port" --tls-cert-file "$CLUSTER_DIR/pki/adapter.crt" --tls-private-key-file "$CLUSTER_DIR/pki/adapter.key" \
     --lister-kubeconfig "$CLUSTER_DIR/adapter-client.kubeconfig" --authentication-kubeconfig "$CLUSTER_DIR/adapter-client.kubeconfig" \
-    --authorization-kubeconfig "$CLUSTER_DIR/adapter-client.kubeconfig"
+    --authorization-kubeconfig "$CLUSTER_DIR/adapter-client.kubeconfig" "${@:2}"
   await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
-  await 60 "prometheus-adapter has a number" reads_once adapter
 }
 
 # start_stub: it answers with one of wva's answers, as the HPA controller gets it.

@@ -5,11 +5,11 @@
 begin_mark='<!-- begin: written by tests/perf/compare -->'
 end_mark='<!-- end: written by tests/perf/compare -->'
 
-# write_document FILE: replaces the text between the marks
+# write_document FILE [COMMAND]: replaces the text between begin_mark and end_mark by the output of COMMAND
 write_document() {
   local body
   grep -qF "$begin_mark" "$1" && grep -qF "$end_mark" "$1" || { echo "$1 has no marks for the table" >&2; return 1; }
-  body=$(table)
+  body=$("${2:-table}")
   {
     awk -v mark="$begin_mark" '{ print } $0 == mark { exit }' "$1"
     printf '\n%s\n\n' "$body"
