@@ -3,17 +3,82 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use futures::future::BoxFuture;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::ListParams;
+use kube::discovery::ApiResource;
 
 use super::sources::prometheus_settings;
+use crate::cluster::object_lists::{self, ServedKind};
 use crate::collect::PrometheusApi;
 use crate::config;
 use crate::engine::Clock;
-use crate::rules::{AdapterRules, RuleSettings};
+use crate::rules::{AdapterRules, ListedObject, ObjectApi, ObjectKind, RuleSettings, Selection};
 
 /// The metrics of the configured rules.
-pub(super) fn adapter_rules(from: config::Rules, clock: Arc<dyn Clock>) -> anyhow::Result<AdapterRules> {
-    let config::Rules { file, relist_interval, max_age, prometheus } = from;
+pub(super) fn adapter_rules(
+    from: config::Rules,
+    client: kube::Client,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<AdapterRules> {
+    let config::Rules { file, relist_interval, max_age, serves_usage, prometheus } = from;
     let api = PrometheusApi::new(&prometheus_settings(prometheus))
         .context("cannot set up the rules of --adapter-config")?;
-    Ok(AdapterRules::new(api, clock, RuleSettings { file, relist_interval, max_age }))
+    Ok(AdapterRules::new(
+        api,
+        Arc::new(ClusterObjects(client)),
+        clock,
+        RuleSettings { file, relist_interval, max_age, serves_usage },
+    ))
+}
+
+/// The objects of the cluster, for rules.
+struct ClusterObjects(kube::Client);
+
+impl ObjectApi for ClusterObjects {
+    fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
+        Box::pin(async {
+            let kinds = object_lists::served_kinds(&self.0).await.map_err(|error| error.to_string())?;
+            if kinds.is_empty() {
+                return Err(
+                    "the API server lists none; aggregated discovery needs Kubernetes 1.27".to_owned()
+                );
+            }
+            let kind = |ServedKind { resource, singular, is_namespaced }: ServedKind| ObjectKind {
+                group: resource.group.into(),
+                version: resource.version.into(),
+                kind: resource.kind.into(),
+                plural: resource.plural.into(),
+                singular: singular.into(),
+                is_namespaced,
+            };
+            Ok(kinds.into_iter().map(kind).collect())
+        })
+    }
+
+    fn list<'a>(
+        &'a self,
+        kind: &'a ObjectKind,
+        Selection { namespace, labels, fields }: Selection<'a>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
+        Box::pin(async move {
+            let resource = ApiResource {
+                group: kind.group.to_string(),
+                version: kind.version.to_string(),
+                api_version: kind.api_version().to_string(),
+                kind: kind.kind.to_string(),
+                plural: kind.plural.to_string(),
+            };
+            let parameters = ListParams::default().labels(labels).fields(fields);
+            let objects =
+                object_lists::list_metadata(&self.0, &resource, namespace, parameters, limit).await?;
+            let object = |object: ObjectMeta| ListedObject {
+                namespace: object.namespace.unwrap_or_default().into(),
+                name: object.name.unwrap_or_default().into(),
+                labels: object.labels.unwrap_or_default(),
+            };
+            Ok(objects.into_iter().map(object).collect())
+        })
+    }
 }

@@ -383,7 +383,7 @@ impl App {
     /// Only where rules are configured.
     fn start_rules(&mut self) -> anyhow::Result<Option<Arc<dyn RuleMetrics>>> {
         let Some(rules) = self.config.rules.clone() else { return Ok(None) };
-        let rules = Arc::new(adapter_rules(rules, self.clock.clone())?);
+        let rules = Arc::new(adapter_rules(rules, self.client.clone(), self.clock.clone())?);
         let following = Arc::clone(&rules);
         self.phases.watches.start("rules", |stop| following.run(stop));
         Ok(Some(rules))

@@ -3,6 +3,7 @@
 
 pub mod crd;
 pub mod leadership;
+pub(crate) mod object_lists;
 pub(crate) mod objects;
 pub mod pki;
 pub(crate) mod requests;

@@ -270,12 +270,12 @@ pub enum SourceKind {
     Scrape,
 }
 
-/// External metrics by the rules of prometheus-adapter. Its flags of these names mean the same here.
+/// Metrics by the rules of prometheus-adapter. Its flags of these names mean the same here.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Rules of prometheus-adapter")]
 pub struct RuleArgs {
-    /// File with rules of prometheus-adapter (its --config): the metrics of externalRules are served beside those of variants. It is read
-    /// again when it changes. Needs --prometheus-url.
+    /// File with rules of prometheus-adapter (its --config): the metrics of its rules and externalRules are served beside those of
+    /// variants. It is read again when it changes. Needs --prometheus-url.
     #[arg(long, env = "WVA_ADAPTER_CONFIG", value_parser = path_or_empty(), value_name = "FILE")]
     pub adapter_config: Option<PathBuf>,
     /// How often the series of the rules are listed anew, 1s or more.
@@ -284,6 +284,10 @@ pub struct RuleArgs {
     /// A series without a sample for so long makes no metric. Default: --metrics-relist-interval, which it may not be below.
     #[arg(long, env = "WVA_METRICS_MAX_AGE", value_name = "DURATION")]
     pub metrics_max_age: Option<SignedDuration>,
+    /// Serve metrics.k8s.io too, by the resourceRules of the file: processor time and memory of pods and nodes, which HPAs and kubectl top
+    /// read. Usually metrics-server does.
+    #[arg(long, env = "WVA_SERVE_RESOURCE_METRICS")]
+    pub serve_resource_metrics: bool,
 }
 
 /// Where the numbers are pushed.

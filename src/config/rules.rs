@@ -20,6 +20,8 @@ pub struct Rules {
     pub relist_interval: Duration,
     /// A series without a sample for so long makes no metric.
     pub max_age: Duration,
+    /// Whether `metrics.k8s.io` is served.
+    pub serves_usage: bool,
     /// Where the series are.
     pub prometheus: Prometheus,
 }
@@ -34,6 +36,13 @@ impl Rules {
         let max_age = args.metrics_max_age.unwrap_or(args.metrics_relist_interval);
         let note = " (--metrics-relist-interval), so that metrics do not come and go";
         let max_age = at_least("--metrics-max-age", max_age, relist_interval, note)?;
-        Ok(Some(Self { file, relist_interval, max_age, prometheus: Prometheus::clone(prometheus) }))
+        let serves_usage = args.serve_resource_metrics;
+        Ok(Some(Self {
+            file,
+            relist_interval,
+            max_age,
+            serves_usage,
+            prometheus: Prometheus::clone(prometheus),
+        }))
     }
 }

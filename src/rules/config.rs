@@ -91,24 +91,25 @@ pub(super) struct NameMapping {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct ResourceRules {
     #[serde(deserialize_with = "or_default")]
-    cpu: ResourceRule,
+    pub(super) cpu: ResourceRule,
     #[serde(deserialize_with = "or_default")]
-    memory: ResourceRule,
+    pub(super) memory: ResourceRule,
     #[serde(deserialize_with = "or_default")]
-    window: String,
+    pub(super) window: String,
 }
 
+/// The rule of a resource.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
-struct ResourceRule {
+pub(super) struct ResourceRule {
     #[serde(deserialize_with = "or_default")]
-    container_query: String,
+    pub(super) container_query: String,
     #[serde(deserialize_with = "or_default")]
-    node_query: String,
+    pub(super) node_query: String,
     #[serde(deserialize_with = "or_default")]
-    resources: ResourceMapping,
+    pub(super) resources: ResourceMapping,
     #[serde(deserialize_with = "or_default")]
-    container_label: String,
+    pub(super) container_label: String,
 }
 
 /// A null is what is not set, as for the adapter.

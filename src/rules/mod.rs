@@ -1,14 +1,31 @@
-//! The rules of prometheus-adapter: further external metrics, made of series of Prometheus. The format of the file and the answers are those
-//! of its version 0.12; `docs/rules.md` lists what differs, and why.
+//! The rules of prometheus-adapter: further metrics, external ones and those of objects, made of series of Prometheus. The format of the file
+//! and the answers are those of its version 0.12; `docs/rules.md` lists what differs, and why.
 //!
-//! `config` reads the file, `rule` says which metrics the names of series make and what query a read becomes, `registry` keeps both up to
-//! date, and `read` asks Prometheus.
+//! `config` reads the file, `rule` and `object_rule` say which metrics series make and what query a read becomes (with `naming` and `query`,
+//! which they share), `registry` and `object_registry` are the metrics at one time, `book` keeps them up to date (with `lists`, and the
+//! `kinds` of the API server in `kind_cache`), `usage_rule` is the
+//! rule for processor time and memory, and `read`, `object_read` and `usage_read` answer reads with what they `ask` Prometheus.
 
+mod ask;
+mod book;
 mod config;
+mod kind_cache;
+mod kinds;
+mod lists;
+mod naming;
+mod object_read;
+mod object_registry;
+mod object_rule;
+mod ports;
+mod query;
 mod read;
 mod registry;
 mod rule;
 mod template;
+mod usage_read;
+mod usage_rule;
 
+pub use book::RuleSettings;
+pub use kinds::ObjectKind;
+pub use ports::{ListedObject, ObjectApi, Selection};
 pub use read::AdapterRules;
-pub use registry::RuleSettings;

@@ -2,26 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use regex::bytes::{Regex, RegexBuilder};
+use super::config::{DiscoveryRule, ResourceMapping};
+use super::naming::SeriesNaming;
+use super::query::QueryFields;
+use super::template::Template;
+use crate::serve::LabelRequirement;
 
-use super::config::{DiscoveryRule, RegexFilter, ResourceMapping};
-use super::template::{Template, Value};
-use crate::serve::{LabelOperator, LabelRequirement};
-
-/// Most bytes of the compiled form of a regular expression.
-const MAX_REGEX_BYTES: usize = 1024 * 1024;
 /// How rules call the resource of namespaces.
 const NAMESPACES: [&str; 2] = ["namespace", "namespaces"];
 
 /// A rule whose texts are valid.
 #[derive(Debug)]
 pub(super) struct ExternalRule {
-    /// Selects the series.
-    pub(super) series_query: String,
-    /// With whether a name must match.
-    filters: Vec<(Regex, bool)>,
-    matches: Regex,
-    becomes: String,
+    pub(super) naming: SeriesNaming,
     query: Template,
     /// The label of the namespace that is asked for; `None` where none is asked for, or the reason why it has no name.
     namespace_label: Option<Result<String, String>>,
@@ -31,54 +24,13 @@ impl ExternalRule {
     /// # Errors
     /// Says which field is wrong, and why.
     pub(super) fn new(rule: &DiscoveryRule) -> Result<Self, String> {
-        let DiscoveryRule { series_query, series_filters, resources, name, metrics_query } = rule;
-        if series_query.is_empty() {
-            return Err("seriesQuery is not set".to_owned());
-        }
-        let mut filters = series_filters
-            .iter()
-            .enumerate()
-            .map(|(index, own)| filter(own).map_err(|error| format!("seriesFilters[{index}]: {error}")))
-            .collect::<Result<Vec<_>, _>>()?;
-        let pattern = if name.matches.is_empty() { ".*" } else { &name.matches };
-        let matches = regex(pattern).map_err(|error| format!("name.matches: {error}"))?;
-        if !name.matches.is_empty() {
-            filters.push((matches.clone(), true));
-        }
-        let becomes = match (name.as_.as_str(), matches.captures_len()) {
-            ("", 1) => "$0",
-            ("", 2) => "$1",
-            ("", groups) => {
-                let groups = groups - 1;
-                return Err(format!(
-                    "name.as is not set, and name.matches has {groups} groups to choose from"
-                ));
-            }
-            (becomes, _) => becomes,
-        };
-        let query = Template::parse(metrics_query).map_err(|error| format!("metricsQuery: {error}"))?;
-        let namespace_label = match resources.namespaced {
+        let naming = SeriesNaming::new(rule)?;
+        let query = Template::parse(&rule.metrics_query).map_err(|error| format!("metricsQuery: {error}"))?;
+        let namespace_label = match rule.resources.namespaced {
             Some(false) => None,
-            _ => Some(namespace_label(resources)?),
+            _ => Some(namespace_label(&rule.resources)?),
         };
-        Ok(Self {
-            series_query: series_query.clone(),
-            filters,
-            matches,
-            becomes: becomes.to_owned(),
-            query,
-            namespace_label,
-        })
-    }
-
-    /// The name of the metric that a series makes, if it makes one.
-    pub(super) fn metric(&self, series: &str) -> Option<String> {
-        if !self.filters.iter().all(|(regex, matches)| regex.is_match(series.as_bytes()) == *matches) {
-            return None;
-        }
-        let mut name = Vec::new();
-        self.matches.captures(series.as_bytes())?.expand(self.becomes.as_bytes(), &mut name);
-        String::from_utf8(name).ok().filter(|name| !name.is_empty())
+        Ok(Self { naming, query, namespace_label })
     }
 
     /// The query for the metric of `series`.
@@ -91,38 +43,11 @@ impl ExternalRule {
         namespace: &str,
         requirements: &[LabelRequirement<'_>],
     ) -> Result<String, String> {
-        let mut matchers: Vec<String> = Vec::new();
-        let mut values = BTreeMap::new();
-        for LabelRequirement { key, operator, values: own } in requirements {
-            let value = own.join("|");
-            // Of several values, none of their letters is escaped: users of the adapter write regular expressions there.
-            matchers.push(format!("{key}{}{value:?}", sign(*operator)));
-            values.insert((*key).to_owned(), Value::Text(value));
-        }
+        let mut fields = QueryFields::new(series, requirements);
         if let Some(label) = &self.namespace_label {
-            let label = label.as_ref().map_err(Clone::clone)?;
-            matchers.push(format!("{label}={namespace:?}"));
-            values.insert(label.clone(), namespace.into());
+            fields.require(label.as_ref().map_err(Clone::clone)?, "=", namespace.to_owned());
         }
-        let fields = BTreeMap::from([
-            ("Series", series.into()),
-            ("LabelMatchers", Value::Text(matchers.join(","))),
-            ("LabelValuesByName", Value::Map(values)),
-            ("GroupBy", "".into()),
-            ("GroupBySlice", Value::List(Vec::new())),
-        ]);
-        let query = self.query.render(fields).map_err(|error| format!("metricsQuery: {error}"))?;
-        if query.is_empty() { Err("metricsQuery makes an empty query".to_owned()) } else { Ok(query) }
-    }
-}
-
-/// How a requirement is written in PromQL.
-const fn sign(operator: LabelOperator) -> &'static str {
-    match operator {
-        LabelOperator::Equals | LabelOperator::DoesNotExist => "=",
-        LabelOperator::NotEquals | LabelOperator::Exists => "!=",
-        LabelOperator::In => "=~",
-        LabelOperator::NotIn => "!~",
+        fields.render(&self.query, "metricsQuery", &[])
     }
 }
 
@@ -151,24 +76,10 @@ fn namespace_label(resources: &ResourceMapping) -> Result<Result<String, String>
     }
 }
 
-fn filter(filter: &RegexFilter) -> Result<(Regex, bool), String> {
-    match (filter.is.as_str(), filter.is_not.as_str()) {
-        ("", "") => Err("it has neither is nor isNot".to_owned()),
-        (is, "") => Ok((regex(is)?, true)),
-        ("", is_not) => Ok((regex(is_not)?, false)),
-        _ => Err("it has both is and isNot: make two filters of them".to_owned()),
-    }
-}
-
-fn regex(text: &str) -> Result<Regex, String> {
-    let error = |error: regex::Error| format!("{text:?} is no regular expression: {error}");
-    // As in Go, classes such as \w are those of ASCII.
-    RegexBuilder::new(text).unicode(false).size_limit(MAX_REGEX_BYTES).build().map_err(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::LabelOperator;
 
     fn rule(yaml: &str) -> Result<ExternalRule, String> {
         ExternalRule::new(&serde_saphyr::from_str(yaml).unwrap())
@@ -192,7 +103,7 @@ mod tests {
             ("seriesFilters: [{isNot: _total$}, {is: ^jobs}]", "jobs_now", Some("jobs_now")),
         ] {
             let rule = rule(&format!("{{seriesQuery: a, metricsQuery: b, {name}}}")).unwrap();
-            assert_eq!(rule.metric(series).as_deref(), expected, "{name} {series}");
+            assert_eq!(rule.naming.metric(series).as_deref(), expected, "{name} {series}");
         }
     }
 

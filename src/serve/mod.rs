@@ -24,6 +24,7 @@ mod middleware;
 mod paths;
 mod ports;
 mod request_metrics;
+mod resource_metrics;
 mod router;
 mod server;
 mod state;
@@ -33,8 +34,10 @@ pub(crate) use external_metrics::selector::LabelSelector;
 pub(crate) use external_metrics::{Labels, Metric};
 pub use installations::{AcceptedForwarder, InstallationSettings, OtherInstallation};
 pub use ports::{
-    AmbiguousSelector, EventSink, LabelOperator, LabelRequirement, NoEvents, PublishedReader, RuleAnswer,
-    RuleError, RuleMetrics, RuleValue, ScaledObjectCalls,
+    AmbiguousSelector, ContainerUsage, EventSink, LabelOperator, LabelRequirement, NoEvents, ObjectAnswer,
+    ObjectError, ObjectRead, ObjectUsage, ObjectValue, ObjectValues, Objects, PublishedReader,
+    ResourceMetrics, RuleAnswer, RuleError, RuleMetrics, RuleValue, ScaledObjectCalls, UsageAnswer, UsageOf,
+    UsageRead, Usages,
 };
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

@@ -14,6 +14,15 @@ pub(crate) const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 /// The versions of [`CUSTOM_GROUP`], the preferred one first.
 pub(crate) const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
+/// The group of processor time and memory.
+pub(crate) const USAGE_GROUP: &str = "metrics.k8s.io";
+
+/// The only version of [`USAGE_GROUP`].
+pub(crate) const USAGE_VERSION: &str = "v1beta1";
+
+/// Prefix of every read of [`USAGE_GROUP`].
+pub(crate) const USAGE_PREFIX: &str = "/apis/metrics.k8s.io/v1beta1/";
+
 /// The group of explanations: one of its own, because a CustomResourceDefinition serves the group of variants.
 pub(crate) const EXPLANATIONS_GROUP: &str = "decisions.wva.llmd.ai";
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -100,15 +101,30 @@ pub trait ScaledObjectCalls: Send + Sync + 'static {
     fn renew(&self, namespace: &str, name: &str);
 }
 
-/// External metrics beside those of variants, which rules make of series of Prometheus.
+/// Metrics beside those of variants, which rules make of series of Prometheus.
 pub trait RuleMetrics: Send + Sync + 'static {
-    /// The names of those that there are now, sorted.
+    /// The names of the external ones that there are now, sorted.
     fn names(&self) -> Arc<[SmolStr]>;
 
-    /// Why some may be missing; `None` if the names are complete.
+    /// Those of objects that there are now, sorted.
+    fn objects(&self) -> Arc<[ResourceMetrics]>;
+
+    /// Why external ones may be missing; `None` if the names are complete.
     fn unlisted(&self) -> Option<String>;
 
-    /// The values of a metric in a namespace; `None` if there is no such metric.
+    /// Why those of objects may be missing.
+    fn unlisted_objects(&self) -> Option<String>;
+
+    /// The values of a metric of objects; `None` if there is no such metric.
+    fn read_objects<'a>(&'a self, read: ObjectRead<'a>) -> Option<BoxFuture<'a, ObjectAnswer>>;
+
+    /// Whether processor time and memory are served at all.
+    fn serves_usage(&self) -> bool;
+
+    /// The processor time and memory of pods or nodes; `None` without a rule for it.
+    fn read_usage<'a>(&'a self, read: UsageRead<'a>) -> Option<BoxFuture<'a, UsageAnswer>>;
+
+    /// The values of an external metric in a namespace; `None` if there is no such metric.
     fn read<'a>(
         &'a self,
         metric: &str,
@@ -136,6 +152,134 @@ pub struct RuleValue {
 #[error("{0}")]
 pub struct RuleError(pub String);
 
+/// The metrics of the objects of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceMetrics {
+    /// The plural of the kind, with a dot and its group if it has one.
+    pub resource: SmolStr,
+    /// Whether its objects are in namespaces.
+    pub is_namespaced: bool,
+    /// The names, sorted.
+    pub metrics: Vec<SmolStr>,
+}
+
+/// A read of a metric of objects.
+#[derive(Debug, Clone)]
+pub struct ObjectRead<'a> {
+    /// The kind, as a path names it.
+    pub resource: &'a str,
+    /// Empty for objects without one.
+    pub namespace: &'a str,
+    /// Which objects.
+    pub objects: Objects<'a>,
+    /// The name of the metric.
+    pub metric: &'a str,
+    /// What is asked of the labels of series.
+    pub requirements: Vec<LabelRequirement<'a>>,
+}
+
+/// The objects of a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Objects<'a> {
+    /// The one of that name.
+    Named(&'a str),
+    /// All that a label selector selects.
+    Selected(String),
+}
+
+/// The values of a metric of objects, or why there are none.
+pub type ObjectAnswer = Result<Arc<ObjectValues>, ObjectError>;
+
+/// The values of a metric of objects of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectValues {
+    /// The kind.
+    pub kind: SmolStr,
+    /// Its group and version.
+    pub api_version: SmolStr,
+    /// In the order of the names of the objects. Objects without a value are left out.
+    pub values: Vec<ObjectValue>,
+}
+
+/// The value of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectValue {
+    /// The object.
+    pub name: SmolStr,
+    /// When it was measured or computed.
+    pub at: Timestamp,
+    /// In thousandths.
+    pub thousandths: i64,
+}
+
+/// Why a metric of objects cannot be read, with the next step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// There are no such objects, or none of them has a value.
+    #[error("{0}")]
+    NotFound(String),
+    /// It could not be found out.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A read of processor time and memory.
+#[derive(Debug, Clone)]
+pub struct UsageRead<'a> {
+    /// Of what.
+    pub of: UsageOf,
+    /// Empty for nodes, and for the pods of all.
+    pub namespace: &'a str,
+    /// Which of them.
+    pub objects: Objects<'a>,
+}
+
+/// What uses processor time and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "they say what they are")]
+pub enum UsageOf {
+    Pods,
+    Nodes,
+}
+
+/// What is used, or why it is not known.
+pub type UsageAnswer = Result<Arc<Usages>, ObjectError>;
+
+/// The usage of pods or nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usages {
+    /// Over which time processor time was measured.
+    pub window: Duration,
+    /// By namespace and name. Objects without a sample are left out.
+    pub items: Vec<ObjectUsage>,
+}
+
+/// The usage of a pod or node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectUsage {
+    /// Empty for a node.
+    pub namespace: SmolStr,
+    /// Its name.
+    pub name: SmolStr,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// The oldest of the samples.
+    pub at: Timestamp,
+    /// By name. Of a node it is one without a name.
+    pub containers: Vec<ContainerUsage>,
+}
+
+/// The usage of a container. What is not known is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerUsage {
+    /// Its name.
+    pub name: SmolStr,
+    /// In thousandths of a core.
+    pub cpu: Option<i64>,
+    /// In thousandths of a byte.
+    pub memory: Option<i64>,
+}
+
 /// What a selector asks of a label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelRequirement<'a> {
@@ -148,7 +292,7 @@ pub struct LabelRequirement<'a> {
 }
 
 /// How a selector compares the value of a label.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are those of Kubernetes")]
 pub enum LabelOperator {
     Equals,

@@ -12,8 +12,8 @@ use http::request::Parts;
 use tokio::task::spawn_blocking;
 
 use super::admin::{self, AdminState, health, snapshots};
-use super::auth::{Attributes, AuthState, authenticate_discovery, authorize};
-use super::custom_metrics;
+use super::auth::{Attributes, AuthState, admit_discovery, authenticate_discovery, authorize};
+use super::custom_metrics::{self, RootRead};
 use super::data_read::ReadState;
 use super::decisions;
 use super::discovery;
@@ -29,8 +29,9 @@ use super::paths::{
     EXPLANATION_LIST, EXPLANATIONS, EXPLANATIONS_PREFIX, EXTERNAL_GROUP, EXTERNAL_METRIC,
     EXTERNAL_NAMESPACES, INSTALLATION, INSTALLATION_CUSTOM, INSTALLATION_EXTERNAL, INTERNAL_CUSTOM,
     INTERNAL_CUSTOM_VALUES, INTERNAL_DECISIONS, INTERNAL_EXPLANATIONS, INTERNAL_EXTERNAL,
-    INTERNAL_EXTERNAL_VALUES, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS,
+    INTERNAL_EXTERNAL_VALUES, LATEST_SNAPSHOT, MAX_NAME_BYTES, METRICS, SNAPSHOTS, USAGE_PREFIX,
 };
+use super::resource_metrics::UsagePath;
 use super::state::AppState;
 use super::tls::AnswerPermit;
 
@@ -43,6 +44,7 @@ pub(crate) fn router(state: AppState) -> Router {
         .merge(discovery_routes(&state))
         .merge(snapshot_routes(&state))
         .merge(metric_routes())
+        .merge(usage_routes(&state))
         .merge(explanation_routes())
         .layer(from_fn_with_state(state.clone(), observe_request))
         .with_state(state)
@@ -65,7 +67,6 @@ async fn method_not_allowed() -> Status {
 fn discovery_routes(state: &AppState) -> Router<AppState> {
     let rules = state.0.reads.rules.as_ref();
     discovery::routes(rules.map(|reads| Arc::clone(&reads.rules)))
-        .route(&format!("{CUSTOM_PREFIX}{{version}}/{{*rest}}"), any(custom_metrics::unknown_path))
         .layer(from_fn_with_state(state.clone(), authenticate_discovery))
 }
 
@@ -75,6 +76,7 @@ fn metric_routes() -> Router<AppState> {
         .route(DECISIONS, any(all_decisions))
         .route(&format!("{EXTERNAL_NAMESPACES}{EXTERNAL_METRIC}"), any(read::<external_metrics::Read>))
         .route(&format!("{CUSTOM_PREFIX}{CUSTOM_OBJECT}"), any(read::<custom_metrics::Read>))
+        .route(&format!("{CUSTOM_PREFIX}{{version}}/{{*rest}}"), any(read_root))
         .route(
             &format!("{INTERNAL_EXTERNAL}{EXTERNAL_METRIC}"),
             any(read_for_instance::<external_metrics::Read>),
@@ -97,6 +99,13 @@ fn metric_routes() -> Router<AppState> {
             any(values_for_installation::<custom_metrics::Read>),
         )
         .route(INTERNAL_DECISIONS, any(all_decisions_for_instance))
+}
+
+/// Processor time and memory, where these are served.
+fn usage_routes(state: &AppState) -> Router<AppState> {
+    let is_served = state.0.reads.rules.as_ref().is_some_and(|reads| reads.rules.serves_usage());
+    let router = Router::new();
+    if is_served { router.route(&format!("{USAGE_PREFIX}{{*rest}}"), any(usage)) } else { router }
 }
 
 fn explanation_routes() -> Router<AppState> {
@@ -164,11 +173,54 @@ async fn read<R: MetricRead>(
         let path = valid(path)?;
         let attributes = R::attributes(&path, &request)?;
         authorize(&auth, &mut request, &attributes).await?;
-        let read = R::parse(&request, path)?;
-        if let Some(answer) = read.by_rule(&reads).await {
+        if let Some(answer) = R::by_rule(&request, &path, &reads).await {
             return answer;
         }
+        let read = R::parse(&request, path)?;
         installations.answer(&reads, &request, &audit, &read).await
+    })
+    .await
+}
+
+/// A read of a metric of objects without a namespace, which only rules make; or a path that is none.
+async fn read_root(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<(String, String)>,
+    request: Request,
+) -> Response {
+    let path = match valid(path) {
+        Ok(path) => path,
+        Err(error) => return error.into_response(),
+    };
+    if let (Some(read), Some(rules)) = (RootRead::find(&path.0, &path.1), &reads.rules) {
+        return limit_reads(&reads, request, async |mut request| {
+            let attributes = read.attributes(&request);
+            authorize(&auth, &mut request, &attributes).await?;
+            read.answer(&request, rules, reads.reader.now()).await
+        })
+        .await;
+    }
+    let mut request = request.into_parts().0;
+    match admit_discovery(&auth, &mut request).await {
+        Ok(()) => custom_metrics::unknown_path(&path.0, &path.1).into_response(),
+        Err(error) => error.into_response(),
+    }
+}
+
+/// A read of processor time and memory.
+async fn usage(
+    State(auth): State<Arc<AuthState>>,
+    State(reads): State<Arc<ReadState>>,
+    path: ParsedPath<String>,
+    request: Request,
+) -> Response {
+    limit_reads(&reads, request, async |mut request| {
+        let read = UsagePath::find(&valid(path)?).ok_or_else(Status::no_such_resource)?;
+        let attributes = read.attributes(&request);
+        authorize(&auth, &mut request, &attributes).await?;
+        let rules = reads.rules.as_ref().ok_or_else(Status::no_such_resource)?;
+        read.answer(&request, rules, reads.reader.now()).await
     })
     .await
 }

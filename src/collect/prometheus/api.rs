@@ -1,6 +1,6 @@
 //! What is read of Prometheus beside the collection: its configuration, names of series, and the answers to single queries.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ use crate::engine::SourceError;
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// The media type of a form.
 const FORM: &str = "application/x-www-form-urlencoded";
+/// How the labels are called that say which labels a series has.
+const PRESENCE: &str = "__has_";
 /// How the warnings begin that a query has earned itself, whatever the data.
 const ABOUT_THE_QUERY: [&str; 2] = ["PromQL info:", "PromQL warning:"];
 
@@ -65,6 +67,15 @@ impl QueryClient {
 
 /// A Prometheus for questions beside those of an evaluation.
 pub struct PrometheusApi(QueryClient);
+
+/// The series of one name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeriesLabels {
+    /// The name.
+    pub name: String,
+    /// Which of the labels that were asked about some of them have.
+    pub labels: BTreeSet<String>,
+}
 
 /// A value of the answer to a query.
 #[derive(Debug, Clone, PartialEq)]
@@ -139,6 +150,62 @@ impl PrometheusApi {
         Ok(names)
     }
 
+    /// The names of the labels of the series that `selector` selects, and maybe of some that had their last sample a little earlier.
+    ///
+    /// # Errors
+    /// As [`Self::series_names`].
+    pub async fn label_names(
+        &self,
+        selector: &str,
+        max_age: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<String>, SourceError> {
+        let end = now.as_second();
+        let start = end.saturating_sub(max_age.as_secs().try_into().unwrap_or(i64::MAX));
+        let times = [start.to_string(), end.to_string()];
+        let body = form(&[("match[]", selector), ("start", &times[0]), ("end", &times[1])]);
+        data(&self.post("api/v1/labels", body).await?)
+    }
+
+    /// The series that `selector` selects and that have had a sample for as long before `now`, by their names, and which of `labels` they
+    /// have. As short as the answer of [`Self::series_names`], since it has no values of labels.
+    ///
+    /// # Errors
+    /// As [`Self::series_names`].
+    pub async fn series_labels(
+        &self,
+        selector: &str,
+        labels: &[String],
+        max_age: Duration,
+        now: Timestamp,
+    ) -> Result<Vec<SeriesLabels>, SourceError> {
+        let age = max_age.as_secs().max(1);
+        let mut series = format!("last_over_time({selector}[{age}s])");
+        let mut group_by = "__name__".to_owned();
+        for (index, label) in labels.iter().enumerate() {
+            let flag = format!("{PRESENCE}{index}");
+            series = format!("label_replace({series}, {flag:?}, \"1\", {label:?}, \".+\")");
+            group_by.push_str(", ");
+            group_by.push_str(&flag);
+        }
+        let samples = self.query(&format!("group by ({group_by}) ({series})"), now).await?;
+        let mut by_name: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for mut sample in samples {
+            let Some(name) = sample.labels.remove("__name__") else { continue };
+            let present = |index: &str| labels.get(index.parse::<usize>().ok()?).cloned();
+            let flags = sample.labels.keys().filter_map(|flag| flag.strip_prefix(PRESENCE).and_then(present));
+            by_name.entry(name).or_default().extend(flags);
+        }
+        Ok(by_name.into_iter().map(|(name, labels)| SeriesLabels { name, labels }).collect())
+    }
+
+    async fn post(&self, path: &str, body: String) -> Result<Answer, SourceError> {
+        let answer = self.0.request(path, Some(body), MAX_ANSWER_BYTES).await;
+        answer.map_err(|cause| {
+            error("connect", format!("Prometheus cannot be read: {cause}"), "check that it is not overloaded")
+        })
+    }
+
     /// The values of a query at that time: of a vector, or of a scalar.
     ///
     /// # Errors
@@ -147,10 +214,7 @@ impl PrometheusApi {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are below 2⁵³ until the year 287396")]
         let seconds = at.as_millisecond() as f64 / 1_000.0;
         let body = form(&[("query", promql), ("time", &seconds.to_string())]);
-        let answer = self.0.request("api/v1/query", Some(body), MAX_ANSWER_BYTES).await;
-        let answer = answer.map_err(|cause| {
-            error("connect", format!("Prometheus cannot be read: {cause}"), "check that it is not overloaded")
-        })?;
+        let answer = self.post("api/v1/query", body).await?;
         let data: QueryData<'_> = data(&answer)?;
         let unreadable = |error: serde_json::Error| unreadable(&answer.limits, &error.to_string());
         let samples: Vec<VectorSample> = match data.result_type.as_str() {
@@ -357,5 +421,41 @@ mod tests {
         let at = Timestamp::from_millisecond(1_764_000_000_500).unwrap();
         let names = api.series_names(r#"{x="+&"}"#, Duration::from_secs(60), at).await;
         assert_eq!(names.map_err(|error| error.message), Ok(vec!["a".to_owned(), "b".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn which_labels_series_have_is_read_without_their_values() {
+        let server = MockServer::start().await;
+        let data = json!({ "resultType": "vector", "result": [
+            { "metric": { "__name__": "b", "__has_1": "1" }, "value": [1, "1"] },
+            { "metric": { "__name__": "b", "__has_0": "1" }, "value": [1, "1"] },
+            { "metric": { "__name__": "a" }, "value": [1, "1"] }
+        ] });
+        let query = r#"group by (__name__, __has_0, __has_1) (label_replace(label_replace(last_over_time(s[60s]), "__has_0", "1", "pod", ".+"), "__has_1", "1", "node", ".+"))"#;
+        let body = form(&[("query", query), ("time", "1764000000")]);
+        Mock::given(path("/base/api/v1/query"))
+            .and(body_string(body))
+            .respond_with(
+                ResponseTemplate::new(200).set_body_json(json!({ "status": "success", "data": data })),
+            )
+            .mount(&server)
+            .await;
+        let names = json!({ "status": "success", "data": ["__name__", "pod"] });
+        Mock::given(path("/base/api/v1/labels"))
+            .and(body_string("match%5B%5D=s&start=1763999940&end=1764000000"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(names))
+            .mount(&server)
+            .await;
+        let (age, at) = (Duration::from_secs(60), Timestamp::from_second(1_764_000_000).unwrap());
+        let api = api(&server);
+        let series = api.series_labels("s", &["pod".into(), "node".into()], age, at).await.unwrap();
+        let series: Vec<_> = series
+            .iter()
+            .map(|SeriesLabels { name, labels }| {
+                (name.as_str(), labels.iter().map(String::as_str).collect::<Vec<_>>())
+            })
+            .collect();
+        assert_eq!(series, [("a", vec![]), ("b", vec!["node", "pod"])]);
+        assert_eq!(api.label_names("s", age, at).await.unwrap(), ["__name__", "pod"]);
     }
 }

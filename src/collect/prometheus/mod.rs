@@ -22,6 +22,6 @@ mod source;
 mod trusted_collectors;
 mod window;
 
-pub use api::{PrometheusApi, QuerySample};
+pub use api::{PrometheusApi, QuerySample, SeriesLabels};
 pub use settings::PrometheusSettings;
 pub use source::PrometheusSource;

@@ -4,7 +4,7 @@ use super::parse::{Command, Node, Operand, Pipeline};
 use super::value::{TemplateError, Value};
 
 /// Most bytes that a template makes. A query of a rule has a few hundred.
-const MAX_OUTPUT_BYTES: usize = 64 * 1024;
+const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
 /// Most pieces of a template that are filled in: blocks in each other multiply what a request has.
 const MAX_STEPS: usize = 100_000;
 

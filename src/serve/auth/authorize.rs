@@ -28,24 +28,32 @@ pub(crate) async fn authenticate_discovery(
     next: Next,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
+    match admit_discovery(&auth, &mut parts).await {
+        Ok(()) => next.run(Request::from_parts(parts, body)).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+/// The same, for a single request.
+///
+/// # Errors
+/// 401 and 403 for a caller that may not, 405 for other methods than GET.
+pub(crate) async fn admit_discovery(auth: &AuthState, parts: &mut Parts) -> Result<(), Status> {
     let has_certificate = parts.extensions.get::<PeerChain>().is_some_and(|chain| !chain.is_empty());
     let permit = if has_certificate { None } else { auth.unauthenticated_permits.acquire() };
     if let Some(permit) = permit {
-        let caller = auth.authenticate(&mut parts).await;
+        let caller = auth.authenticate(parts).await;
         drop(permit);
         match caller {
-            Ok(caller @ Caller::Anonymous) => return forbidden_path(&caller, &parts, None).into_response(),
-            Err(AuthenticationError::InvalidToken) => return unauthorized().into_response(),
+            Ok(caller @ Caller::Anonymous) => return Err(forbidden_path(&caller, parts, None)),
+            Err(AuthenticationError::InvalidToken) => return Err(unauthorized()),
             Ok(Caller::Known(_))
             | Err(AuthenticationError::TrustNotLoaded | AuthenticationError::ReviewUnavailable(_)) => {}
         }
     } else {
         auth.strip(&mut parts.headers);
     }
-    match require_get(&parts) {
-        Ok(()) => next.run(Request::from_parts(parts, body)).await,
-        Err(error) => error.into_response(),
-    }
+    require_get(parts)
 }
 
 /// Lets a GET pass when its caller may do what `attributes` describe, and removes every credential from the request.

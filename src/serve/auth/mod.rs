@@ -10,6 +10,8 @@ pub(crate) mod trust;
 
 pub(crate) use authenticate::AuthState;
 pub use authenticate::TrustData;
-pub(crate) use authorize::{attributes_verb, authenticate_discovery, authorize, require_get};
+pub(crate) use authorize::{
+    admit_discovery, attributes_verb, authenticate_discovery, authorize, require_get,
+};
 pub(crate) use certificate::{Subject, VerifiedChains};
 pub use reviewer::{Access, AllowAll, Attributes, ReviewError, Reviewer, Token, User};

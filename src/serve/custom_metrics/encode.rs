@@ -29,6 +29,7 @@ struct ObjectReference {
     #[prost(string, tag = "1")]
     kind: String,
     #[prost(string, tag = "2")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     namespace: String,
     #[prost(string, tag = "3")]
     name: String,
@@ -92,66 +93,110 @@ struct V1Beta2Value {
     value: Option<Quantity>,
 }
 
-impl MetricValueList<'_> {
-    fn v1beta1(&self) -> V1Beta1List {
-        let items = self.items.iter().map(|item| V1Beta1Value {
-            described_object: Some(described_object(item)),
-            metric_name: item.value.metric_name.to_owned(),
-            timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-            value: Some(quantity(item)),
-            selector: item.selector.cloned(),
-        });
-        V1Beta1List { metadata: Some(ListMeta {}), items: items.collect() }
+/// An item, as both versions write it.
+pub(super) struct Item<'a> {
+    pub(super) kind: &'a str,
+    pub(super) api_version: &'a str,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    pub(super) metric: &'a str,
+    pub(super) at: Timestamp,
+    pub(super) value: String,
+    pub(super) selector: Option<&'a LabelSelectorMessage>,
+}
+
+/// A list in one of the versions.
+pub(super) trait Items {
+    fn version(&self) -> Version;
+
+    fn items(&self) -> impl Iterator<Item = Item<'_>>;
+
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.version().api_version(), "MetricValueList")
     }
 
-    fn v1beta2(&self) -> V1Beta2List {
-        let items = self.items.iter().map(|item| {
-            let name = item.value.metric_name.to_owned();
-            let metric = MetricIdentifier { name, selector: item.selector.cloned() };
-            V1Beta2Value {
-                described_object: Some(described_object(item)),
-                metric: Some(metric),
-                timestamp: Some(Time::from_timestamp(item.value.timestamp)),
-                value: Some(quantity(item)),
+    fn serialize_items<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (api_version, kind) = Items::type_meta(self);
+        match self.version() {
+            Version::V1Beta1 => {
+                TypedMessage::new(api_version, kind, v1beta1(self.items())).serialize(serializer)
             }
-        });
-        V1Beta2List { metadata: Some(ListMeta {}), items: items.collect() }
+            Version::V1Beta2 => {
+                TypedMessage::new(api_version, kind, v1beta2(self.items())).serialize(serializer)
+            }
+        }
+    }
+
+    fn append_items(&self, to: &mut Vec<u8>) {
+        match self.version() {
+            Version::V1Beta1 => protobuf::append_fields(&v1beta1(self.items()), to),
+            Version::V1Beta2 => protobuf::append_fields(&v1beta2(self.items()), to),
+        }
     }
 }
 
-fn described_object(item: &MetricValue<'_>) -> ObjectReference {
+fn v1beta1<'a>(items: impl Iterator<Item = Item<'a>>) -> V1Beta1List {
+    let items = items.map(|item| V1Beta1Value {
+        described_object: Some(described_object(&item)),
+        metric_name: item.metric.to_owned(),
+        timestamp: Some(Time::from_timestamp(item.at)),
+        selector: item.selector.cloned(),
+        value: Some(Quantity { string: item.value }),
+    });
+    V1Beta1List { metadata: Some(ListMeta {}), items: items.collect() }
+}
+
+fn v1beta2<'a>(items: impl Iterator<Item = Item<'a>>) -> V1Beta2List {
+    let items = items.map(|item| V1Beta2Value {
+        described_object: Some(described_object(&item)),
+        metric: Some(MetricIdentifier { name: item.metric.to_owned(), selector: item.selector.cloned() }),
+        timestamp: Some(Time::from_timestamp(item.at)),
+        value: Some(Quantity { string: item.value }),
+    });
+    V1Beta2List { metadata: Some(ListMeta {}), items: items.collect() }
+}
+
+fn described_object(item: &Item<'_>) -> ObjectReference {
     ObjectReference {
-        kind: item.resource.kind().to_owned(),
-        namespace: item.value.id.namespace.to_string(),
-        name: item.name.clone(),
-        api_version: item.resource.api_version().to_owned(),
+        kind: item.kind.to_owned(),
+        namespace: item.namespace.to_owned(),
+        name: item.name.to_owned(),
+        api_version: item.api_version.to_owned(),
     }
 }
 
-fn quantity(item: &MetricValue<'_>) -> Quantity {
-    Quantity { string: item.value.value.to_string() }
+impl Items for MetricValueList<'_> {
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        self.items.iter().map(|item| Item {
+            kind: item.resource.kind(),
+            api_version: item.resource.api_version(),
+            namespace: &item.value.id.namespace,
+            name: &item.name,
+            metric: item.value.metric_name,
+            at: item.value.timestamp,
+            value: item.value.value.to_string(),
+            selector: item.selector,
+        })
+    }
 }
 
 impl Serialize for MetricValueList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (api_version, kind) = self.type_meta();
-        match self.version {
-            Version::V1Beta1 => TypedMessage::new(api_version, kind, self.v1beta1()).serialize(serializer),
-            Version::V1Beta2 => TypedMessage::new(api_version, kind, self.v1beta2()).serialize(serializer),
-        }
+        self.serialize_items(serializer)
     }
 }
 
 impl Object for MetricValueList<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.version.api_version(), "MetricValueList")
+        Items::type_meta(self)
     }
 
     fn protobuf(&self, to: &mut Vec<u8>) {
-        match self.version {
-            Version::V1Beta1 => protobuf::append_fields(&self.v1beta1(), to),
-            Version::V1Beta2 => protobuf::append_fields(&self.v1beta2(), to),
-        }
+        self.append_items(to);
     }
 
     fn table(&self) -> Option<Table> {

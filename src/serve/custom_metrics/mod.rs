@@ -1,17 +1,17 @@
 //! `custom.metrics.k8s.io`: the metrics of `external_metrics` as metrics of the objects that they are decided for. For HPAs of
-//! type Object, where another server owns the external metrics.
+//! type Object, where another server owns the external metrics. Beside them, the metrics of objects that rules make.
 
 mod answer;
+mod by_rule;
 mod encode;
 mod label_selector;
 mod object_path;
 
-use axum::extract::Path;
-use axum::extract::rejection::PathRejection;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::request::Parts;
 
 use self::answer::{MetricValueList, ObjectQuery, answer, field_requirements};
+pub(crate) use self::by_rule::RootRead;
 use self::label_selector::label_selector;
 pub(crate) use self::object_path::ObjectPath;
 use self::object_path::{Resource, Version, not_found_message};
@@ -22,7 +22,7 @@ use super::encoding::response::{representation, respond};
 use super::encoding::{Reason, Status};
 use super::external_metrics::query::{FieldRequirement, ListOptions, metric_label_selector};
 use super::external_metrics::{
-    ForwardedValue, ForwardedValues, MetricRead, ReadContext, ReadScope, VariantSelector,
+    ForwardedValue, ForwardedValues, Metric, MetricRead, ReadContext, ReadScope, VariantSelector,
 };
 use super::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DESCRIBED_RESOURCES, MAX_NAME_BYTES};
 use super::request_metrics::observe_ages;
@@ -56,6 +56,15 @@ impl MetricRead for Read {
             namespace: path.namespace.clone(),
             name: path.name.clone(),
         })
+    }
+
+    async fn by_rule(
+        request: &Parts,
+        path: &ObjectPath,
+        state: &ReadState,
+    ) -> Option<Result<Response, Status>> {
+        let rules = state.rules.as_ref().filter(|_| Metric::find(&path.metric).is_none())?;
+        Some(by_rule::answer(request, path, rules, state.reader.now()).await)
     }
 
     fn parse(request: &Parts, path: ObjectPath) -> Result<Self, Status> {
@@ -137,11 +146,10 @@ impl MetricRead for Read {
 }
 
 /// Answers any other path below a version: one that is too short, or one of objects without metrics.
-pub(crate) async fn unknown_path(path: Result<Path<(String, String)>, PathRejection>) -> Response {
-    let Ok(Path((version, rest))) = path else { return Status::invalid_path().into_response() };
+pub(crate) fn unknown_path(version: &str, rest: &str) -> Status {
     let parts: Vec<_> = rest.split('/').collect();
-    let is_valid = Version::find(&version).is_some() && parts.iter().all(|part| part.len() <= MAX_NAME_BYTES);
-    let error = match parts[..] {
+    let is_valid = Version::find(version).is_some() && parts.iter().all(|part| part.len() <= MAX_NAME_BYTES);
+    match parts[..] {
         ["namespaces", namespace, "metrics", metric] if is_valid => {
             not_served(metric, "namespaces", namespace)
         }
@@ -152,8 +160,7 @@ pub(crate) async fn unknown_path(path: Result<Path<(String, String)>, PathReject
         }
         [resource, name, metric] if is_valid => not_served(metric, resource, name),
         _ => Status::no_such_resource(),
-    };
-    error.into_response()
+    }
 }
 
 /// The error for an object that has no metrics.

@@ -3,6 +3,8 @@
 //! Only `get` is advertised, and `list` for explanations: with `watch` and `delete`, the garbage collector would watch and the
 //! namespace controller delete.
 
+use std::sync::Arc;
+
 use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -12,8 +14,9 @@ use crate::serve::encoding::{Object, TypedMessage};
 use crate::serve::external_metrics::Metric;
 use crate::serve::paths::{
     CUSTOM_GROUP, CUSTOM_VERSIONS, DESCRIBED_RESOURCES, EXPLANATIONS, EXPLANATIONS_GROUP,
-    EXPLANATIONS_VERSION, EXTERNAL_GROUP, EXTERNAL_VERSION,
+    EXPLANATIONS_VERSION, EXTERNAL_GROUP, EXTERNAL_VERSION, USAGE_GROUP, USAGE_VERSION,
 };
+use crate::serve::ports::ResourceMetrics;
 
 /// An API group.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +40,14 @@ pub(super) const CUSTOM: Api =
 pub(super) const DECISIONS: Api =
     Api { group: EXPLANATIONS_GROUP, versions: &[EXPLANATIONS_VERSION], list_kind: "ExplanationList" };
 
+/// `metrics.k8s.io`, where it is served.
+pub(super) const USAGE: Api =
+    Api { group: USAGE_GROUP, versions: &[USAGE_VERSION], list_kind: "PodMetricsList" };
+
+/// The resources of [`USAGE`], their kinds, and whether they are in namespaces.
+const USAGE_RESOURCES: [(&str, &str, bool); 2] =
+    [("nodes", "NodeMetrics", false), ("pods", "PodMetrics", true)];
+
 /// The groups of metrics.
 pub(super) const METRICS_APIS: [Api; 2] = [EXTERNAL, CUSTOM];
 
@@ -47,8 +58,8 @@ pub(super) const APIS: [Api; 3] = [EXTERNAL, CUSTOM, DECISIONS];
 pub(super) const EXPLANATION_KIND: &str = "Explanation";
 const EXPLANATION: &str = "explanation";
 
-/// What may be done with explanations.
-const EXPLANATION_VERBS: [&str; 2] = ["get", "list"];
+/// What may be done with explanations, and with processor time and memory.
+const GET_AND_LIST: [&str; 2] = ["get", "list"];
 
 #[derive(Clone, PartialEq, Message, Serialize)]
 struct APIGroupList {
@@ -127,8 +138,8 @@ fn group_message(api: Api) -> APIGroup {
 }
 
 /// `APIGroupList`
-pub(super) fn list() -> impl Object {
-    let groups = APIS.map(group_message).into();
+pub(super) fn list(apis: &[Api]) -> impl Object + use<> {
+    let groups = apis.iter().copied().map(group_message).collect();
     TypedMessage::new("v1", "APIGroupList", APIGroupList { groups })
 }
 
@@ -137,80 +148,129 @@ pub(super) fn group(api: Api) -> impl Object {
     TypedMessage::new("v1", "APIGroup", group_message(api))
 }
 
-/// `APIResourceList` of one version. Rules add external metrics of the names `by_rules`.
-pub(super) fn resources(api: Api, version: &str, by_rules: &[SmolStr]) -> impl Object + use<> {
-    let resource = |name| APIResource {
+/// Metrics beside those of variants.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct AddedMetrics {
+    pub(super) external: Arc<[SmolStr]>,
+    pub(super) objects: Arc<[ResourceMetrics]>,
+}
+
+impl AddedMetrics {
+    /// The names of external metrics: those of variants, and those that are added.
+    fn external_names(&self) -> Vec<&str> {
+        names(&self.external)
+    }
+
+    /// The resources with metrics of objects, whether they are in namespaces, and the names of their metrics.
+    fn objects(&self) -> Vec<(&str, bool, Vec<&str>)> {
+        let added = |object: &str| self.objects.iter().find(|own| own.resource == object);
+        let described = DESCRIBED_RESOURCES
+            .into_iter()
+            .map(|object| (object, true, names(added(object).map_or(&[], |own| own.metrics.as_slice()))));
+        let others = self.objects.iter().filter(|own| !DESCRIBED_RESOURCES.contains(&own.resource.as_str()));
+        let others = others.map(|own| {
+            let metrics = without_own(&own.metrics).collect();
+            (own.resource.as_str(), own.is_namespaced, metrics)
+        });
+        described.chain(others).collect()
+    }
+}
+
+/// The names of the metrics of variants, and of those that are added.
+fn names<'a>(added: &'a [SmolStr]) -> Vec<&'a str> {
+    metric_names().map(|name| -> &'a str { name }).chain(without_own(added)).collect()
+}
+
+/// A read of a metric of variants is never one of another.
+fn without_own(added: &[SmolStr]) -> impl Iterator<Item = &str> {
+    added.iter().map(SmolStr::as_str).filter(|name| Metric::find(name).is_none())
+}
+
+/// `APIResourceList` of one version, with what is added to it.
+pub(super) fn resources(api: Api, version: &str, added: &AddedMetrics) -> impl Object + use<> {
+    let resource = |name: String, namespaced| APIResource {
         name,
         singular_name: String::new(),
-        namespaced: true,
+        namespaced,
         kind: api.list_kind.to_owned(),
         verbs: Some(Verbs { items: vec!["get".to_owned()] }),
     };
-    let names: Vec<String> = if api.group == CUSTOM_GROUP {
-        let objects = DESCRIBED_RESOURCES.iter();
-        objects.flat_map(|object| metric_names().map(move |metric| format!("{object}/{metric}"))).collect()
-    } else {
-        external_names(by_rules).map(str::to_owned).collect()
-    };
-    let mut resources: Vec<_> = names.into_iter().map(resource).collect();
-    if api.group == EXPLANATIONS_GROUP {
-        resources = vec![APIResource {
+    let resources: Vec<_> = match api.group {
+        EXPLANATIONS_GROUP => vec![APIResource {
             singular_name: EXPLANATION.to_owned(),
             kind: EXPLANATION_KIND.to_owned(),
-            verbs: Some(Verbs { items: EXPLANATION_VERBS.map(str::to_owned).into() }),
-            ..resource(EXPLANATIONS.to_owned())
-        }];
-    }
+            verbs: Some(Verbs { items: GET_AND_LIST.map(str::to_owned).into() }),
+            ..resource(EXPLANATIONS.to_owned(), true)
+        }],
+        USAGE_GROUP => USAGE_RESOURCES
+            .into_iter()
+            .map(|(name, kind, namespaced)| APIResource {
+                kind: kind.to_owned(),
+                verbs: Some(Verbs { items: GET_AND_LIST.map(str::to_owned).into() }),
+                ..resource(name.to_owned(), namespaced)
+            })
+            .collect(),
+        CUSTOM_GROUP => {
+            let of_object = |(object, namespaced, metrics): (&str, bool, Vec<&str>)| {
+                let named = |metric| resource(format!("{object}/{metric}"), namespaced);
+                metrics.into_iter().map(named).collect::<Vec<_>>()
+            };
+            added.objects().into_iter().flat_map(of_object).collect()
+        }
+        _ => added.external_names().into_iter().map(|name| resource(name.to_owned(), true)).collect(),
+    };
     let group_version = format!("{}/{version}", api.group);
     TypedMessage::new("v1", "APIResourceList", APIResourceList { group_version, resources })
 }
 
-/// The names of external metrics: those of variants, and those that rules add.
-fn external_names<'a>(by_rules: &'a [SmolStr]) -> impl Iterator<Item = &'a str> {
-    // A read of a metric of variants is never one of a rule.
-    let added = by_rules.iter().map(SmolStr::as_str).filter(|name| Metric::find(name).is_none());
-    metric_names().map(|name| -> &'a str { name }).chain(added)
-}
-
 /// `APIGroupDiscoveryList`: all groups, versions and resources in one document.
-pub(super) fn aggregated(api_version: &str, by_rules: &[SmolStr]) -> Value {
+pub(super) fn aggregated(api_version: &str, apis: &[Api], added: &AddedMetrics) -> Value {
     let item = |api: Api| {
-        let versions = api.versions.iter().map(|version| aggregated_version(api, version, by_rules));
+        let versions = api.versions.iter().map(|version| aggregated_version(api, version, added));
         let versions: Vec<_> = versions.collect();
         json!({"metadata": {"name": api.group}, "versions": versions})
     };
-    let items = APIS.map(item);
+    let items: Vec<_> = apis.iter().copied().map(item).collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items})
 }
 
 /// In `custom.metrics.k8s.io` a metric is a subresource of the object that it describes. The parent has a kind, without which
 /// old clients fail, and no verbs, since it cannot be read itself.
-fn aggregated_version(api: Api, version: &str, by_rules: &[SmolStr]) -> Value {
+fn aggregated_version(api: Api, version: &str, added: &AddedMetrics) -> Value {
     let kind = json!({"group": api.group, "version": version, "kind": api.list_kind});
     if api.group == EXPLANATIONS_GROUP {
         let kind = json!({"group": api.group, "version": version, "kind": EXPLANATION_KIND});
         let resource = json!({
             "resource": EXPLANATIONS, "responseKind": kind, "scope": "Namespaced", "singularResource": EXPLANATION,
-            "verbs": EXPLANATION_VERBS
+            "verbs": GET_AND_LIST
         });
         return json!({"version": version, "freshness": "Current", "resources": [resource]});
     }
-    let resource = |name: &str, verbs: &[&str]| {
-        json!({
-            "resource": name, "responseKind": kind, "scope": "Namespaced", "singularResource": "", "verbs": verbs
-        })
+    if api.group == USAGE_GROUP {
+        let resources = USAGE_RESOURCES.map(|(name, kind, is_namespaced)| {
+            let scope = if is_namespaced { "Namespaced" } else { "Cluster" };
+            let kind = json!({"group": api.group, "version": version, "kind": kind});
+            json!({
+                "resource": name, "responseKind": kind, "scope": scope, "singularResource": "",
+                "verbs": GET_AND_LIST
+            })
+        });
+        return json!({"version": version, "freshness": "Current", "resources": resources});
+    }
+    let resource = |name: &str, is_namespaced: bool, verbs: &[&str]| {
+        let scope = if is_namespaced { "Namespaced" } else { "Cluster" };
+        json!({"resource": name, "responseKind": kind, "scope": scope, "singularResource": "", "verbs": verbs})
     };
     let resources: Vec<_> = if api.group == CUSTOM_GROUP {
-        let metric = |name| json!({"subresource": name, "responseKind": kind, "verbs": ["get"]});
-        let subresources: Vec<_> = metric_names().map(metric).collect();
-        let parent = |object: &str| {
-            let mut parent = resource(object, &[]);
-            parent["subresources"] = subresources.clone().into();
+        let metric = |name: &str| json!({"subresource": name, "responseKind": kind, "verbs": ["get"]});
+        let parent = |(object, is_namespaced, metrics): (&str, bool, Vec<&str>)| {
+            let mut parent = resource(object, is_namespaced, &[]);
+            parent["subresources"] = metrics.into_iter().map(metric).collect();
             parent
         };
-        DESCRIBED_RESOURCES.map(parent).into()
+        added.objects().into_iter().map(parent).collect()
     } else {
-        external_names(by_rules).map(|name| resource(name, &["get"])).collect()
+        added.external_names().into_iter().map(|name| resource(name, true, &["get"])).collect()
     };
     json!({"version": version, "freshness": "Current", "resources": resources})
 }

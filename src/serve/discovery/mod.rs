@@ -7,7 +7,7 @@ mod explanations;
 mod groups;
 mod openapi;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -19,14 +19,13 @@ use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde_json::{Map, Value, json};
-use smol_str::SmolStr;
 
-use self::groups::APIS;
+use self::groups::{APIS, AddedMetrics, Api, METRICS_APIS, USAGE};
 use super::encoding::Status;
 use super::encoding::negotiation::{self, Discovery, Encoding};
 use super::encoding::object::{Object, encode};
 use super::encoding::response::not_acceptable;
-use super::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION, METRICS};
+use super::paths::{EXPLANATIONS_GROUP, METRICS, USAGE_GROUP};
 use super::ports::RuleMetrics;
 
 const JSON: &str = Encoding::Json.media_type();
@@ -75,16 +74,23 @@ fn documents(metrics: Arc<ListedMetrics>) -> Vec<(String, StaticAnswer)> {
         ("/openapi/v2".to_owned(), StaticAnswer::Json(Document::json(JSON, &openapi::v2()))),
     ];
     let mut index = Map::new();
-    for api in APIS {
+    for api in metrics.apis.iter().copied() {
         let path = format!("/apis/{}", api.group);
         documents.push((path.clone(), StaticAnswer::Object(EncodedObject::new(&groups::group(api)))));
         for version in api.versions {
             // The aggregator polls this path to find out whether the APIService is available.
             let path = format!("{path}/{version}");
             let resources = match api.group {
-                EXTERNAL_GROUP => StaticAnswer::ExternalMetrics(Arc::clone(&metrics)),
-                _ => StaticAnswer::Object(EncodedObject::new(&groups::resources(api, version, &[]))),
+                EXPLANATIONS_GROUP | USAGE_GROUP => {
+                    let resources = groups::resources(api, version, &AddedMetrics::default());
+                    StaticAnswer::Object(EncodedObject::new(&resources))
+                }
+                _ => StaticAnswer::Metrics((api.group, version), Arc::clone(&metrics)),
             };
+            if api.group == USAGE_GROUP {
+                documents.push((path, resources));
+                continue;
+            }
             let openapi = Document::json(JSON, &openapi::v3(api, version));
             let url = format!("/openapi/v3{path}?hash={}", openapi.digest);
             index.insert(path.trim_start_matches('/').to_owned(), json!({ "serverRelativeURL": url }));
@@ -116,10 +122,10 @@ struct Groups {
 }
 
 impl Groups {
-    fn new(by_rules: &[SmolStr]) -> Self {
-        let aggregated = |version| groups::aggregated(version, by_rules);
+    fn new(apis: &[Api], added: &AddedMetrics) -> Self {
+        let aggregated = |version| groups::aggregated(version, apis, added);
         Self {
-            legacy: EncodedObject::new(&groups::list()),
+            legacy: EncodedObject::new(&groups::list(apis)),
             v2: Document::json(JSON_V2, &aggregated("apidiscovery.k8s.io/v2")),
             v2beta1: Document::json(JSON_V2BETA1, &aggregated("apidiscovery.k8s.io/v2beta1")),
         }
@@ -135,39 +141,50 @@ impl Groups {
     }
 }
 
-/// The documents that name external metrics, to which rules add some.
+/// The documents that name metrics, to which rules add some.
 struct ListedMetrics {
     rules: Option<Arc<dyn RuleMetrics>>,
+    /// All groups that are served.
+    apis: Vec<Api>,
     newest: ArcSwap<MetricDocuments>,
 }
 
-/// The documents for some names.
+/// The documents with some metrics beside those of variants.
 #[derive(Debug)]
 struct MetricDocuments {
-    /// Of the metrics that rules make.
-    names: Arc<[SmolStr]>,
+    added: AddedMetrics,
     groups: Groups,
-    external: EncodedObject,
+    /// The lists of resources, by group and version.
+    resources: BTreeMap<(&'static str, &'static str), EncodedObject>,
 }
 
 impl MetricDocuments {
-    fn new(names: Arc<[SmolStr]>) -> Self {
-        let external = EncodedObject::new(&groups::resources(groups::EXTERNAL, EXTERNAL_VERSION, &names));
-        Self { groups: Groups::new(&names), external, names }
+    fn new(apis: &[Api], added: AddedMetrics) -> Self {
+        let versions =
+            METRICS_APIS.into_iter().flat_map(|api| api.versions.iter().map(move |own| (api, *own)));
+        let resources = versions.map(|(api, version)| {
+            ((api.group, version), EncodedObject::new(&groups::resources(api, version, &added)))
+        });
+        Self { groups: Groups::new(apis, &added), resources: resources.collect(), added }
     }
 }
 
 impl ListedMetrics {
     fn new(rules: Option<Arc<dyn RuleMetrics>>) -> Self {
-        Self { rules, newest: ArcSwap::from_pointee(MetricDocuments::new(Arc::default())) }
+        let has_usage = rules.as_ref().is_some_and(|rules| rules.serves_usage());
+        let apis: Vec<_> = APIS.into_iter().chain(has_usage.then_some(USAGE)).collect();
+        let newest = ArcSwap::from_pointee(MetricDocuments::new(&apis, AddedMetrics::default()));
+        Self { rules, apis, newest }
     }
 
     /// The documents for the metrics that there are now. They are made anew when these change, and nobody waits for that but who notices.
     fn newest(&self) -> Arc<MetricDocuments> {
         let newest = self.newest.load_full();
-        match self.rules.as_ref().map(|rules| rules.names()) {
-            Some(names) if names != newest.names => {
-                let changed = Arc::new(MetricDocuments::new(names));
+        let added =
+            |rules: &Arc<dyn RuleMetrics>| AddedMetrics { external: rules.names(), objects: rules.objects() };
+        match self.rules.as_ref().map(added) {
+            Some(added) if added != newest.added => {
+                let changed = Arc::new(MetricDocuments::new(&self.apis, added));
                 self.newest.store(Arc::clone(&changed));
                 changed
             }
@@ -272,8 +289,8 @@ enum StaticAnswer {
     Json(Document),
     /// An object in the encoding that the client prefers.
     Object(EncodedObject),
-    /// The list of external metrics, in the same way.
-    ExternalMetrics(Arc<ListedMetrics>),
+    /// The metrics of a group and version, in the same way.
+    Metrics((&'static str, &'static str), Arc<ListedMetrics>),
 }
 
 impl StaticAnswer {
@@ -283,7 +300,10 @@ impl StaticAnswer {
             Self::Json(document) if negotiation::accepts_json(headers) => document.answer(headers),
             Self::Json(_) => not_acceptable(&[Encoding::Json.media_type()]).into_response(),
             Self::Object(object) => object.answer(headers),
-            Self::ExternalMetrics(metrics) => metrics.newest().external.answer(headers),
+            Self::Metrics(version, metrics) => match metrics.newest().resources.get(version) {
+                Some(resources) => resources.answer(headers),
+                None => Status::no_such_resource().into_response(),
+            },
         }
     }
 }

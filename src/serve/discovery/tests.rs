@@ -6,7 +6,10 @@ use parking_lot::Mutex;
 use super::groups::{CUSTOM, DECISIONS, EXTERNAL};
 use super::*;
 use crate::serve::paths::DESCRIBED_RESOURCES;
-use crate::serve::ports::{LabelRequirement, RuleAnswer};
+use crate::serve::ports::{
+    LabelRequirement, ObjectAnswer, ObjectRead, ResourceMetrics, RuleAnswer, UsageAnswer, UsageRead,
+};
+use smol_str::SmolStr;
 
 /// Every value under `key`, at any depth.
 fn values_of<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
@@ -19,7 +22,7 @@ fn values_of<'a>(key: &str, value: &'a Value) -> Vec<&'a Value> {
 }
 
 /// The versions of metrics.
-fn with_versions() -> [(groups::Api, &'static str); 3] {
+fn with_versions() -> [(Api, &'static str); 3] {
     [(EXTERNAL, "v1beta1"), (CUSTOM, "v1beta1"), (CUSTOM, "v1beta2")]
 }
 
@@ -27,13 +30,13 @@ fn with_versions() -> [(groups::Api, &'static str); 3] {
 fn every_encoding_of_a_static_object_says_the_same() {
     let of_answer = |answer| match answer {
         StaticAnswer::Object(object) => Some(object),
-        StaticAnswer::ExternalMetrics(metrics) => Some(metrics.newest().external.clone()),
+        StaticAnswer::Metrics(version, metrics) => metrics.newest().resources.get(&version).cloned(),
         StaticAnswer::AnyAccept(_) | StaticAnswer::Json(_) => None,
     };
     let objects: Vec<_> = documents(Arc::new(ListedMetrics::new(None)))
         .into_iter()
         .filter_map(|(_, answer)| of_answer(answer))
-        .chain([Groups::new(&[]).legacy])
+        .chain([Groups::new(&APIS, &AddedMetrics::default()).legacy])
         .collect();
     assert_eq!(objects.len(), 8);
     for object in objects {
@@ -52,7 +55,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
 #[test]
 fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
     for (api, version) in with_versions() {
-        let legacy = serde_json::to_value(groups::resources(api, version, &[])).unwrap();
+        let legacy = serde_json::to_value(groups::resources(api, version, &AddedMetrics::default())).unwrap();
         let names: Vec<_> =
             values_of("name", &legacy).into_iter().map(|name| name.as_str().unwrap()).collect();
         let metrics = groups::metric_names().count()
@@ -62,9 +65,9 @@ fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
         assert!(names.iter().all(|name| *name == name.to_ascii_lowercase()), "an HPA lower-cases");
     }
     for verbs in [
-        groups::aggregated("x", &[]),
-        serde_json::to_value(groups::resources(CUSTOM, "v1beta1", &[])).unwrap(),
-        serde_json::to_value(groups::resources(DECISIONS, "v1alpha1", &[])).unwrap(),
+        groups::aggregated("x", &APIS, &AddedMetrics::default()),
+        serde_json::to_value(groups::resources(CUSTOM, "v1beta1", &AddedMetrics::default())).unwrap(),
+        serde_json::to_value(groups::resources(DECISIONS, "v1alpha1", &AddedMetrics::default())).unwrap(),
     ]
     .iter()
     .flat_map(|document| values_of("verbs", document))
@@ -75,7 +78,7 @@ fn every_metric_is_listed_once_and_nothing_but_reads_is_offered() {
 
 #[test]
 fn everything_in_the_aggregated_document_has_a_kind() {
-    let document = groups::aggregated("apidiscovery.k8s.io/v2", &[]);
+    let document = groups::aggregated("apidiscovery.k8s.io/v2", &APIS, &AddedMetrics::default());
     let resources: Vec<_> = ["resources", "subresources"]
         .iter()
         .flat_map(|key| values_of(key, &document))
@@ -144,11 +147,31 @@ fn what_kubectl_explains_has_a_path_of_its_own_kind() {
 
 /// Rules whose metrics change.
 #[derive(Default)]
-struct ChangingRules(Mutex<Arc<[SmolStr]>>);
+struct ChangingRules(Mutex<AddedMetrics>);
 
 impl RuleMetrics for ChangingRules {
     fn names(&self) -> Arc<[SmolStr]> {
-        self.0.lock().clone()
+        Arc::clone(&self.0.lock().external)
+    }
+
+    fn objects(&self) -> Arc<[ResourceMetrics]> {
+        Arc::clone(&self.0.lock().objects)
+    }
+
+    fn unlisted_objects(&self) -> Option<String> {
+        None
+    }
+
+    fn read_objects<'a>(&'a self, _: ObjectRead<'a>) -> Option<BoxFuture<'a, ObjectAnswer>> {
+        None
+    }
+
+    fn serves_usage(&self) -> bool {
+        false
+    }
+
+    fn read_usage<'a>(&'a self, _: UsageRead<'a>) -> Option<BoxFuture<'a, UsageAnswer>> {
+        None
     }
 
     fn unlisted(&self) -> Option<String> {
@@ -171,7 +194,7 @@ fn the_metrics_of_rules_are_listed_while_they_are_there() {
     let lists = ListedMetrics::new(Some(rules.clone()));
     let listed = || {
         let list = lists.newest();
-        let [json, ..] = list.external.bodies();
+        let [json, ..] = list.resources[&(EXTERNAL.group, "v1beta1")].bodies();
         let legacy: Value = serde_json::from_slice(json).unwrap();
         let aggregated: Value = serde_json::from_slice(&list.groups.v2.body).unwrap();
         let has = |name: &str| values_of("name", &legacy).iter().any(|own| *own == name);
@@ -182,14 +205,48 @@ fn the_metrics_of_rules_are_listed_while_they_are_there() {
         })
     };
     assert_eq!(listed(), [false, true]);
-    *rules.0.lock() = ["jobs".into(), "wva_desired_replicas".into()].into();
+    rules.0.lock().external = ["jobs".into(), "wva_desired_replicas".into()].into();
     assert_eq!(listed(), [true, true]);
     let before = lists.newest();
-    *rules.0.lock() = ["jobs".into(), "wva_desired_replicas".into()].into();
+    rules.0.lock().external = ["jobs".into(), "wva_desired_replicas".into()].into();
     assert!(Arc::ptr_eq(&before, &lists.newest()), "nothing is made anew for the same names");
-    let names =
-        values_of("name", &serde_json::from_slice::<Value>(before.external.bodies()[0]).unwrap()).len();
+    let names = values_of(
+        "name",
+        &serde_json::from_slice::<Value>(before.resources[&(EXTERNAL.group, "v1beta1")].bodies()[0]).unwrap(),
+    )
+    .len();
     assert_eq!(names, 5, "a metric of variants is listed once");
-    *rules.0.lock() = [].into();
+    rules.0.lock().external = [].into();
     assert_eq!(listed(), [false, true]);
+}
+
+#[test]
+fn the_metrics_of_objects_are_listed_beside_those_of_variants() {
+    let of = |resource: &str, is_namespaced| ResourceMetrics {
+        resource: resource.into(),
+        is_namespaced,
+        metrics: vec!["hits".into(), "wva_desired_replicas".into()],
+    };
+    let objects = [of("deployments.apps", true), of("nodes", false)].into();
+    let added = AddedMetrics { objects, ..AddedMetrics::default() };
+    let legacy = serde_json::to_value(groups::resources(CUSTOM, "v1beta2", &added)).unwrap();
+    let listed = |name: &str| {
+        let resources = legacy["resources"].as_array().unwrap();
+        let found: Vec<_> = resources.iter().filter(|own| own["name"] == name).collect();
+        found.iter().map(|own| own["namespaced"].as_bool().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed("deployments.apps/hits"), [true]);
+    assert_eq!(listed("deployments.apps/wva_desired_replicas"), [true], "once");
+    assert_eq!(listed("nodes/hits"), [false]);
+    assert_eq!(listed("nodes/wva_desired_replicas"), [] as [bool; 0], "of no variant");
+    let aggregated = groups::aggregated("apidiscovery.k8s.io/v2", &APIS, &added);
+    let nodes = values_of("resources", &aggregated)
+        .into_iter()
+        .flat_map(|list| list.as_array().unwrap())
+        .find(|own| own["resource"] == "nodes")
+        .unwrap();
+    assert_eq!(
+        (&nodes["scope"], &nodes["subresources"][0]["subresource"]),
+        (&json!("Cluster"), &json!("hits"))
+    );
 }

@@ -55,13 +55,15 @@ struct Item<'a> {
 
 /// A quantity that may be below zero.
 #[derive(Debug, Clone, Copy)]
-struct Signed {
+pub(crate) struct Signed {
     is_negative: bool,
     magnitude: Quantity,
 }
 
 impl Signed {
-    fn from_thousandths(thousandths: i64) -> Result<Self, String> {
+    /// # Errors
+    /// When an autoscaler could not read it.
+    pub(crate) fn from_thousandths(thousandths: i64) -> Result<Self, String> {
         let magnitude =
             Quantity::from_milli(thousandths.unsigned_abs()).map_err(|error| error.to_string())?;
         Ok(Self { is_negative: thousandths < 0, magnitude })
@@ -93,7 +95,8 @@ pub(super) struct RuleRead<'a> {
 
 impl<'a> RuleRead<'a> {
     pub(super) async fn answer(self, reads: &'a RuleReads) -> Result<Response, Status> {
-        let requirements = self.requirements()?;
+        let requirements = label_requirements(self.labels);
+        let requirements = requirements.map_err(|cause| self.error(Reason::BadRequest, &cause))?;
         // Before the query is made, which takes time with a long selector.
         let Some(_permit) = reads.permits.acquire() else {
             return Err(
@@ -137,33 +140,33 @@ impl<'a> RuleRead<'a> {
         respond(self.representation, &list)
     }
 
-    /// What the selector asks of each label; 400 for what a query of Prometheus cannot ask.
-    fn requirements(self) -> Result<Vec<LabelRequirement<'a>>, Status> {
-        let requirement = |RequirementRef { key, operator }: RequirementRef<'a>| {
-            let (operator, values) = match operator {
-                Operator::Exists => (LabelOperator::Exists, Vec::new()),
-                Operator::DoesNotExist => (LabelOperator::DoesNotExist, Vec::new()),
-                Operator::Equals(value) => (LabelOperator::Equals, vec![value.as_str()]),
-                Operator::NotEquals(value) => (LabelOperator::NotEquals, vec![value.as_str()]),
-                Operator::In(values) => (LabelOperator::In, values.iter().map(String::as_str).collect()),
-                Operator::NotIn(values) => {
-                    (LabelOperator::NotIn, values.iter().map(String::as_str).collect())
-                }
-                Operator::GreaterThan(_) | Operator::LessThan(_) => {
-                    let cause = format!("its selector compares {key} by < or >, which Prometheus does not");
-                    return Err(self.error(Reason::BadRequest, &cause));
-                }
-            };
-            Ok(LabelRequirement { key, operator, values })
-        };
-        self.labels.requirements().map(requirement).collect()
-    }
-
     fn error(self, reason: Reason, cause: &str) -> Status {
         let Self { metric, namespace, .. } = self;
         let message = format!("{metric} in namespace {namespace} cannot be read: {cause}");
         Status::new(reason, message).about(EXTERNAL_GROUP, metric, "")
     }
+}
+
+/// What a selector asks of each label.
+///
+/// # Errors
+/// Says what a query of Prometheus cannot ask.
+pub(crate) fn label_requirements(selector: &LabelSelector) -> Result<Vec<LabelRequirement<'_>>, String> {
+    let requirement = |RequirementRef { key, operator }| {
+        let (operator, values) = match operator {
+            Operator::Exists => (LabelOperator::Exists, Vec::new()),
+            Operator::DoesNotExist => (LabelOperator::DoesNotExist, Vec::new()),
+            Operator::Equals(value) => (LabelOperator::Equals, vec![value.as_str()]),
+            Operator::NotEquals(value) => (LabelOperator::NotEquals, vec![value.as_str()]),
+            Operator::In(values) => (LabelOperator::In, values.iter().map(String::as_str).collect()),
+            Operator::NotIn(values) => (LabelOperator::NotIn, values.iter().map(String::as_str).collect()),
+            Operator::GreaterThan(_) | Operator::LessThan(_) => {
+                return Err(format!("its selector compares {key} by < or >, which Prometheus does not"));
+            }
+        };
+        Ok(LabelRequirement { key, operator, values })
+    };
+    selector.requirements().map(requirement).collect()
 }
 
 impl Object for RuleValueList<'_> {

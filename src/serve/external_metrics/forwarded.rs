@@ -3,7 +3,7 @@
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
-use std::future::{Future, ready};
+use std::future::Future;
 use std::sync::Arc;
 
 use axum::Json;
@@ -38,17 +38,19 @@ const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_mins(5);
 /// A valid read of a metric of variants, in either API group.
 pub(crate) trait MetricRead: Sized + Send + Sync {
     /// The path parameters.
-    type Path: DeserializeOwned + Send;
+    type Path: DeserializeOwned + Send + Sync;
 
     /// What is authorised.
     fn attributes(path: &Self::Path, request: &Parts) -> Result<Attributes, Status>;
 
     fn parse(request: &Parts, path: Self::Path) -> Result<Self, Status>;
 
-    /// The answer of a rule; `None` if no rule makes the metric. Every instance answers by itself.
-    fn by_rule(&self, _state: &ReadState) -> impl Future<Output = Option<Result<Response, Status>>> + Send {
-        ready(None)
-    }
+    /// The answer of the rules; `None` for a metric of variants, or where there are no rules. Every instance answers by itself.
+    fn by_rule(
+        request: &Parts,
+        path: &Self::Path,
+        state: &ReadState,
+    ) -> impl Future<Output = Option<Result<Response, Status>>> + Send;
 
     /// The answer of this installation alone.
     fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status>;

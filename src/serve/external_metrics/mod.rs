@@ -19,6 +19,7 @@ use serde::Deserialize;
 pub(crate) use self::answer::{ExternalMetricValue, items};
 use self::answer::{ExternalMetricValueList, answer};
 use self::by_rule::RuleRead;
+pub(crate) use self::by_rule::{Signed, label_requirements};
 pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
 pub(crate) use self::forwarded::{ForwardedValue, ForwardedValues, MetricRead, Ours, ReadScope};
@@ -110,13 +111,21 @@ impl MetricRead for Read {
         Ok(Self { representation, path, options })
     }
 
-    async fn by_rule(&self, state: &ReadState) -> Option<Result<Response, Status>> {
-        let rules = state.rules.as_ref().filter(|_| Metric::find(&self.path.metric).is_none())?;
+    async fn by_rule(
+        request: &Parts,
+        path: &MetricPath,
+        state: &ReadState,
+    ) -> Option<Result<Response, Status>> {
+        let rules = state.rules.as_ref().filter(|_| Metric::find(&path.metric).is_none())?;
+        let read = match Self::parse(request, path.clone()) {
+            Ok(read) => read,
+            Err(error) => return Some(Err(error)),
+        };
         let read = RuleRead {
-            namespace: &self.path.namespace,
-            metric: &self.path.metric,
-            labels: &self.options.labels,
-            representation: self.representation,
+            namespace: &path.namespace,
+            metric: &path.metric,
+            labels: &read.options.labels,
+            representation: read.representation,
             now: state.reader.now(),
         };
         Some(read.answer(rules).await)

@@ -1,10 +1,13 @@
 //! External metrics by the rules of prometheus-adapter, as an HPA reads them: the file, the lists of series, the queries, and the answers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
@@ -14,7 +17,7 @@ use wiremock::matchers::{body_string_contains, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 use wva::collect::{PrometheusApi, PrometheusSettings};
 use wva::engine::SystemClock;
-use wva::rules::{AdapterRules, RuleSettings};
+use wva::rules::{AdapterRules, ListedObject, ObjectApi, ObjectKind, RuleSettings, Selection};
 use wva::serve::RuleMetrics;
 
 use super::client::Answer;
@@ -34,12 +37,62 @@ externalRules:
   metricsQuery: wva_desired_replicas * 100
 "#;
 
-struct Fixture {
-    server: TestServer,
-    prometheus: MockServer,
-    rules: Arc<AdapterRules>,
+pub(super) struct Fixture {
+    pub(super) server: TestServer,
+    pub(super) prometheus: MockServer,
+    pub(super) rules: Arc<AdapterRules>,
+    pub(super) objects: Arc<FakeObjects>,
     directory: TempDir,
     _following: JoinSet<()>,
+}
+
+/// An API server with pods and a few other objects.
+#[derive(Default)]
+pub(super) struct FakeObjects {
+    /// Their names by plural, namespace and selector.
+    pub(super) lists: Mutex<BTreeMap<String, Result<Vec<&'static str>, String>>>,
+    pub(super) requests: Mutex<Vec<String>>,
+}
+
+impl ObjectApi for FakeObjects {
+    fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
+        let kind = |(group, kind, plural, is_namespaced): (&str, &str, &str, bool)| ObjectKind {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase().into(),
+            is_namespaced,
+        };
+        let kinds = [
+            ("", "Pod", "pods", true),
+            ("", "Namespace", "namespaces", false),
+            ("", "Node", "nodes", false),
+            ("apps", "Deployment", "deployments", true),
+        ];
+        async move { Ok(kinds.map(kind).into()) }.boxed()
+    }
+
+    fn list<'a>(
+        &'a self,
+        kind: &'a ObjectKind,
+        Selection { namespace, labels, fields }: Selection<'a>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
+        async move {
+            let key = format!("{} {namespace} {labels}{fields}", kind.plural);
+            self.requests.lock().push(key.clone());
+            let names = self.lists.lock().get(&key).cloned().unwrap_or_else(|| Ok(Vec::new()))?;
+            assert!(names.len() <= limit);
+            let object = |name: &str| ListedObject {
+                namespace: namespace.into(),
+                name: name.into(),
+                labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+            };
+            Ok(names.into_iter().map(object).collect())
+        }
+        .boxed()
+    }
 }
 
 /// A Prometheus with one series of each rule.
@@ -61,25 +114,34 @@ async fn prometheus() -> MockServer {
 }
 
 async fn fixture() -> Fixture {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let prometheus = prometheus().await;
-    let directory = tempfile::tempdir().unwrap();
-    let file: PathBuf = directory.path().join("config.yaml");
-    std::fs::write(&file, FILE).unwrap();
-    let api = PrometheusApi::new(&PrometheusSettings::new(prometheus.uri())).unwrap();
-    let interval = Duration::from_millis(200);
-    let settings = RuleSettings { file, relist_interval: interval, max_age: Duration::from_secs(60) };
-    let rules = Arc::new(AdapterRules::new(api, Arc::new(SystemClock), settings));
-    let mut following = JoinSet::new();
-    following.spawn(rules.clone().run(CancellationToken::new()));
-    let served: Arc<dyn RuleMetrics> = rules.clone();
-    let server = TestServer::with(|options| options.rules = Some(served)).await;
-    let fixture = Fixture { server, prometheus, rules, directory, _following: following };
+    let fixture = Fixture::new(FILE, prometheus().await).await;
     fixture.await_names(&["Orders", "queue_jobs_rate", "wva_desired_replicas"]).await;
     fixture
 }
 
 impl Fixture {
+    pub(super) async fn new(text: &str, prometheus: MockServer) -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let directory = tempfile::tempdir().unwrap();
+        let file: PathBuf = directory.path().join("config.yaml");
+        std::fs::write(&file, text).unwrap();
+        let api = PrometheusApi::new(&PrometheusSettings::new(prometheus.uri())).unwrap();
+        let interval = Duration::from_millis(200);
+        let settings = RuleSettings {
+            file,
+            relist_interval: interval,
+            max_age: Duration::from_secs(60),
+            serves_usage: true,
+        };
+        let objects = Arc::new(FakeObjects::default());
+        let rules = Arc::new(AdapterRules::new(api, objects.clone(), Arc::new(SystemClock), settings));
+        let mut following = JoinSet::new();
+        following.spawn(rules.clone().run(CancellationToken::new()));
+        let served: Arc<dyn RuleMetrics> = rules.clone();
+        let server = TestServer::with(|options| options.rules = Some(served)).await;
+        Self { server, prometheus, rules, objects, directory, _following: following }
+    }
+
     async fn await_names(&self, expected: &[&str]) {
         let listed = async {
             while self.rules.names().iter().map(|name| name.as_str()).ne(expected.iter().copied()) {
@@ -90,7 +152,7 @@ impl Fixture {
     }
 
     /// Answers queries that contain `part`.
-    async fn answer(&self, part: &str, answer: ResponseTemplate) {
+    pub(super) async fn answer(&self, part: &str, answer: ResponseTemplate) {
         Mock::given(method("POST"))
             .and(body_string_contains(part))
             .respond_with(answer)
@@ -104,7 +166,7 @@ impl Fixture {
     }
 
     /// The queries that Prometheus was sent.
-    async fn queries(&self) -> Vec<String> {
+    pub(super) async fn queries(&self) -> Vec<String> {
         let requests = self.prometheus.received_requests().await.unwrap();
         let sent = requests.iter().filter(|request| request.url.path().ends_with("/query"));
         let query = |request: &Request| {
@@ -115,7 +177,7 @@ impl Fixture {
     }
 }
 
-fn vector(samples: &Value) -> ResponseTemplate {
+pub(super) fn vector(samples: &Value) -> ResponseTemplate {
     let data = json!({ "resultType": "vector", "result": samples });
     ResponseTemplate::new(200).set_body_json(json!({ "status": "success", "data": data }))
 }

@@ -1,0 +1,202 @@
+//! Reads metrics of objects that rules make. Readers of a moment share the list of objects, the query and its answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moka::future::Cache;
+use moka::policy::EvictionPolicy;
+use tokio::time::timeout;
+
+use super::ask::{
+    ANSWER_AGE, MAX_KEPT_BYTES, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths,
+};
+use super::object_registry::{ObjectMetric, ObjectRegistry};
+use super::ports::{ListedObject, ObjectApi, Selection};
+use crate::collect::QuerySample;
+use crate::serve::{
+    LabelOperator, ObjectAnswer, ObjectError, ObjectRead, ObjectValue, ObjectValues, Objects, RuleError,
+};
+
+/// Most objects of a read. Their names are part of its query.
+const MAX_OBJECTS: usize = 5_000;
+/// Letters of a query that the log shows: one about many objects has all of their names.
+const MAX_LOGGED: usize = 1_000;
+/// Roughly the bytes of a value or of an object, beside its name.
+const OF_VALUE: usize = 64;
+
+/// A list of objects, or why there is none.
+pub(super) type ObjectList = Result<Arc<[ListedObject]>, String>;
+
+/// The objects of the API server, and what was answered just now.
+pub(super) struct ObjectReader {
+    api: Arc<dyn ObjectApi>,
+    lists: Cache<String, ObjectList>,
+    answers: Cache<AnswerKey, ObjectAnswer>,
+    /// Set by a read of a kind that is not known.
+    is_kind_wanted: AtomicBool,
+}
+
+/// What an answer depends on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct AnswerKey {
+    resource: String,
+    namespace: String,
+    /// The name, or the selector.
+    objects: (bool, String),
+    metric: String,
+    requirements: Vec<(String, LabelOperator, Vec<String>)>,
+}
+
+impl AnswerKey {
+    fn new(metric: &ObjectMetric, name: &str, read: &ObjectRead<'_>) -> Self {
+        let requirement = |own: &crate::serve::LabelRequirement<'_>| {
+            let values = own.values.iter().map(|value| (*value).to_owned()).collect();
+            (own.key.to_owned(), own.operator, values)
+        };
+        Self {
+            resource: metric.kind.resource().into(),
+            namespace: read.namespace.to_owned(),
+            objects: match &read.objects {
+                Objects::Named(name) => (true, (*name).to_owned()),
+                Objects::Selected(selector) => (false, selector.clone()),
+            },
+            metric: name.to_owned(),
+            requirements: read.requirements.iter().map(requirement).collect(),
+        }
+    }
+}
+
+impl ObjectReader {
+    pub(super) fn new(api: Arc<dyn ObjectApi>) -> Self {
+        let bytes = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let answers = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_KEPT_BYTES);
+        let answers = answers.eviction_policy(EvictionPolicy::lru());
+        let answers = answers.weigher(move |_: &AnswerKey, answer: &ObjectAnswer| match answer {
+            Ok(values) => {
+                let names: usize = values.values.iter().map(|value| value.name.len() + OF_VALUE).sum();
+                bytes(names + 4 * OF_VALUE)
+            }
+            Err(ObjectError::NotFound(text) | ObjectError::Failed(text)) => bytes(text.len() + 4 * OF_VALUE),
+        });
+        let lists = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_KEPT_BYTES);
+        let lists = lists.eviction_policy(EvictionPolicy::lru());
+        let lists = lists.weigher(move |_: &String, list: &ObjectList| {
+            let of_labels = |object: &ListedObject| {
+                object.labels.iter().map(|(key, value)| key.len() + value.len() + OF_VALUE).sum::<usize>()
+            };
+            let objects = list.iter().flat_map(|list| list.iter());
+            bytes(
+                objects.map(|object| object.name.len() + 2 * OF_VALUE + of_labels(object)).sum::<usize>()
+                    + OF_VALUE,
+            )
+        });
+        Self { api, lists: lists.build(), answers: answers.build(), is_kind_wanted: AtomicBool::new(false) }
+    }
+
+    pub(super) fn api(&self) -> Arc<dyn ObjectApi> {
+        Arc::clone(&self.api)
+    }
+
+    /// Whether a read has named a kind that is not known, since this was asked last.
+    pub(super) fn take_wanted(&self) -> bool {
+        self.is_kind_wanted.swap(false, Ordering::Relaxed)
+    }
+
+    /// The objects that a selector selects, which all readers of the moment share.
+    async fn list(&self, metric: &ObjectMetric, namespace: &str, selector: &str) -> ObjectList {
+        let kind = &metric.kind;
+        let key = format!("{} {namespace} {selector}", kind.resource());
+        let selection = Selection { namespace, labels: selector, fields: "" };
+        let list = async {
+            let objects = self.api.list(kind, selection, MAX_OBJECTS).await?;
+            Ok(objects.into())
+        };
+        self.lists.get_with(key, list).await
+    }
+
+    /// The metric that a read names, with its own name.
+    pub(super) fn find(
+        &self,
+        registry: &ObjectRegistry,
+        read: &ObjectRead<'_>,
+    ) -> Option<(String, ObjectMetric)> {
+        let Some(kind) = registry.kinds.find_resource(read.resource) else {
+            self.is_kind_wanted.store(true, Ordering::Relaxed);
+            return None;
+        };
+        let (name, metric) = registry.find(kind, read.metric)?;
+        (kind.is_namespaced != read.namespace.is_empty()).then(|| (name.to_string(), metric.clone()))
+    }
+
+    pub(super) async fn answer(
+        &self,
+        prometheus: &Queries,
+        (name, metric): (String, ObjectMetric),
+        read: ObjectRead<'_>,
+    ) -> ObjectAnswer {
+        let key = AnswerKey::new(&metric, &name, &read);
+        let ask = self.ask(prometheus, &name, &metric, &read);
+        let answer = timeout(READ_TIMEOUT, self.answers.get_with(key, ask)).await;
+        answer.unwrap_or_else(|_| Err(ObjectError::Failed(no_answer_in_time())))
+    }
+
+    async fn ask(
+        &self,
+        prometheus: &Queries,
+        name: &str,
+        metric: &ObjectMetric,
+        read: &ObjectRead<'_>,
+    ) -> ObjectAnswer {
+        let list;
+        let names: Vec<&str> = match &read.objects {
+            Objects::Named(object) => vec![object],
+            Objects::Selected(selector) => {
+                list = self.list(metric, read.namespace, selector).await.map_err(|cause| {
+                    let resource = metric.kind.resource();
+                    ObjectError::Failed(format!("its {resource} cannot be listed: {cause}"))
+                })?;
+                list.iter().map(|object| object.name.as_str()).collect()
+            }
+        };
+        if names.is_empty() {
+            return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
+        }
+        let ObjectMetric { kind, series, rule, labels } = metric;
+        let query = rule.query(series, labels, (read.namespace, &names), &read.requirements);
+        let query =
+            query.map_err(|cause| ObjectError::NotFound(format!("its rule makes no query: {cause}")))?;
+        let samples = prometheus.ask(&query).await;
+        let values = samples.map_err(|RuleError(cause)| cause).and_then(|samples| {
+            let label = labels.object.as_ref().map_err(Clone::clone)?;
+            values(samples, label, &names)
+        });
+        let values = values.map_err(|cause| RuleError(of_query(&query, &cause)));
+        let failure = values.as_ref().err();
+        let shown = query.chars().take(MAX_LOGGED).collect();
+        prometheus.log(name, shown, failure);
+        let values = values.map_err(|RuleError(cause)| ObjectError::Failed(cause))?;
+        if values.is_empty() && matches!(read.objects, Objects::Named(_)) {
+            return Err(ObjectError::NotFound(of_query(&query, "it has no value of this object now")));
+        }
+        Ok(Arc::new(ObjectValues { kind: kind.kind.clone(), api_version: kind.api_version(), values }))
+    }
+}
+
+/// The values of `names`, in their order: of each, that of the last sample whose label has this name.
+fn values(samples: Vec<QuerySample>, label: &str, names: &[&str]) -> Result<Vec<ObjectValue>, String> {
+    let mut by_name: HashMap<String, QuerySample> = HashMap::with_capacity(samples.len());
+    for mut sample in samples {
+        if let Some(name) = sample.labels.remove(label) {
+            by_name.insert(name, sample);
+        }
+    }
+    let value = |name: &&str| {
+        let QuerySample { at, value, .. } = by_name.get(*name)?;
+        let Some(thousandths) = thousandths(*value) else {
+            return Some(Err(format!("the value of {name} is {value}, which is no quantity")));
+        };
+        Some(Ok(ObjectValue { name: (*name).into(), at: *at, thousandths }))
+    };
+    names.iter().filter_map(value).collect()
+}

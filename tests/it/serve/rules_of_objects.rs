@@ -1,0 +1,259 @@
+//! Metrics of objects by the rules of prometheus-adapter, as an HPA reads them: discovery, the lists of objects, the queries, and the answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+use wiremock::matchers::{body_string_contains, method, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
+use wva::serve::RuleMetrics as _;
+
+use super::client::Answer;
+use super::rules::{Fixture, vector};
+
+const FILE: &str = r#"
+rules:
+- seriesQuery: '{__name__=~"^http_.*",namespace!=""}'
+  resources: {template: <<.Resource>>}
+  name: {matches: "^(.*)_total$", as: "${1}_rate"}
+  metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)
+- seriesQuery: fan_speed
+  resources: {overrides: {instance: {resource: node}}}
+  metricsQuery: max(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+"#;
+
+async fn fixture() -> Fixture {
+    let prometheus = MockServer::start().await;
+    let labels = json!({ "status": "success", "data": ["__name__", "job", "namespace", "pod"] });
+    Mock::given(path("/api/v1/labels"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(labels))
+        .mount(&prometheus)
+        .await;
+    for (selector, metric) in [
+        ("http_.*", json!({ "__name__": "http_hits_total", "__has_0": "1", "__has_1": "1" })),
+        ("fan_speed", json!({ "__name__": "fan_speed", "__has_0": "1" })),
+    ] {
+        let lists = Mock::given(method("POST"))
+            .and(body_string_contains("last_over_time"))
+            .and(body_string_contains(selector));
+        let series = json!([{ "metric": metric, "value": [1, "1"] }]);
+        lists.respond_with(vector(&series)).mount(&prometheus).await;
+    }
+    let fixture = Fixture::new(FILE, prometheus).await;
+    let listed = async {
+        while fixture.rules.objects().len() < 3 {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), listed)
+        .await
+        .unwrap_or_else(|_| panic!("{:?}", fixture.rules.objects()));
+    fixture.objects.lists.lock().insert("pods llm app=web".into(), Ok(vec!["a", "b", "c"]));
+    fixture
+}
+
+async fn read(fixture: &Fixture, version: &str, path: &str) -> Answer {
+    fixture.server.read_as_hpa(&format!("/apis/custom.metrics.k8s.io/{version}/{path}"), &[]).await
+}
+
+fn body(answer: &Answer) -> Value {
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+#[tokio::test]
+async fn discovery_lists_the_metrics_of_each_kind_of_objects() {
+    let fixture = fixture().await;
+    for version in ["v1beta1", "v1beta2"] {
+        let discovery =
+            fixture.server.read_as_hpa(&format!("/apis/custom.metrics.k8s.io/{version}"), &[]).await;
+        let list = body(&discovery);
+        let resources = list["resources"].as_array().unwrap();
+        let listed: Vec<_> = resources
+            .iter()
+            .filter(|own| !own["name"].as_str().unwrap().ends_with("_desired_replicas"))
+            .map(|own| (own["name"].as_str().unwrap(), own["namespaced"].as_bool().unwrap()))
+            .filter(|(name, _)| !name.contains("wva_"))
+            .collect();
+        let expected =
+            [("namespaces/http_hits_rate", false), ("nodes/fan_speed", false), ("pods/http_hits_rate", true)];
+        assert_eq!(listed, expected);
+        assert_eq!(resources.last().unwrap()["kind"], "MetricValueList");
+    }
+}
+
+#[tokio::test]
+async fn all_objects_of_a_selector_have_the_values_of_their_labels() {
+    let fixture = fixture().await;
+    let samples = json!([
+        { "metric": { "pod": "c" }, "value": [1_764_000_000, "-0.5"] },
+        { "metric": { "pod": "a" }, "value": [1_764_000_000.9, "2.5"] },
+        { "metric": { "pod": "other" }, "value": [1_764_000_000, "7"] },
+        { "metric": {}, "value": [1_764_000_000, "8"] }
+    ]);
+    fixture.answer("http_hits_total", vector(&samples)).await;
+    let query = "labelSelector=app%3Dweb&metricLabelSelector=code+in+(200,5.x)";
+    let newer = read(&fixture, "v1beta2", &format!("namespaces/llm/pods/*/http_hits_rate?{query}")).await;
+    let selector =
+        json!({ "matchExpressions": [{ "key": "code", "operator": "In", "values": ["200", "5.x"] }] });
+    let item = |name: &str, value: &str| {
+        json!({
+            "describedObject": { "kind": "Pod", "namespace": "llm", "name": name, "apiVersion": "v1" },
+            "metric": { "name": "http_hits_rate", "selector": selector },
+            "timestamp": "2025-11-24T16:00:00Z", "value": value
+        })
+    };
+    let expected = json!({
+        "kind": "MetricValueList", "apiVersion": "custom.metrics.k8s.io/v1beta2", "metadata": {},
+        "items": [item("a", "2500m"), item("c", "-500m")]
+    });
+    assert_eq!(body(&newer), expected);
+    let older = read(&fixture, "v1beta1", &format!("namespaces/llm/pod/*/http_hits_rate?{query}")).await;
+    let expected = json!({
+        "describedObject": { "kind": "Pod", "namespace": "llm", "name": "a", "apiVersion": "v1" },
+        "metricName": "http_hits_rate", "timestamp": "2025-11-24T16:00:00Z", "value": "2500m", "selector": selector
+    });
+    assert_eq!(body(&older)["items"][0], expected);
+    assert_eq!(
+        fixture.queries().await,
+        [r#"sum(rate(http_hits_total{code=~"200|5.x",namespace="llm",pod=~"a|b|c"}[2m])) by (pod)"#],
+        "both versions share one query"
+    );
+    let hpa = fixture
+        .server
+        .read_as_hpa(
+            &format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/llm/pods/*/http_hits_rate?{query}"),
+            &["Accept: application/vnd.kubernetes.protobuf"],
+        )
+        .await;
+    assert!(
+        hpa.status == 200 && hpa.bytes.starts_with(b"k8s\0") && hpa.body.contains("-500m"),
+        "{}",
+        hpa.head
+    );
+}
+
+#[tokio::test]
+async fn a_named_object_is_not_listed() {
+    let fixture = fixture().await;
+    for (part, label, name) in
+        [("pod=", "pod", "a"), ("instance=", "instance", "n1"), ("{namespace=", "namespace", "llm")]
+    {
+        let samples = json!([{ "metric": { label: name }, "value": [1_764_000_000, "3"] }]);
+        fixture
+            .answer(&form_urlencoded::byte_serialize(part.as_bytes()).collect::<String>(), vector(&samples))
+            .await;
+    }
+    for (path, described, query) in [
+        (
+            "namespaces/llm/pods/a/HTTP_hits_rate?labelSelector=app%3Dother",
+            json!({ "kind": "Pod", "namespace": "llm", "name": "a", "apiVersion": "v1" }),
+            r#"sum(rate(http_hits_total{namespace="llm",pod="a"}[2m])) by (pod)"#,
+        ),
+        (
+            "nodes/n1/fan_speed",
+            json!({ "kind": "Node", "name": "n1", "apiVersion": "v1" }),
+            r#"max(fan_speed{instance="n1"}) by (instance)"#,
+        ),
+        (
+            "namespaces/llm/metrics/http_hits_rate",
+            json!({ "kind": "Namespace", "name": "llm", "apiVersion": "v1" }),
+            r#"sum(rate(http_hits_total{namespace="llm"}[2m])) by (namespace)"#,
+        ),
+    ] {
+        let answer = body(&read(&fixture, "v1beta2", path).await);
+        assert_eq!(
+            (&answer["items"][0]["describedObject"], &answer["items"][0]["value"]),
+            (&described, &json!("3"))
+        );
+        assert_eq!(fixture.queries().await.last().unwrap(), query);
+    }
+    assert!(fixture.objects.requests.lock().is_empty());
+}
+
+#[tokio::test]
+async fn readers_of_a_moment_share_the_list_and_the_query() {
+    let fixture = Arc::new(fixture().await);
+    let samples = json!([{ "metric": { "pod": "a" }, "value": [1_764_000_000, "3"] }]);
+    fixture.answer("http_hits_total", vector(&samples).set_delay(Duration::from_millis(300))).await;
+    let path = "namespaces/llm/pods/*/http_hits_rate?labelSelector=app%3Dweb";
+    let reads = join_all((0..20).map(|_| read(&fixture, "v1beta2", path))).await;
+    assert!(reads.iter().all(|answer| answer.status == 200));
+    assert_eq!((fixture.queries().await.len(), fixture.objects.requests.lock().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn what_is_not_known_is_an_error_that_says_why_and_never_zero() {
+    let fixture = fixture().await;
+    fixture.objects.lists.lock().insert("pods llm app=secret".into(), Err("pods is forbidden".into()));
+    fixture
+        .answer("pod%3D%22nan", vector(&json!([{ "metric": { "pod": "nan" }, "value": [1, "NaN"] }])))
+        .await;
+    fixture.answer("pod%3D%22gone", vector(&json!([]))).await;
+    fixture.answer("pod%3D%22down", ResponseTemplate::new(503)).await;
+    fixture.answer("instance%3D", vector(&json!([]))).await;
+    fixture.objects.lists.lock().insert("nodes  ".into(), Ok(vec!["n1", "n2"]));
+    for (path, status, expected) in [
+        (
+            "namespaces/llm/pods/a/other",
+            404,
+            "could not find the metric other for pods a: rules make 3 metrics",
+        ),
+        (
+            "namespaces/llm/brands/a/http_hits_rate",
+            404,
+            "could not find the metric http_hits_rate for brands a",
+        ),
+        ("namespaces/llm/nodes/n1/fan_speed", 404, "for nodes n1"),
+        ("pods/a/http_hits_rate", 404, "for pods a"),
+        ("namespaces/llm/pods/gone/http_hits_rate", 404, "it has no value of this object now"),
+        ("namespaces/llm/pods/*/http_hits_rate?labelSelector=app%3Dnone", 404, "selects no object"),
+        (
+            "namespaces/llm/pods/*/http_hits_rate?labelSelector=app%3Dsecret",
+            500,
+            "its pods cannot be listed: pods is forbidden",
+        ),
+        ("namespaces/llm/pods/nan/http_hits_rate", 500, "the value of nan is NaN, which is no quantity"),
+        ("namespaces/llm/pods/down/http_hits_rate", 500, "answered 503"),
+        ("namespaces/llm/pods/a/http_hits_rate?metricLabelSelector=size%3E3", 400, "compares size by <"),
+        (
+            "namespaces/llm/pods/*/http_hits_rate?fieldSelector=metadata.name%3Da",
+            400,
+            "name the object in the path",
+        ),
+        ("namespaces/llm/http_hits_rate", 400, "invalid request path"),
+        ("nodes/n1/wva_desired_replicas", 404, "for nodes n1"),
+    ] {
+        let answer = read(&fixture, "v1beta2", path).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        assert!(answer.message().contains(expected), "{path}: {}", answer.message());
+    }
+    let none = read(&fixture, "v1beta2", "nodes/*/fan_speed").await;
+    assert_eq!(body(&none)["items"], json!([]), "objects without a value are left out");
+}
+
+#[tokio::test]
+async fn whoever_reads_needs_the_right_that_the_path_says() {
+    let fixture = fixture().await;
+    let samples = json!([{ "metric": { "instance": "n1" }, "value": [1_764_000_000, "3"] }]);
+    fixture.answer("fan_speed", vector(&samples)).await;
+    fixture.server.reviewer.readers.lock().clear();
+    for (path, object) in [
+        (
+            "nodes/n1/fan_speed",
+            "cannot get resource \"nodes/fan_speed\" in API group \"custom.metrics.k8s.io\" at the cluster scope",
+        ),
+        (
+            "namespaces/llm/metrics/m",
+            "cannot get resource \"metrics\" in API group \"custom.metrics.k8s.io\" in the namespace \"llm\"",
+        ),
+        ("namespaces/llm/pods/*/m", "cannot get resource \"pods/m\""),
+    ] {
+        let answer = read(&fixture, "v1beta2", path).await;
+        assert_eq!(answer.status, 403, "{}", answer.body);
+        assert!(answer.message().contains(object), "{}", answer.message());
+    }
+    assert!(fixture.queries().await.is_empty());
+}
