@@ -55,8 +55,8 @@ pub enum ConfigError {
     RulesWithoutPrometheus,
     /// The receiver of OTLP is not named by a URL. The text may have a password.
     #[error(
-        "--otlp-endpoint is not the URL of a receiver of OTLP over HTTP: write http://HOST:4318 or https://HOST:PORT/PATH, without user and \
-         password"
+        "--otlp-endpoint is not the URL of a receiver of OTLP over HTTP: write http://HOST:4318 or https://HOST:PORT/PATH, without user, \
+         password and query"
     )]
     OtlpEndpoint,
     /// A header is invalid.

@@ -35,15 +35,15 @@ impl Otlp {
     }
 }
 
-/// `None` if it is not the URL of a receiver, or contains a password, which logs would show.
+/// `None` if it is not the URL of a receiver, or may contain a password or a key, which logs would show.
 fn full_url(endpoint: &str) -> Option<String> {
     let url: Uri = endpoint.parse().ok()?;
     let is_http = ["http", "https"].contains(&url.scheme_str()?);
-    let has_password = url.authority()?.as_str().contains('@');
-    if !is_http || has_password {
+    let may_have_secret = url.authority()?.as_str().contains('@') || url.query().is_some();
+    if !is_http || may_have_secret {
         return None;
     }
-    let needs_path = url.path() == "/" && url.query().is_none();
+    let needs_path = url.path() == "/";
     Some(if needs_path {
         format!("{}{METRICS_PATH}", endpoint.trim_end_matches('/'))
     } else {
@@ -67,6 +67,7 @@ mod tests {
             ("otel:4318", None),
             ("grpc://otel:4317", None),
             ("http://user:password@otel:4318", None),
+            ("https://vendor.example/v1/metrics?api-key=secret", None),
             ("/v1/metrics", None),
         ] {
             assert_eq!(full_url(endpoint).as_deref(), url, "{endpoint}");

@@ -10,8 +10,8 @@ use opentelemetry_proto::tonic::metrics::v1::{
     DataPointFlags, Gauge, Metric, NumberDataPoint, ResourceMetrics, ScopeMetrics, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
-use wva_core::VariantId;
 use wva_core::units::Seconds;
+use wva_core::{Decision, VariantId};
 
 use crate::engine::{ClusterView, Published};
 
@@ -36,44 +36,64 @@ pub(super) struct Series {
     accelerator: String,
 }
 
+impl Series {
+    fn of(variant: &VariantId, decision: &Decision) -> Self {
+        let accelerator = decision.accelerator.as_deref().unwrap_or_default().to_owned();
+        Self { variant: variant.clone(), accelerator }
+    }
+}
+
+/// The series that the instance which published this may have exported.
+pub(super) fn series(published: &Published, view: &ClusterView) -> BTreeSet<Series> {
+    published.series(view).map(|(variant, decision)| Series::of(variant, decision)).collect()
+}
+
 /// A variant at the time of an export. A value that is not known is none.
 struct Row {
     series: Series,
     values: [Option<f64>; METRICS.len()],
 }
 
-/// The requests that export a result, and the series that then have a number.
+/// A request.
 pub(super) struct Export {
-    pub(super) requests: Vec<ExportMetricsServiceRequest>,
-    pub(super) series: BTreeSet<Series>,
+    pub(super) request: ExportMetricsServiceRequest,
+    /// The series that have a number in it.
+    pub(super) numbers: Vec<Series>,
+    /// Those that it ends.
+    pub(super) ended: Vec<Series>,
 }
 
 /// Exports the variants with a number of at most the age `max_stale`. A series of `earlier` whose number is no longer known says that it has none:
 /// receivers otherwise show the last one for minutes.
-pub(super) fn export(
+pub(super) fn exports(
     published: &Published,
     view: &ClusterView,
     earlier: &BTreeSet<Series>,
     (now, max_stale): (Timestamp, Seconds),
     controller_instance: Option<&str>,
-) -> Export {
+) -> Vec<Export> {
     let mut rows: Vec<Row> = published
         .series(view)
         .filter_map(|(variant, decision)| {
             let target = decision.fresh_target(now, max_stale).ok()?;
-            let accelerator = decision.accelerator.as_deref().unwrap_or_default().to_owned();
             let current = decision.current.map(|current| f64::from(current.get()));
             let evidence = target.evidence.as_duration().as_secs_f64();
             let values = [Some(f64::from(target.desired.get())), current, Some(evidence)];
-            Some(Row { series: Series { variant: variant.clone(), accelerator }, values })
+            Some(Row { series: Series::of(variant, decision), values })
         })
         .collect();
-    let series: BTreeSet<Series> = rows.iter().map(|row| row.series.clone()).collect();
-    let gone = earlier.difference(&series).cloned();
-    rows.extend(gone.map(|series| Row { series, values: [None; METRICS.len()] }));
+    let known: BTreeSet<&Series> = rows.iter().map(|row| &row.series).collect();
+    let gone: Vec<Series> = earlier.iter().filter(|series| !known.contains(series)).cloned().collect();
+    rows.extend(gone.into_iter().map(|series| Row { series, values: [None; METRICS.len()] }));
     let at = u64::try_from(now.as_nanosecond()).unwrap_or_default();
-    let requests = rows.chunks(MAX_VARIANTS).map(|rows| request(rows, at, controller_instance)).collect();
-    Export { requests, series }
+    let export = |rows: &[Row]| {
+        let request = request(rows, at, controller_instance);
+        let series = rows.iter().map(|row| (row.values[0].is_some(), row.series.clone()));
+        let (numbers, ended): (Vec<_>, Vec<_>) = series.partition(|(has_number, _)| *has_number);
+        let series = |rows: Vec<(bool, Series)>| rows.into_iter().map(|(_, series)| series).collect();
+        Export { request, numbers: series(numbers), ended: series(ended) }
+    };
+    rows.chunks(MAX_VARIANTS).map(export).collect()
 }
 
 fn request(rows: &[Row], at: u64, controller_instance: Option<&str>) -> ExportMetricsServiceRequest {
@@ -87,11 +107,8 @@ fn request(rows: &[Row], at: u64, controller_instance: Option<&str>) -> ExportMe
             ..Metric::default()
         }
     });
-    let scope = InstrumentationScope {
-        name: "wva".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
-    };
+    // Without the version, which some receivers make a label: an upgrade would begin all series anew.
+    let scope = InstrumentationScope { name: "wva".to_owned(), ..InstrumentationScope::default() };
     let metrics = ScopeMetrics { scope: Some(scope), metrics: metrics.collect(), ..ScopeMetrics::default() };
     // Without the instance: the series stay the same when another one becomes the leader.
     let resource = Resource { attributes: vec![attribute("service.name", "wva")], ..Resource::default() };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use opentelemetry_proto::tonic::collector::metrics::v1::{
     ExportMetricsServiceRequest, ExportMetricsServiceResponse,
@@ -19,9 +20,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::message::{Export, Series, export};
+use super::message::{Export, Series, exports, series};
 use crate::collect::{TlsSettings, http_client, root_cause};
-use crate::engine::{Leadership, Origin, SourceError};
+use crate::engine::{Leadership, Origin, Published, SourceError};
 use crate::serve::PublishedReader;
 
 /// Longest time for one request.
@@ -74,9 +75,10 @@ pub struct OtlpExporter {
     reader: Arc<dyn PublishedReader>,
     leadership: watch::Receiver<Leadership>,
     metrics: OtlpMetrics,
-    /// The series that had a number in the last export that was accepted.
+    /// The series that may have a number at the receiver.
     exported: BTreeSet<Series>,
-    failing: bool,
+    /// Why the last export failed.
+    failing: Option<String>,
 }
 
 impl OtlpExporter {
@@ -90,7 +92,7 @@ impl OtlpExporter {
     ) -> Result<Self, SourceError> {
         let client = http_client(&settings.tls, settings.url.starts_with("https:"), REQUEST_TIMEOUT)?;
         let exported = BTreeSet::new();
-        Ok(Self { client, settings, reader, leadership, metrics, exported, failing: false })
+        Ok(Self { client, settings, reader, leadership, metrics, exported, failing: None })
     }
 
     /// Exports until `stop`.
@@ -104,72 +106,103 @@ impl OtlpExporter {
         }
     }
 
+    /// One export, of which the requests that follow a refused one are sent as well.
     async fn export(&mut self) {
-        if !self.leadership.borrow().is_mine() {
-            // Another instance exports these series, and says which of them end.
-            self.exported.clear();
+        let (published, view) = (self.reader.newest(), self.reader.view());
+        if !self.may_export(&published) || published.origin != Origin::Computed {
+            // What the leader, or this program before its restart, has exported: it ends when this instance exports without it.
+            self.exported = series(&published, &view);
             return;
         }
-        let (published, now, max_stale) = (self.reader.newest(), self.reader.now(), self.reader.max_stale());
-        if published.origin != Origin::Computed || !self.reader.may_answer(&published) {
-            return;
-        }
+        let (now, max_stale) = (self.reader.now(), self.reader.max_stale());
         let instance = self.settings.controller_instance.as_deref();
-        let Export { requests, series } =
-            export(&published, &self.reader.view(), &self.exported, (now, max_stale), instance);
-        for request in requests {
-            let result = self.send(&request).await;
-            self.note(&result);
-            if result.is_err() {
+        let mut result = Ok(());
+        for Export { request, numbers, ended } in
+            exports(&published, &view, &self.exported, (now, max_stale), instance)
+        {
+            if !self.may_export(&published) {
                 return;
             }
+            // Before it is sent: what times out may have arrived.
+            self.exported.extend(numbers);
+            match self.send(&request).await {
+                Ok(()) => ended.iter().for_each(|series| {
+                    self.exported.remove(series);
+                }),
+                Err(failure @ Failure::Refused(_)) => result = Err(failure),
+                Err(failure @ Failure::Unreachable(_)) => {
+                    result = Err(failure);
+                    break;
+                }
+            }
         }
-        self.exported = series;
+        self.note(result.map_err(|(Failure::Refused(cause) | Failure::Unreachable(cause))| cause));
     }
 
-    /// Counts a result, and logs it where it differs from the last one.
-    fn note(&mut self, result: &Result<(), String>) {
+    fn may_export(&self, published: &Published) -> bool {
+        self.leadership.borrow().is_mine() && self.reader.may_answer(published)
+    }
+
+    /// Counts the result of an export, and logs it where it differs from the last one.
+    fn note(&mut self, result: Result<(), String>) {
         let url = self.settings.url.as_str();
-        match result {
-            Ok(()) if self.failing => info!(url, "the OpenTelemetry receiver accepts exports again"),
-            Err(cause) if !self.failing => {
-                warn!(
-                    url,
-                    cause,
-                    "the desired replicas cannot be exported to the OpenTelemetry receiver of --otlp-endpoint"
-                );
-            }
+        let failing = result.err();
+        match &failing {
+            None if self.failing.is_some() => info!(url, "the OpenTelemetry receiver accepts exports again"),
+            Some(cause) if self.failing.as_ref() != Some(cause) => warn!(
+                url,
+                cause,
+                "an export of the desired replicas failed: check --otlp-endpoint, --otlp-ca-file and the receiver's log"
+            ),
             _ => {}
         }
-        self.failing = result.is_err();
-        self.metrics.count(if self.failing { "error" } else { "ok" });
+        self.metrics.count(if failing.is_some() { "error" } else { "ok" });
+        self.failing = failing;
     }
 
-    /// # Errors
-    /// Says why the export was not accepted as a whole.
-    async fn send(&self, request: &ExportMetricsServiceRequest) -> Result<(), String> {
+    async fn send(&self, request: &ExportMetricsServiceRequest) -> Result<(), Failure> {
         let sent = self.client.post(&self.settings.url).header(CONTENT_TYPE, "application/x-protobuf");
         let sent = sent.body(request.encode_to_vec()).send().await;
-        let mut response = sent.map_err(|error| root_cause(&error))?;
+        let mut response = sent.map_err(|error| Failure::Unreachable(root_cause(&error)))?;
         let status = response.status();
-        if !status.is_success() {
-            return Err(format!("it answers {status}"));
-        }
         let mut body = Vec::new();
-        while let Some(part) = response.chunk().await.map_err(|error| root_cause(&error))? {
+        while let Some(part) =
+            response.chunk().await.map_err(|error| Failure::Unreachable(root_cause(&error)))?
+        {
             body.extend_from_slice(&part);
             if body.len() > MAX_ANSWER_BYTES {
-                return Err("its answer is no answer of OTLP: it is too long".to_owned());
+                return Err(Failure::Refused("its answer is no answer of OTLP: it is too long".to_owned()));
             }
         }
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(Failure::Unreachable(format!("it answers {status}")));
+        }
+        if !status.is_success() {
+            let said = String::from_utf8_lossy(&body);
+            return Err(Failure::Refused(format!("it answers {status}: {}", shorten(&said))));
+        }
         let answer = ExportMetricsServiceResponse::decode(&body[..]);
-        let answer = answer.map_err(|_| "its answer is no answer of OTLP: is the URL right?".to_owned())?;
+        let answer = answer
+            .map_err(|_| Failure::Refused("its answer is no answer of OTLP: is the URL right?".to_owned()))?;
         match answer.partial_success {
             Some(refused) if refused.rejected_data_points > 0 => {
-                let cause: String = refused.error_message.chars().take(MAX_CAUSE_CHARS).collect();
-                Err(format!("it refuses {} values: {cause}", refused.rejected_data_points))
+                let cause = shorten(&refused.error_message);
+                Err(Failure::Refused(format!("it refuses {} values: {cause}", refused.rejected_data_points)))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Why a request was not accepted as a whole.
+enum Failure {
+    /// The receiver does not take what is in it; others may be right.
+    Refused(String),
+    /// It takes none at the moment.
+    Unreachable(String),
+}
+
+/// On one line, cut.
+fn shorten(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(MAX_CAUSE_CHARS).collect()
 }

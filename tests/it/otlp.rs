@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
-use wva::engine::Leadership;
+use wva::engine::{Leadership, Origin, Published};
 use wva::otlp::{OtlpExporter, OtlpMetrics, OtlpSettings};
 use wva_core::VariantId;
 
@@ -165,6 +165,40 @@ async fn a_number_that_is_no_longer_known_ends_its_series_once() {
     seen.dedup();
     let rest = &seen[usize::from(seen[0] == Some(Some(5.0)))..];
     assert_eq!(rest, [Some(None), None]);
+}
+
+#[tokio::test]
+async fn a_new_leader_ends_the_series_that_it_has_no_number_for() {
+    let fixture = exporting(led_by(None), vec![accepted()]).await;
+    let key = format!("wva_desired_replicas {}", labels("llm", "llama-a100"));
+    *fixture.reader.published.lock() = Arc::new(Published { origin: Origin::Restored, ..sample() });
+    sleep(INTERVAL * 4).await;
+    let mut changed = sample();
+    changed.decisions.remove(&VariantId::new("llm", "llama-a100"));
+    *fixture.reader.published.lock() = Arc::new(changed);
+    fixture.leadership.send_replace(leading());
+    assert_eq!(fixture.export(1).await.get(&key), Some(&None));
+    assert_eq!(fixture.export(2).await.get(&key), None, "once");
+}
+
+#[tokio::test]
+async fn what_one_namespace_has_wrong_costs_no_other_its_series() {
+    let refused = ResponseTemplate::new(400).set_body_string("label too long");
+    let fixture = exporting(leading(), vec![refused, accepted()]).await;
+    let mut many = sample();
+    let decision = many.decisions[&VariantId::new("llm", "llama-a100")].clone();
+    let of = |index| VariantId::new("many", &format!("variant-{index:04}"));
+    many.decisions.extend((0..2_000).map(|index| (of(index), decision.clone())));
+    *fixture.reader.published.lock() = Arc::new(many);
+    let key = format!("wva_desired_replicas {}", labels("many", "variant-1999"));
+    let received = async {
+        for number in 1.. {
+            if fixture.export(number).await.contains_key(&key) {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(10), received).await.expect("the second request is sent");
 }
 
 #[tokio::test]

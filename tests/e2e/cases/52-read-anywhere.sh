@@ -56,10 +56,11 @@ by_grpc() {
 }
 # of_prometheus JOB LABEL: the series of a job, whose namespace is in LABEL
 of_prometheus() {
-  local answer
-  answer=$(curl --fail --silent --show-error "$PROMETHEUS_URL/api/v1/query" --data-urlencode \
-    "query=wva_desired_replicas{job=\"$1\",variant_name=\"llama\",$2=\"llm\"} or (time() - wva_evidence_timestamp_seconds{job=\"$1\",variant_name=\"llama\",$2=\"llm\"})") || return
-  jq -r '[.data.result | sort_by(.metric.__name__ == null)[] | .value[1]] | join(" ")' <<<"$answer"
+  local number age selector="{job=\"$1\",variant_name=\"llama\",$2=\"llm\"}"
+  number=$(query "wva_desired_replicas$selector") && age=$(query "time() - wva_evidence_timestamp_seconds$selector") && echo "$number $age"
+}
+query() {
+  curl --fail --silent --show-error "$PROMETHEUS_URL/api/v1/query" --data-urlencode "query=$1" | jq -r '.data.result | map(.value[1]) | join(" ")'
 }
 by_prometheus() { of_prometheus wva-scraped exported_namespace; }
 by_otlp() { of_prometheus wva namespace; }
