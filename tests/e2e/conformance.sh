@@ -17,9 +17,10 @@ both_have_numbers() {
   [ "$actual" = 2 ]
 }
 
-# offer_wva: adds the second variant, registers both groups, and sets `series` to the suite's arguments for one series, several, and an object.
+# offer_wva [HELM_ARGUMENT...]: adds the second variant, registers both groups, and sets `series` to the suite's arguments for one series, several,
+# and an object.
 offer_wva() {
-  install_chart --set apiService.custom.enabled=true
+  install_chart --set apiService.custom.enabled=true "$@"
   route_api_server_to "$wva_port"
   add_second_variant
   eventually 60 "two variants have a number" both_have_numbers
