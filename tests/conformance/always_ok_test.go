@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/ecdsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"io"
@@ -57,6 +58,9 @@ func TestServerThatAlwaysAnswersOKFails(t *testing.T) {
 		t.Errorf("the counts are wrong: %s of %d", total(report), len(checks))
 	}
 }
+
+// requestCertificates asks clients for certificates and verifies none, because these tests have no CA.
+func requestCertificates() *tls.Config { return &tls.Config{ClientAuth: tls.RequestClientCert} }
 
 // pair writes a certificate and its key.
 func pair(t *testing.T) (certificate, key string) {
