@@ -94,8 +94,8 @@ struct App {
 
 impl App {
     async fn start(&mut self) -> anyhow::Result<Arc<Engine>> {
-        let (ready, has_policy) = watch::channel(false);
-        let (needs_inventory, inventory) = watch::channel(false);
+        let ((ready, has_policy), (needs_inventory, inventory)) =
+            (watch::channel(false), watch::channel(false));
         let register = self.start_call_register();
         let (cluster, synced) = self.start_watches((has_policy, inventory), register.as_ref());
         let leadership = self.start_election(synced.clone());
@@ -134,14 +134,9 @@ impl App {
         let certificates = self.start_certificates(events.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
-        let external = self.external_metrics(certificates.apiservices.clone());
+        let external = (events.clone(), self.external_metrics(certificates.apiservices.clone()));
         let calls = register.map(|register| NotedCalls::port(register, cluster.clone()));
-        self.start_writers(
-            cluster,
-            (&board, &leadership),
-            (events.clone(), external),
-            (metrics.statuses, errors),
-        );
+        self.start_writers(cluster, (&board, &leadership), external, (metrics.statuses, errors));
         let (trust, trust_refused) = self.start_trust();
         let settings = ServerSettings {
             serving: serving_certificate(&self.config),

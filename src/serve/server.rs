@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::to_bytes;
 use futures::future::{BoxFuture, OptionFuture};
+use http::{HeaderMap, HeaderValue, Uri};
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::AuthState;
-use super::external_scaler::{self, Numbers};
+use super::external_scaler::{self, Numbers, ReadLeader};
 use super::forward::{ForwarderVerifier, InstanceVerifier};
+use super::paths::DECISIONS;
 use super::router::router;
 use super::state::AppState;
 use super::tls::connection::{MAX_CONNECTIONS, Service, Traffic};
@@ -142,8 +145,13 @@ impl Server {
         let routes = router(state.clone());
         let service =
             |router, traffic| service(&state, router, traffic, (max_connections, max_connection_age));
+        let numbers = Arc::new(numbers(&state, routes.clone()));
+        let leader = leader_decisions(&state);
+        let following = external_scaler
+            .is_some()
+            .then(|| external_scaler::follow_leader(&numbers.leader, &numbers.leadership, &leader));
         let scaler = external_scaler.map(|(listener, _)| {
-            let router = external_scaler::router(numbers(&state, routes.clone()).into());
+            let router = external_scaler::router(numbers.clone());
             accept::serve(listener, service(router, Traffic::GRPC), shutdown.clone(), drain)
         });
         let announce = async {
@@ -151,12 +159,28 @@ impl Server {
             stopping.cancel();
         };
         let accepting = accept::serve(listener, service(routes, Traffic::READS), shutdown.clone(), drain);
-        let scaling = OptionFuture::from(scaler);
+        let (scaling, following) = (OptionFuture::from(scaler), OptionFuture::from(following));
         tokio::select! {
             ((), _, ()) = async { tokio::join!(accepting, scaling, announce) } => {}
-            () = state.follow() => {}
+            ((), _) = async { tokio::join!(state.follow(), following) } => {}
         }
     }
+}
+
+/// Reads what the leader has decided.
+fn leader_decisions(state: &AppState) -> ReadLeader {
+    let reads = state.0.reads.clone();
+    Arc::new(move || {
+        let reads = reads.clone();
+        Box::pin(async move {
+            let leadership = reads.leadership.borrow().clone();
+            let (uri, headers) = (Uri::from_static(DECISIONS), HeaderMap::new());
+            let audit = HeaderValue::from_static("external-scaler");
+            let answer = reads.forwarder.forward(&leadership, &uri, &headers, &audit).await.ok()?;
+            let body = answer.status().is_success().then(|| answer.into_body())?;
+            to_bytes(body, usize::MAX).await.ok()
+        })
+    })
 }
 
 /// What is served on one port.
@@ -193,6 +217,7 @@ fn numbers(state: &AppState, routes: Router) -> Numbers {
         calls: state.0.calls.clone(),
         published: settings.published.clone(),
         leadership: settings.leadership.clone(),
+        leader: watch::Sender::new(None),
         stopping: settings.stopping.clone(),
         waiting: Permits::new(external_scaler::MAX_WAITING),
         streams: Permits::new(external_scaler::MAX_STREAMS),

@@ -5,6 +5,7 @@
 //! leader, and with the same errors. So it is the same number, and what is not known is an error, for which KEDA has `fallback`.
 
 mod activity;
+mod leader_activity;
 mod messages;
 mod number;
 mod reference;
@@ -27,12 +28,14 @@ use tonic_prost::ProstCodec;
 use tower::service_fn;
 
 use self::activity::activity;
+pub(super) use self::leader_activity::{ReadLeader, follow_leader};
 use self::messages::{
     GetMetricSpecResponse, GetMetricsRequest, GetMetricsResponse, IsActiveResponse, MetricSpec, MetricValue,
     ScaledObjectRef,
 };
 pub(super) use self::number::Numbers;
-use self::number::{Caller, METRIC, busy, is_denied};
+use self::number::{Caller, busy, is_denied};
+use self::reference::METRIC;
 use super::tls::AnswerPermit;
 
 /// Bytes of a request: the metadata of a trigger is a few lines.

@@ -12,16 +12,16 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tower::ServiceExt as _;
+use wva_core::VariantId;
 
+use super::leader_activity::LeaderActivity;
 use super::messages::ScaledObjectRef;
-use super::reference::{check_names, names_model, not_yet, variant_of};
+use super::reference::{METRIC, check_names, names_model, not_yet, variant_of};
 use crate::engine::{Leadership, Published};
 use crate::serve::paths::EXTERNAL_NAMESPACES;
 use crate::serve::ports::{PublishedReader, ScaledObjectCalls};
 use crate::serve::tls::{AnswerPermit, ConnectionEnd, PeerChain, Permits};
 
-/// The metric that is read.
-pub(super) const METRIC: &str = "wva_desired_replicas";
 /// No variant has this name, which no object can have.
 const NO_VARIANT: &str = "NONE";
 /// Why there is no number at the first call.
@@ -37,6 +37,8 @@ pub(in crate::serve) struct Numbers {
     pub(in crate::serve) calls: Option<Arc<dyn ScaledObjectCalls>>,
     pub(in crate::serve) published: watch::Receiver<Arc<Published>>,
     pub(in crate::serve) leadership: watch::Receiver<Leadership>,
+    /// What the leader has decided, while this instance is another one and has streams.
+    pub(in crate::serve) leader: watch::Sender<Option<Arc<LeaderActivity>>>,
     pub(in crate::serve) stopping: CancellationToken,
     /// For requests whose message has not arrived.
     pub(in crate::serve) waiting: Permits,
@@ -156,6 +158,15 @@ impl Numbers {
             Err(error) if error.code() == Code::InvalidArgument => Err(error),
             found => Ok(found),
         }
+    }
+
+    /// The variant that a ScaledObject means, by its own name.
+    pub(super) fn variant_id(&self, scaled: &ScaledObjectRef) -> Result<Result<VariantId, Status>, Status> {
+        let own = |name: String| {
+            let id = VariantId::new(scaled.namespace.as_str(), name);
+            self.reader.view().aliased(&id).unwrap_or(id)
+        };
+        Ok(self.variant(scaled)?.map(own))
     }
 
     /// Notes a call that makes a variant, of a caller who may read: `code` is the answer to that.

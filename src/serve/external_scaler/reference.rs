@@ -7,6 +7,8 @@ use wva_core::model::TargetRef;
 use super::messages::ScaledObjectRef;
 use crate::engine::ClusterView;
 
+/// The metric that is read.
+pub(super) const METRIC: &str = "wva_desired_replicas";
 /// Metadata of a trigger: the name of the variant, or of an annotated object.
 const VARIANT: &str = "variantName";
 /// Metadata of a trigger: the model. A call then makes the ScaledObject a variant.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -378,4 +379,41 @@ async fn a_request_that_never_ends_is_given_up() {
     let answer =
         timeout(Duration::from_secs(5), answers.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     assert_eq!(answer.headers()["grpc-status"], "4");
+}
+
+#[tokio::test]
+async fn the_streams_of_a_follower_ask_the_leader_together() {
+    let (leader, follower) = leader_and_follower().await;
+    let mut keda = keda(&follower).await;
+    let mut streams = Vec::new();
+    for _ in 0..50 {
+        let mut stream = keda.send("StreamIsActive", &trigger("llm", "llama-a100")).await.into_body();
+        assert_eq!(next(&mut stream).await, Some(true));
+        streams.push(stream);
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = leader.reads.count.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let reads = leader.reads.count.load(Ordering::SeqCst) - before;
+    assert!((4..=8).contains(&reads), "{reads} reads of the leader in 3 s");
+    let decisions = [(VariantId::new("llm", "llama-a100"), target(0, Some(2), "2026-11-21T10:00:05Z"))];
+    leader.publish(Published { decisions: decisions.into(), ..sample() });
+    for stream in &mut streams {
+        assert_eq!(next(stream).await, Some(false));
+    }
+}
+
+#[tokio::test]
+async fn a_stream_of_the_leader_reads_again_only_where_the_number_may_be_news() {
+    let server = TestServer::new().await;
+    let mut keda = keda(&server).await;
+    let mut stream = keda.send("StreamIsActive", &trigger("llm", "llama-a100")).await.into_body();
+    assert_eq!(next(&mut stream).await, Some(true));
+    let before = server.reads.count.load(Ordering::SeqCst);
+    for _ in 0..20 {
+        server.publish(sample());
+        tokio::time::sleep(Duration::from_millis(30)).await;
+    }
+    let reads = server.reads.count.load(Ordering::SeqCst) - before;
+    assert!(reads <= 1, "{reads} reads for 20 results with the same number");
 }

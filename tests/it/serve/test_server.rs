@@ -269,8 +269,7 @@ impl TestServer {
         let synced = watch::Sender::new(options.has_synced);
         let shared = watch::Sender::new(options.has_certificate.then(|| options.shared_ca.shared()));
         let (stopping, shutdown) = (CancellationToken::new(), CancellationToken::new());
-        let reads = Arc::new(FakeReader::default());
-        let reviewer = Arc::new(FakeReviewer::default());
+        let (reads, reviewer) = (Arc::new(FakeReader::default()), Arc::new(FakeReviewer::default()));
         reviewer.readers.lock().extend(["hpa".into(), "alice".into(), "prometheus".into()]);
         let settings = ServerSettings {
             serving: options.serving,
