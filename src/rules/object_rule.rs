@@ -41,7 +41,7 @@ impl ObjectRule {
         (namespace, names): (&str, &[&str]),
         requirements: &[LabelRequirement<'_>],
     ) -> Result<String, String> {
-        objects.query(&self.query, "metricsQuery", series, (namespace, names), requirements, &[])
+        objects.query((&self.query, "metricsQuery"), series, (namespace, names), requirements, &[])
     }
 }
 
@@ -53,14 +53,13 @@ pub(super) struct ObjectLabels {
 }
 
 impl ObjectLabels {
-    /// The query of a template about the objects `names`. `group_by` are labels beside that of the objects.
+    /// The query of a template, which stands in `field`, about the objects `names`. `group_by` are labels beside that of the objects.
     ///
     /// # Errors
     /// Says why there is none.
     pub(super) fn query(
         &self,
-        template: &Template,
-        field: &str,
+        (template, field): (&Template, &str),
         series: &str,
         (namespace, names): (&str, &[&str]),
         requirements: &[LabelRequirement<'_>],

@@ -68,7 +68,7 @@ impl UsageQuery {
         };
         let kind = kinds.find("", resource).ok_or("the kinds of the API server are not read yet")?;
         let labels = self.labels.of(kind, kinds);
-        let query = labels.query(template, field, "", objects, &[], &group_by)?;
+        let query = labels.query((template, field), "", objects, &[], &group_by)?;
         Ok((query, labels.object?))
     }
 }

@@ -50,6 +50,9 @@ helm.sh/chart: {{ include "wva.chart" . }}
 - {group: custom.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.custom.enabled}
 - {group: custom.metrics.k8s.io, version: v1beta2, priority: 200, value: apiService.custom.enabled}
 {{- end }}
+{{- if .Values.apiService.resource.enabled }}
+- {group: metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.resource.enabled}
+{{- end }}
 {{- if include "wva.servesExplanations" . }}
 - {group: decisions.wva.llmd.ai, version: v1alpha1, priority: 100, value: apiService.explanations.enabled}
 {{- end }}
@@ -72,7 +75,7 @@ namespace: so an upgrade adds it only once no pod of a version that does not is 
 
 {{/* Every APIService that may point to the program: the names in its RBAC rules. */}}
 {{- define "wva.apiServiceNames" -}}
-[v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io, v1alpha1.decisions.wva.llmd.ai]
+[v1beta1.external.metrics.k8s.io, v1beta1.custom.metrics.k8s.io, v1beta2.custom.metrics.k8s.io, v1beta1.metrics.k8s.io, v1alpha1.decisions.wva.llmd.ai]
 {{- end -}}
 
 {{/* Annotations of every APIService of the chart. */}}

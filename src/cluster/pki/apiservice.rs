@@ -21,8 +21,11 @@ pub const NAME: &str = "v1beta1.external.metrics.k8s.io";
 pub const METRICS_NAMES: [&str; 3] = [NAME, "v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"];
 /// The APIService of explanations, which `kubectl wva` reads. No HPA depends on it.
 pub const EXPLANATIONS_NAME: &str = "v1alpha1.decisions.wva.llmd.ai";
+/// The APIService of processor time and memory, which usually is metrics-server's.
+pub const USAGE_NAME: &str = "v1beta1.metrics.k8s.io";
 /// All APIServices that we may serve.
-pub const NAMES: [&str; 4] = [METRICS_NAMES[0], METRICS_NAMES[1], METRICS_NAMES[2], EXPLANATIONS_NAME];
+pub const NAMES: [&str; 5] =
+    [METRICS_NAMES[0], METRICS_NAMES[1], METRICS_NAMES[2], USAGE_NAME, EXPLANATIONS_NAME];
 
 /// The annotation with the Service, as `namespace/name`, that the chart lets an APIService point to. What another program does to
 /// the object changes only what it points to.

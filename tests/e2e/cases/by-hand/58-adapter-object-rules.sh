@@ -236,7 +236,7 @@ for version in v1beta1 v1beta2; do
   done
 done
 cat "$CLUSTER_DIR/differences"
-assert_eq "answers that differ, beside $same that are the same $nan of a value that is none and $invalid of selectors that are none" "$(wc -l <"$CLUSTER_DIR/differences")" 0
+assert_eq "answers that differ, beside $same that are the same, $nan of a value that is none and $invalid of selectors that are none" "$(wc -l <"$CLUSTER_DIR/differences")" 0
 
 # HPAs follow a metric of pods, and one of a Service.
 replicas_are() { is "$(kubectl -n llm get "$1" -o jsonpath='{.spec.replicas}') == $2"; }
