@@ -3,7 +3,7 @@
 //! A request arrives through [`tls`], gets an audit id and is counted in `middleware`, is authorised by [`auth`] with the
 //! attributes that its route provides, and is answered from memory: by `discovery` from static bytes, by `external_metrics` and
 //! `custom_metrics` from the published decisions (which `data_read` takes from this instance or, through `forward`, from the
-//! leader), by `installations` also from the variants of other installations, by `decisions` as text, by `explanations` with
+//! leader), by `installations` also from the variants of other installations, by `resource_metrics` from `rules`, by `decisions` as text, by `explanations` with
 //! reasons, and by `admin` for operators. `external_scaler` answers KEDA on a port of its own, by reading the same routes.
 
 mod admin;
