@@ -31,6 +31,7 @@ pub(crate) mod reviewing_api_server;
 mod reviews;
 mod rules;
 mod rules_of_objects;
+mod scaled_objects;
 mod shutdown;
 mod streams;
 pub(crate) mod test_server;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use super::pki::{Leaf, SERVICE};
 use super::test_server::{TestServer, advance_clock, sample, target};
 
 #[derive(Clone, PartialEq, Message)]
-struct ScaledObject {
+pub(super) struct ScaledObject {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(string, tag = "2")]
@@ -35,7 +36,7 @@ struct ScaledObject {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Asked {
+pub(super) struct Asked {
     #[prost(message, optional, tag = "1")]
     scaled: Option<ScaledObject>,
     #[prost(string, tag = "2")]
@@ -43,17 +44,17 @@ struct Asked {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Metrics {
+pub(super) struct Metrics {
     #[prost(message, repeated, tag = "1")]
-    metrics: Vec<Metric>,
+    pub(super) metrics: Vec<Metric>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Metric {
+pub(super) struct Metric {
     #[prost(string, tag = "1")]
     name: String,
     #[prost(int64, tag = "2")]
-    whole: i64,
+    pub(super) whole: i64,
     #[prost(double, tag = "3")]
     float: f64,
 }
@@ -65,28 +66,32 @@ struct Active {
 }
 
 /// A connection of KEDA.
-struct Keda {
+#[derive(Clone)]
+pub(super) struct Keda {
     sender: SendRequest<Full<Bytes>>,
-    _connection: JoinSet<()>,
+    _connection: Arc<JoinSet<()>>,
 }
 
 /// An error: code and message.
-type Refusal = (u32, String);
+pub(super) type Refusal = (u32, String);
 
 impl Keda {
     async fn connect(server: &TestServer, identity: Option<&Leaf>) -> Self {
-        let stream =
-            tls(server.external_scaler, &server.shared_ca.pem(), SERVICE, identity, "h2").await.unwrap();
+        Self::connect_to(server.external_scaler, &server.shared_ca.pem(), identity).await
+    }
+
+    pub(super) async fn connect_to(address: SocketAddr, ca: &str, identity: Option<&Leaf>) -> Self {
+        let stream = tls(address, ca, SERVICE, identity, "h2").await.unwrap();
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         let mut task = JoinSet::new();
         task.spawn(async move {
             let _ = connection.await;
         });
-        Self { sender, _connection: task }
+        Self { sender, _connection: Arc::new(task) }
     }
 
-    async fn send(&mut self, method: &str, message: &impl Message) -> Response<Incoming> {
+    pub(super) async fn send(&mut self, method: &str, message: &impl Message) -> Response<Incoming> {
         let bytes = message.encode_to_vec();
         let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
         let body = [&[0][..], &length, &bytes].concat();
@@ -95,7 +100,7 @@ impl Keda {
         self.sender.send_request(request.body(Full::from(body)).unwrap()).await.unwrap()
     }
 
-    async fn call<M: Message + Default>(
+    pub(super) async fn call<M: Message + Default>(
         &mut self,
         method: &str,
         message: &impl Message,
@@ -118,7 +123,7 @@ fn trigger(namespace: &str, variant: &str) -> ScaledObject {
     ScaledObject { name: "scaler".into(), namespace: namespace.into(), metadata }
 }
 
-fn asked(scaled: ScaledObject) -> Asked {
+pub(super) fn asked(scaled: ScaledObject) -> Asked {
     Asked { scaled: Some(scaled), metric: "wva_desired_replicas".into() }
 }
 
@@ -297,7 +302,7 @@ impl ScaledObjectCalls for FakeCalls {
 }
 
 /// A ScaledObject whose trigger names a model only.
-fn called(namespace: &str, name: &str) -> ScaledObject {
+pub(super) fn called(namespace: &str, name: &str) -> ScaledObject {
     let metadata = HashMap::from([("modelID".to_owned(), "org/m".to_owned())]);
     ScaledObject { name: name.into(), namespace: namespace.into(), metadata }
 }

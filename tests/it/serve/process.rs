@@ -25,6 +25,8 @@ pub(super) struct Process {
     pub(super) api: ReviewingApiServer,
     serving: Serving,
     proxy: Leaf,
+    /// A certificate of user `keda`.
+    pub(super) keda: Leaf,
     directory: PathBuf,
 }
 
@@ -87,23 +89,18 @@ impl Process {
         let address = free_address().await;
         let child = Command::new(env!("CARGO_BIN_EXE_wva"))
             .args(["serve", "--namespace", "wva", "--instance", "wva-0", "--bind-address", "127.0.0.1"])
-            .args([
-                "--source",
-                "scrape",
-                "--log-level",
-                "trace",
-                "--secure-port",
-                &address.port().to_string(),
-            ])
+            .args(["--source", "scrape", "--secure-port", &address.port().to_string()])
             .arg("--kubeconfig")
             .arg(access)
             .args(arguments)
+            .args(if arguments.contains(&"--log-level") { &[][..] } else { &["--log-level", "trace"] })
             .env_clear()
             .stderr(Stdio::from(File::create(directory.join("log")).unwrap()))
             .spawn()
             .unwrap();
         let proxy = front_proxy.client("front-proxy-client", &[]);
-        let process = Self { child, address, api, serving, proxy, directory };
+        let keda = users.client("keda", &[]);
+        let process = Self { child, address, api, serving, proxy, keda, directory };
         let began = Instant::now();
         while process.get("/readyz", &[]).await.is_none_or(|answer| answer.status != 200) {
             assert!(began.elapsed() < START_TIMEOUT, "not ready in time:\n{}", process.log());
@@ -116,6 +113,15 @@ impl Process {
     pub(super) async fn get(&self, path: &str, lines: &[&str]) -> Option<Answer> {
         let stream = tls(self.address, &self.serving.ca(), SERVICE, None, "http/1.1").await.ok()?;
         Some(exchange(stream, &format!("GET {path}"), lines).await)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The CA of its certificate, in PEM.
+    pub(super) fn serving_ca(&self) -> String {
+        self.serving.ca()
     }
 
     async fn h2(&self) -> Raw {
@@ -168,7 +174,7 @@ pub(crate) fn kubeconfig(address: SocketAddr) -> String {
     )
 }
 
-async fn free_address() -> SocketAddr {
+pub(super) async fn free_address() -> SocketAddr {
     tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
