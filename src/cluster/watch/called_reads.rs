@@ -39,7 +39,8 @@ pub(super) type Noted = watch::Receiver<Option<Arc<BTreeSet<ObjectKey>>>>;
 
 /// Reads the ScaledObjects that are noted.
 pub(super) struct CalledReader {
-    api: Box<dyn Fn(&str) -> Api<ParseGuard<Autoscaler>> + Send>,
+    client: kube::Client,
+    resource: ApiResource,
     controller_instance: Option<SmolStr>,
     noted: Noted,
     queue: ReadQueue,
@@ -50,11 +51,10 @@ pub(super) struct CalledReader {
 impl CalledReader {
     pub(super) fn new(client: &kube::Client, controller_instance: Option<SmolStr>, mut noted: Noted) -> Self {
         let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
-        let resource = ApiResource::from_gvk_with_plural(&kind, "scaledobjects");
-        let client = client.clone();
         noted.mark_changed();
         Self {
-            api: Box::new(move |namespace| api_of(&client, Some(namespace), &resource)),
+            client: client.clone(),
+            resource: ApiResource::from_gvk_with_plural(&kind, "scaledobjects"),
             controller_instance,
             noted,
             queue: ReadQueue::with_interval(READ_INTERVAL),
@@ -98,7 +98,7 @@ impl CalledReader {
         match self.queue.next(now) {
             Err(due) => due,
             Ok(key) => {
-                let api = (self.api)(&key.namespace);
+                let api = api_of(&self.client, Some(key.namespace.as_str()), &self.resource);
                 self.reads.push(read(api, key, self.controller_instance.clone()).boxed());
                 self.next_start = now + START_INTERVAL;
                 Some(self.next_start)
