@@ -6,6 +6,8 @@ use super::config::{DiscoveryRule, RegexFilter};
 
 /// Most bytes of the compiled form of a regular expression.
 const MAX_REGEX_BYTES: usize = 1024 * 1024;
+/// The longest name of a metric, in bytes. No read can have a longer one, and discovery lists each name several times.
+const MAX_NAME_BYTES: usize = 253;
 
 /// The part of a rule that selects series and names their metrics.
 #[derive(Debug)]
@@ -57,7 +59,7 @@ impl SeriesNaming {
         }
         let mut name = Vec::new();
         self.matches.captures(series.as_bytes())?.expand(self.becomes.as_bytes(), &mut name);
-        String::from_utf8(name).ok().filter(|name| !name.is_empty())
+        String::from_utf8(name).ok().filter(|name| (1..=MAX_NAME_BYTES).contains(&name.len()))
     }
 }
 

@@ -41,7 +41,8 @@ pub(super) struct ObjectMetric {
 }
 
 impl ObjectRegistry {
-    /// Of several rules that make one metric, the last counts, and of several series of a rule the last by name.
+    /// Of several rules that make one metric, the last counts, and of several series of a rule the last by name. A name that metrics of
+    /// several kinds have counts for each of them: discovery lists every one.
     pub(super) fn new(
         rules: &[Arc<ObjectRule>],
         series: &HashMap<String, Vec<SeriesLabels>>,
@@ -67,25 +68,25 @@ impl ObjectRegistry {
         series: impl Iterator<Item = &'a SeriesLabels>,
         share: usize,
     ) {
-        let mut named: BTreeSet<String> = BTreeSet::new();
+        let mut made: BTreeSet<(SmolStr, SmolStr)> = BTreeSet::new();
         let mut labels_of: HashMap<SmolStr, Arc<ObjectLabels>> = HashMap::new();
         for SeriesLabels { name: series, labels } in series {
-            let Some(name) = rule.naming.metric(series) else { continue };
-            if !named.contains(&name) && named.len() >= share {
-                self.crowded.insert(rule.naming.series_query.clone());
-                break;
-            }
+            let Some(name) = rule.naming.metric(series).map(SmolStr::from) else { continue };
             let series: Arc<str> = series.as_str().into();
             for kind in labels.iter().filter_map(|label| rule.labels.kind(label, &self.kinds)) {
                 let resource = kind.resource();
+                made.insert((resource.clone(), name.clone()));
+                if made.len() > share {
+                    self.crowded.insert(rule.naming.series_query.clone());
+                    return;
+                }
                 let new_labels = || Arc::new(rule.labels.of(kind, &self.kinds));
                 let labels = Arc::clone(labels_of.entry(resource.clone()).or_insert_with(new_labels));
                 let (kind, rule, series) = (Arc::clone(kind), Arc::clone(rule), Arc::clone(&series));
                 let new_kind = || KindMetrics { kind: Arc::clone(&kind), metrics: BTreeMap::new() };
                 let of_kind = self.resources.entry(resource).or_insert_with(new_kind);
-                of_kind.metrics.insert(name.as_str().into(), ObjectMetric { kind, series, rule, labels });
+                of_kind.metrics.insert(name.clone(), ObjectMetric { kind, series, rule, labels });
             }
-            named.insert(name);
         }
     }
 
@@ -162,5 +163,27 @@ mod tests {
             &many,
         );
         assert_eq!((names(&registry).len(), registry.crowded.len()), (10_000, 1));
+    }
+
+    #[test]
+    fn series_with_labels_of_many_kinds_made_discovery_many_times_as_long_as_the_limit() {
+        let labels = ["deployment", "ingress", "namespace", "node", "pod", "service"];
+        let many: Vec<String> = (0..5_000).map(|index| format!("m{index:05}")).collect();
+        let many: Vec<(&str, &[&str])> = many.iter().map(|name| (name.as_str(), &labels[..])).collect();
+        let registry = registry(
+            "rules: [{seriesQuery: a, resources: {template: <<.Resource>>}, metricsQuery: q}]",
+            &many,
+        );
+        assert_eq!((names(&registry).len(), registry.crowded.len()), (10_000, 1));
+    }
+
+    #[test]
+    fn a_name_that_no_read_can_have_filled_discovery() {
+        let long = "m".repeat(100_000);
+        let registry = registry(
+            "rules: [{seriesQuery: a, resources: {template: <<.Resource>>}, metricsQuery: q}]",
+            &[(&long, &["pod"]), ("short", &["pod"])],
+        );
+        assert_eq!(names(&registry), ["pods/short"]);
     }
 }
