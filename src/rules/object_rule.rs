@@ -114,6 +114,22 @@ impl ResourceLabels {
         kinds.find(text("group").unwrap_or_default(), text("resource")?)
     }
 
+    /// The kind that a label names, if queries about its objects have this label too: series may have other spellings (`Pod`, `PODS`) in
+    /// any number. And if it is written without quotes, as in a query it is.
+    pub(super) fn queried_kind<'k>(&self, label: &str, kinds: &'k KindTable) -> Option<&'k Arc<ObjectKind>> {
+        let is_plain = label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            && !label.starts_with(|letter: char| letter.is_ascii_digit());
+        let kind = self.kind(label, kinds).filter(|_| is_plain)?;
+        let is_queried = self.overrides.contains_key(label)
+            || self.label(kind, kinds).is_ok_and(|queried| queried == label);
+        is_queried.then_some(kind)
+    }
+
+    /// True for a label of `overrides`.
+    pub(super) fn overrides(&self, label: &str) -> bool {
+        self.overrides.contains_key(label)
+    }
+
     /// The resources of overrides that the API server does not serve.
     pub(super) fn unknown<'a>(&'a self, kinds: &'a KindTable) -> impl Iterator<Item = &'a GroupResource> {
         self.overrides.values().filter(|own| kinds.find(&own.group, &own.resource).is_none())
@@ -205,6 +221,23 @@ mod tests {
             let (rule, kinds) = (rule(resources).unwrap(), table());
             let kind = rule.labels.kind(label, &kinds).map(|kind| kind.resource());
             assert_eq!(kind.as_deref(), expected, "{resources} {label}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_label_that_no_query_has_crowded_out_the_one_that_queries_have() {
+        let (rule, kinds) =
+            (rule("{template: <<.Resource>>, overrides: {POD: {resource: pod}}}").unwrap(), table());
+        for (label, expected) in [
+            ("POD", true),
+            ("pod", false),
+            ("namespace", true),
+            ("NAMESPACE", false),
+            ("namespaces", false),
+            ("deployment", true),
+            ("Deployments", false),
+        ] {
+            assert_eq!(rule.labels.queried_kind(label, &kinds).is_some(), expected, "{label}");
         }
     }
 

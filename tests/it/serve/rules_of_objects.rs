@@ -32,8 +32,8 @@ async fn fixture() -> Fixture {
         .mount(&prometheus)
         .await;
     for (selector, metric) in [
-        ("http_.*", json!({ "__name__": "http_hits_total", "__has_0": "1", "__has_1": "1" })),
-        ("fan_speed", json!({ "__name__": "fan_speed", "__has_0": "1" })),
+        ("http_.*", json!({ "__name__": "http_hits_total", "__has": "1" })),
+        ("fan_speed", json!({ "__name__": "fan_speed", "__has": "1" })),
     ] {
         let lists = Mock::given(method("POST"))
             .and(body_string_contains("last_over_time"))
