@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use futures::future::BoxFuture;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::discovery::ApiResource;
 
 use super::sources::prometheus_settings;
-use crate::cluster::object_lists::{self, ServedKind};
+use crate::cluster::object_lists::{self, ObjectLists, ObjectName, ServedKind};
 use crate::collect::PrometheusApi;
 use crate::config;
 use crate::engine::Clock;
@@ -26,19 +25,20 @@ pub(super) fn adapter_rules(
         .context("cannot set up the rules of --adapter-config")?;
     Ok(AdapterRules::new(
         api,
-        Arc::new(ClusterObjects(client)),
+        Arc::new(ClusterObjects(ObjectLists::new(client))),
         clock,
         RuleSettings { file, relist_interval, max_age, serves_usage },
     ))
 }
 
 /// The objects of the cluster, for rules.
-struct ClusterObjects(kube::Client);
+struct ClusterObjects(ObjectLists);
 
 impl ObjectApi for ClusterObjects {
     fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
         Box::pin(async {
-            let kinds = object_lists::served_kinds(&self.0).await.map_err(|error| error.to_string())?;
+            let kinds =
+                object_lists::served_kinds(self.0.client()).await.map_err(|error| error.to_string())?;
             if kinds.is_empty() {
                 return Err(
                     "the API server lists none; aggregated discovery needs Kubernetes 1.27".to_owned()
@@ -59,7 +59,7 @@ impl ObjectApi for ClusterObjects {
     fn list<'a>(
         &'a self,
         kind: &'a ObjectKind,
-        Selection { namespace, labels, fields }: Selection<'a>,
+        Selection { namespace, labels, fields, has_labels }: Selection<'a>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
         Box::pin(async move {
@@ -71,12 +71,11 @@ impl ObjectApi for ClusterObjects {
                 plural: kind.plural.to_string(),
             };
             let parameters = ListParams::default().labels(labels).fields(fields);
-            let objects =
-                object_lists::list_metadata(&self.0, &resource, namespace, parameters, limit).await?;
-            let object = |object: ObjectMeta| ListedObject {
-                namespace: object.namespace.unwrap_or_default().into(),
-                name: object.name.unwrap_or_default().into(),
-                labels: object.labels.unwrap_or_default(),
+            let objects = self.0.list(&resource, (namespace, has_labels), parameters, limit).await?;
+            let object = |ObjectName { namespace, name, labels }: ObjectName| ListedObject {
+                namespace: namespace.into(),
+                name: name.into(),
+                labels,
             };
             Ok(objects.into_iter().map(object).collect())
         })

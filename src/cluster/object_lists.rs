@@ -1,16 +1,28 @@
 //! The kinds of objects that the API server serves, and lists of objects by their metadata alone.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{ListParams, PartialObjectMeta};
+use std::collections::BTreeMap;
+
+use futures::AsyncReadExt as _;
+use kube::api::{ListParams, Request};
+use kube::core::DynamicObject;
 use kube::core::discovery::v2::{APIGroupDiscovery, APIVersionDiscovery};
-use kube::core::{DynamicObject, ObjectList};
 use kube::discovery::ApiResource;
-use kube::{Api, Client};
+use kube::{Client, Resource as _};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
 
 use super::requests::{RequestError, bounded};
 
 /// Objects of a page: the metadata of one has 1 KiB or two.
-const PAGE: u32 = 500;
+const PAGE: u32 = 250;
+/// Objects of a page when those of a larger one are too long. An object has at most 1.5 MiB or so.
+const SMALL_PAGE: u32 = 8;
+/// Longest page. Annotations, which are not needed, can make it any length.
+const MAX_PAGE_BYTES: u64 = 16 * 1024 * 1024;
+/// Pages that are read at a time.
+const CONCURRENT_PAGES: usize = 3;
+/// Most bytes of names and labels of a list.
+const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 
 /// What to check when a list is refused.
 const HINT: &str =
@@ -63,34 +75,159 @@ fn kinds_of_version(group: &str, version: &APIVersionDiscovery) -> impl Iterator
     })
 }
 
-/// The metadata of the objects that `parameters` select, in one namespace or, where that is empty, in all.
-///
-/// # Errors
-/// Says why they cannot be listed; also when there are more than `limit`.
-pub(crate) async fn list_metadata(
-    client: &Client,
-    resource: &ApiResource,
-    namespace: &str,
-    parameters: ListParams,
-    limit: usize,
-) -> Result<Vec<ObjectMeta>, String> {
-    let api: Api<DynamicObject> = if namespace.is_empty() {
-        Api::all_with(client.clone(), resource)
-    } else {
-        Api::namespaced_with(client.clone(), namespace, resource)
-    };
-    let mut objects = Vec::new();
-    let mut parameters = parameters.limit(PAGE);
-    loop {
-        let page: ObjectList<PartialObjectMeta<_>> =
-            bounded(api.list_metadata(&parameters)).await.map_err(|error| error.with_hint(HINT))?;
-        objects.extend(page.items.into_iter().map(|object| object.metadata));
-        if objects.len() > limit {
-            return Err(format!("there are more than {limit}: narrow the selector"));
+/// What is kept of an object.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ObjectName {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Page {
+    metadata: PageMeta,
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct PageMeta {
+    #[serde(default, rename = "continue")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: ObjectName,
+}
+
+/// Lists objects, a few pages at a time.
+pub(crate) struct ObjectLists {
+    client: Client,
+    permits: Semaphore,
+}
+
+impl ObjectLists {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, permits: Semaphore::new(CONCURRENT_PAGES) }
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The names of the objects that `parameters` select, in one namespace or, where that is empty, in all; and their labels if `has_labels`.
+    ///
+    /// # Errors
+    /// Says why they cannot be listed; also when there are more than `limit`.
+    pub(crate) async fn list(
+        &self,
+        resource: &ApiResource,
+        (namespace, has_labels): (&str, bool),
+        parameters: ListParams,
+        limit: usize,
+    ) -> Result<Vec<ObjectName>, String> {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
+        let request = Request::new(DynamicObject::url_path(resource, namespace));
+        let (mut objects, mut bytes) = (Vec::new(), 0);
+        let mut parameters = parameters.limit(PAGE);
+        loop {
+            let _permit = self.permits.acquire().await;
+            let Some(page) = self.page(&request, &parameters).await? else {
+                if parameters.limit == Some(SMALL_PAGE) {
+                    return Err(format!("{SMALL_PAGE} of them have more than {MAX_PAGE_BYTES} bytes"));
+                }
+                parameters.limit = Some(SMALL_PAGE);
+                continue;
+            };
+            for Item { metadata: mut object } in page.items {
+                if !has_labels {
+                    object.labels = BTreeMap::new();
+                }
+                let labels: usize = object.labels.iter().map(|(key, value)| key.len() + value.len()).sum();
+                bytes += object.namespace.len() + object.name.len() + labels;
+                objects.push(object);
+            }
+            if objects.len() > limit || bytes > MAX_LIST_BYTES {
+                return Err(format!(
+                    "there are more than {limit}, or their names and labels have more than {MAX_LIST_BYTES} bytes: narrow the selector"
+                ));
+            }
+            if page.metadata.next.is_empty() {
+                return Ok(objects);
+            }
+            parameters = parameters.continue_token(&page.metadata.next);
         }
-        match page.metadata.continue_.filter(|next| !next.is_empty()) {
-            Some(next) => parameters = parameters.continue_token(&next),
-            None => return Ok(objects),
+    }
+
+    /// A page; `None` if it is too long.
+    async fn page(&self, request: &Request, parameters: &ListParams) -> Result<Option<Page>, String> {
+        let request = request.list_metadata(parameters).map_err(|error| error.to_string())?;
+        let body = bounded(async {
+            let stream = self.client.request_stream(request).await?;
+            let mut body = Vec::new();
+            let read = stream.take(MAX_PAGE_BYTES + 1).read_to_end(&mut body).await;
+            read.map_err(kube::Error::ReadEvents)?;
+            Ok(body)
+        });
+        let body = body.await.map_err(|error| error.with_hint(HINT))?;
+        if body.len() as u64 > MAX_PAGE_BYTES {
+            return Ok(None);
         }
+        let page = serde_json::from_slice(&body);
+        page.map(Some).map_err(|error| format!("the answer of the API server cannot be read: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Request as HttpRequest, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_list_kept_all_annotations_of_all_pages_and_had_no_limit_of_bytes() {
+        let (service, mut handle) = tower_test::mock::pair::<HttpRequest<Body>, Response<Body>>();
+        let lists = ObjectLists::new(Client::new(service, "default"));
+        let pods = ApiResource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            plural: "pods".to_owned(),
+        };
+        let object = |name: &str, annotation: usize| {
+            let annotations = json!({ "a": "x".repeat(annotation) });
+            json!({ "metadata": { "name": name, "namespace": "llm", "labels": { "app": "web" }, "annotations": annotations } })
+        };
+        let pages = [
+            // Longer than a page may be, so that it is asked for again in small ones.
+            json!({ "metadata": { "continue": "1" }, "items": [object("long", 17 * 1024 * 1024)] }),
+            json!({ "metadata": { "continue": "2" }, "items": [object("a", 1024)] }),
+            json!({ "metadata": {}, "items": [object("b", 1)] }),
+        ];
+        let answering = async {
+            let mut asked = Vec::new();
+            for page in &pages {
+                let (request, answer) = handle.next_request().await.unwrap();
+                asked.push(request.uri().to_string());
+                let body = Body::from(Value::to_string(page).into_bytes());
+                answer.send_response(Response::new(body));
+            }
+            asked
+        };
+        let list = lists.list(&pods, ("llm", false), ListParams::default(), 10);
+        let (list, asked) = tokio::join!(list, answering);
+        let names: Vec<_> =
+            list.unwrap().into_iter().map(|object| (object.name, object.labels.len())).collect();
+        assert_eq!(names, [("a".to_owned(), 0), ("b".to_owned(), 0)]);
+        let pods = "/api/v1/namespaces/llm/pods?&limit=";
+        assert_eq!(
+            asked,
+            [format!("{pods}250"), format!("{pods}8"), format!("{pods}8&continue=1")]
+                .map(|url| url.replace("continue=1", "continue=2"))
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The rules of prometheus-adapter: further metrics, external ones and those of objects, made of series of Prometheus. The format of the file
 //! and the answers are those of its version 0.12; `docs/rules.md` lists what differs, and why.
 //!
-//! `config` reads the file. `rule`, `object_rule` and `usage_rule` say what query a read becomes (with `naming` and `query`, which they share).
+//! `config` reads the file. `rule`, `object_rule` and `usage_rule` say what query a read becomes (with `naming`, `query` and `object_names`, which they share).
 //! `registry` and `object_registry` are the metrics at one time, and `book` keeps them up to date (with `lists`, and the `kinds` of the API
 //! server in `kind_cache`). `read`, `object_read` and `usage_read` answer reads with what they `ask` Prometheus.
 
@@ -12,6 +12,7 @@ mod kind_cache;
 mod kinds;
 mod lists;
 mod naming;
+mod object_names;
 mod object_read;
 mod object_registry;
 mod object_rule;

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::ask::{
     ANSWER_AGE, MAX_KEPT_BYTES, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths,
 };
+use super::object_names::{check_name, check_namespace, is_object_name};
 use super::object_registry::{ObjectMetric, ObjectRegistry};
 use super::ports::{ListedObject, ObjectApi, Selection};
 use crate::collect::QuerySample;
@@ -107,9 +108,10 @@ impl ObjectReader {
     async fn list(&self, metric: &ObjectMetric, namespace: &str, selector: &str) -> ObjectList {
         let kind = &metric.kind;
         let key = format!("{} {namespace} {selector}", kind.resource());
-        let selection = Selection { namespace, labels: selector, fields: "" };
+        let selection = Selection { namespace, labels: selector, fields: "", has_labels: false };
         let list = async {
-            let objects = self.api.list(kind, selection, MAX_OBJECTS).await?;
+            let mut objects = self.api.list(kind, selection, MAX_OBJECTS).await?;
+            objects.retain(|object| is_object_name(&object.name));
             Ok(objects.into())
         };
         self.lists.get_with(key, list).await
@@ -135,6 +137,11 @@ impl ObjectReader {
         (name, metric): (String, ObjectMetric),
         read: ObjectRead<'_>,
     ) -> ObjectAnswer {
+        let named = match read.objects {
+            Objects::Named(name) => check_name(name),
+            Objects::Selected(_) => Ok(()),
+        };
+        named.and_then(|()| check_namespace(read.namespace)).map_err(ObjectError::NotFound)?;
         let key = AnswerKey::new(&metric, &name, &read);
         let ask = self.ask(prometheus, &name, &metric, &read);
         let answer = timeout(READ_TIMEOUT, self.answers.get_with(key, ask)).await;

@@ -30,6 +30,8 @@ pub struct Selection<'a> {
     pub labels: &'a str,
     /// A field selector.
     pub fields: &'a str,
+    /// Whether their labels are needed.
+    pub has_labels: bool,
 }
 
 /// An object of a list.
@@ -39,6 +41,6 @@ pub struct ListedObject {
     pub namespace: SmolStr,
     /// Its name.
     pub name: SmolStr,
-    /// Its labels.
+    /// Its labels; none where they are not needed.
     pub labels: BTreeMap<String, String>,
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::config::{DiscoveryRule, ResourceMapping};
 use super::naming::SeriesNaming;
+use super::object_names::check_namespace;
 use super::query::QueryFields;
 use super::template::Template;
 use crate::serve::LabelRequirement;
@@ -45,6 +46,7 @@ impl ExternalRule {
     ) -> Result<String, String> {
         let mut fields = QueryFields::new(series, requirements);
         if let Some(label) = &self.namespace_label {
+            check_namespace(namespace)?;
             fields.require(label.as_ref().map_err(Clone::clone)?, "=", namespace.to_owned());
         }
         fields.render(&self.query, "metricsQuery", &[])

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use futures::future::try_join_all;
+use futures::FutureExt as _;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 use smol_str::SmolStr;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::ask::{ANSWER_AGE, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths};
 use super::kinds::KindTable;
+use super::object_names::{check_name, check_namespace, is_object_name};
 use super::ports::{ListedObject, ObjectApi, Selection};
 use super::usage_rule::{UsageQuery, UsageRule};
 use crate::collect::QuerySample;
@@ -22,6 +25,10 @@ use crate::serve::{
 const MAX_LISTED: usize = 20_000;
 /// Answers that are kept for a moment.
 const MAX_ANSWERS: u64 = 64;
+/// Queries at a time: of the permits that they share with reads of other metrics, most stay for these.
+const CONCURRENT_QUERIES: usize = 8;
+/// Of a read, the queries that wait or run at a time, for processor time and for memory each.
+const QUERIES_OF_READ: usize = 2;
 /// Only these are measured.
 const RUNNING: &str = "status.phase=Running";
 
@@ -35,12 +42,14 @@ type Samples = HashMap<(SmolStr, String), Vec<QuerySample>>;
 pub(super) struct UsageReader {
     api: Arc<dyn ObjectApi>,
     answers: Cache<AnswerKey, UsageAnswer>,
+    permits: Semaphore,
 }
 
 impl UsageReader {
     pub(super) fn new(api: Arc<dyn ObjectApi>) -> Self {
         let answers = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_ANSWERS);
-        Self { api, answers: answers.eviction_policy(EvictionPolicy::lru()).build() }
+        let answers = answers.eviction_policy(EvictionPolicy::lru()).build();
+        Self { api, answers, permits: Semaphore::new(CONCURRENT_QUERIES) }
     }
 
     /// The usage of the objects of a read, which all readers of the moment share.
@@ -51,9 +60,13 @@ impl UsageReader {
         read: UsageRead<'_>,
     ) -> UsageAnswer {
         let (is_named, text) = match &read.objects {
-            Objects::Named(name) => (true, (*name).to_owned()),
+            Objects::Named(name) => {
+                check_name(name).map_err(ObjectError::NotFound)?;
+                (true, (*name).to_owned())
+            }
             Objects::Selected(selector) => (false, selector.clone()),
         };
+        check_namespace(read.namespace).map_err(ObjectError::NotFound)?;
         let key = (read.of, read.namespace.to_owned(), is_named, text);
         let ask = self.ask(prometheus, (&rule, &kinds), &read);
         let answer = timeout(READ_TIMEOUT, self.answers.get_with(key, ask)).await;
@@ -72,10 +85,13 @@ impl UsageReader {
             names.entry(&object.namespace).or_default().push(&object.name);
         }
         let samples = async |query: &UsageQuery| {
-            let of_namespaces = names
-                .iter()
-                .map(|(namespace, names)| samples(prometheus, query, (read.of, kinds), (namespace, names)));
-            try_join_all(of_namespaces).await.map(|all| all.into_iter().flatten().collect::<Samples>())
+            let of_namespaces = names.iter().map(|(namespace, names)| {
+                self.samples(prometheus, query, (read.of, kinds), (namespace, names)).boxed()
+            });
+            let of_namespaces: Vec<_> = of_namespaces.collect();
+            // One with many namespaces must not wait in front of all others with each of them.
+            let of_namespaces = stream::iter(of_namespaces).buffer_unordered(QUERIES_OF_READ);
+            of_namespaces.try_concat().await
         };
         let known = futures::try_join!(samples(&rule.cpu), samples(&rule.memory));
         let (mut cpu, mut memory) = known.map_err(ObjectError::Failed)?;
@@ -104,29 +120,33 @@ impl UsageReader {
         };
         let comma = if phase.is_empty() || name.is_empty() { "" } else { "," };
         let fields = format!("{phase}{comma}{name}");
-        let selection = Selection { namespace: read.namespace, labels, fields: &fields };
+        let selection = Selection { namespace: read.namespace, labels, fields: &fields, has_labels: true };
         let listed = self.api.list(kind, selection, MAX_LISTED).await;
-        listed.map_err(|cause| format!("{resource} cannot be listed: {cause}"))
+        let mut listed = listed.map_err(|cause| format!("{resource} cannot be listed: {cause}"))?;
+        listed.retain(|object| is_object_name(&object.name));
+        Ok(listed)
     }
-}
 
-/// The samples of the objects of a namespace.
-async fn samples(
-    prometheus: &Queries,
-    query: &UsageQuery,
-    (of, kinds): (UsageOf, &KindTable),
-    (namespace, names): (&str, &[&str]),
-) -> Result<Samples, String> {
-    let (promql, label) = query.query(of, kinds, (namespace, names))?;
-    let answer = prometheus.ask(&promql).await;
-    let samples = answer.map_err(|RuleError(cause)| of_query(&promql, &cause))?;
-    let mut by_name: Samples = HashMap::new();
-    for mut sample in samples {
-        if let Some(name) = sample.labels.remove(&label) {
-            by_name.entry((namespace.into(), name)).or_default().push(sample);
+    /// The samples of the objects of a namespace.
+    async fn samples(
+        &self,
+        prometheus: &Queries,
+        query: &UsageQuery,
+        (of, kinds): (UsageOf, &KindTable),
+        (namespace, names): (&str, &[&str]),
+    ) -> Result<Samples, String> {
+        let _permit = self.permits.acquire().await;
+        let (promql, label) = query.query(of, kinds, (namespace, names))?;
+        let answer = prometheus.ask(&promql).await;
+        let samples = answer.map_err(|RuleError(cause)| of_query(&promql, &cause))?;
+        let mut by_name: Samples = HashMap::new();
+        for mut sample in samples {
+            if let Some(name) = sample.labels.remove(&label) {
+                by_name.entry((namespace.into(), name)).or_default().push(sample);
+            }
         }
+        Ok(by_name)
     }
-    Ok(by_name)
 }
 
 /// The usage of an object; `None` if it has no number at all.
@@ -156,4 +176,77 @@ fn usage(
     let containers = containers.into_iter().map(named).collect();
     let ListedObject { namespace, name, labels } = object;
     Some(ObjectUsage { namespace, name, labels, at: at?, containers })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::future::BoxFuture;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::super::config::RulesFile;
+    use super::super::kinds::ObjectKind;
+    use super::super::kinds::tests::table;
+    use super::*;
+    use crate::collect::{PrometheusApi, PrometheusSettings};
+    use crate::engine::SystemClock;
+
+    /// A pod in each of a hundred namespaces.
+    struct ManyNamespaces;
+
+    impl ObjectApi for ManyNamespaces {
+        fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
+            async { Ok(Vec::new()) }.boxed()
+        }
+
+        fn list<'a>(
+            &'a self,
+            _: &'a ObjectKind,
+            _: Selection<'a>,
+            _: usize,
+        ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
+            let pod = |index| ListedObject {
+                namespace: format!("ns-{index}").into(),
+                name: "web".into(),
+                labels: BTreeMap::new(),
+            };
+            async move { Ok((0..100).map(pod).collect()) }.boxed()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_usage_of_all_namespaces_made_reads_of_other_metrics_wait() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let server = MockServer::start().await;
+        let data = serde_json::json!({ "resultType": "vector", "result": [] });
+        let answer = serde_json::json!({ "status": "success", "data": data });
+        let answer = ResponseTemplate::new(200).set_body_json(answer).set_delay(Duration::from_millis(200));
+        Mock::given(wiremock::matchers::any()).respond_with(answer).mount(&server).await;
+        let api = PrometheusApi::new(&PrometheusSettings::new(server.uri())).unwrap();
+        let prometheus = Queries::new(api, Arc::new(SystemClock));
+        let text = "
+resourceRules:
+  cpu: &own {containerQuery: usage, nodeQuery: usage, resources: {template: <<.Resource>>}, containerLabel: container}
+  memory: *own
+";
+        let rules = RulesFile::parse(text).unwrap().resource_rules.unwrap();
+        let rule = (Arc::new(UsageRule::new(&rules).unwrap()), Arc::new(table()));
+        let usage = UsageReader::new(Arc::new(ManyNamespaces));
+        let read =
+            || UsageRead { of: UsageOf::Pods, namespace: "", objects: Objects::Selected(String::new()) };
+        let reading = usage.answer(&prometheus, rule, read());
+        let other = async {
+            // Behind the queries of the usage.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            prometheus.ask("other").await
+        };
+        tokio::select! {
+            _ = reading => panic!("200 queries take longer"),
+            answer = other => assert_eq!(answer.map_err(|error| error.to_string()), Ok(Vec::new())),
+        }
+        let sent = server.received_requests().await.unwrap();
+        let of_usage = sent.iter().filter(|request| request.body.starts_with(b"query=usage")).count();
+        assert!(of_usage <= 4 * QUERIES_OF_READ, "{of_usage} queries were sent before");
+    }
 }

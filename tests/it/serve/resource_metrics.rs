@@ -143,6 +143,8 @@ async fn what_is_not_known_is_an_error_that_says_why() {
         ("namespaces/llm/pods/gone", 404, "or it is not running"),
         ("pods", 500, "pods cannot be listed: pods is forbidden"),
         ("services", 404, "could not find the requested resource"),
+        // Authorised as the node of this name, it was a field selector of another one.
+        ("nodes/=n1", 404, "is no name of an object"),
     ] {
         let answer = read(&fixture, path).await;
         assert_eq!(answer.status, status, "{path}: {}", answer.body);

@@ -76,7 +76,7 @@ impl ObjectApi for FakeObjects {
     fn list<'a>(
         &'a self,
         kind: &'a ObjectKind,
-        Selection { namespace, labels, fields }: Selection<'a>,
+        Selection { namespace, labels, fields, .. }: Selection<'a>,
         limit: usize,
     ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
         async move {

@@ -257,3 +257,26 @@ async fn whoever_reads_needs_the_right_that_the_path_says() {
     }
     assert!(fixture.queries().await.is_empty());
 }
+
+#[tokio::test]
+async fn a_name_that_ends_a_string_of_the_query_read_series_of_another_namespace() {
+    let fixture = fixture().await;
+    fixture.answer("http_hits_total", vector(&json!([]))).await;
+    let list = "pods llm app=web".to_owned();
+    fixture.objects.lists.lock().insert(list, Ok(vec!["a", "b\"} or secret{x=\""]));
+    for path in [
+        "namespaces/llm/pods/a%22%7D%20or%20secret%7Bx=%22/http_hits_rate",
+        "namespaces/kube-system%2Fsecrets%3Fx=/pods/*/http_hits_rate",
+        "namespaces/a%22%7D/metrics/http_hits_rate",
+    ] {
+        let answer = read(&fixture, "v1beta2", path).await;
+        assert_eq!(answer.status, 404, "{path}: {}", answer.body);
+    }
+    assert!(fixture.queries().await.is_empty() && fixture.objects.requests.lock().is_empty());
+    let all = read(&fixture, "v1beta2", "namespaces/llm/pods/*/http_hits_rate?labelSelector=app%3Dweb").await;
+    assert_eq!(all.status, 200, "{}", all.body);
+    assert_eq!(
+        fixture.queries().await,
+        [r#"sum(rate(http_hits_total{namespace="llm",pod="a"}[2m])) by (pod)"#]
+    );
+}
