@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
-use tokio::time::timeout;
 
 use super::ask::{
-    ANSWER_AGE, MAX_KEPT_BYTES, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths,
+    ANSWER_AGE, MAX_KEPT_BYTES, Queries, answered_in_time, listed_in_time, of_query, thousandths,
 };
 use super::object_names::{check_name, check_namespace, is_object_name};
 use super::object_registry::{ObjectMetric, ObjectRegistry};
@@ -21,8 +20,6 @@ use crate::serve::{
 
 /// Most objects of a read. Their names are part of its query.
 const MAX_OBJECTS: usize = 5_000;
-/// Letters of a query that the log shows: one about many objects has all of their names.
-const MAX_LOGGED: usize = 1_000;
 /// Roughly the bytes of a value or of an object, beside its name.
 const OF_VALUE: usize = 64;
 
@@ -66,6 +63,15 @@ impl AnswerKey {
             requirements: read.requirements.iter().map(requirement).collect(),
         }
     }
+
+    /// Its bytes, roughly.
+    fn bytes(&self) -> usize {
+        let of_requirement = |(key, _, values): &(String, LabelOperator, Vec<String>)| {
+            key.len() + OF_VALUE + values.iter().map(|value| value.len() + OF_VALUE).sum::<usize>()
+        };
+        let requirements: usize = self.requirements.iter().map(of_requirement).sum();
+        self.resource.len() + self.namespace.len() + self.objects.1.len() + self.metric.len() + requirements
+    }
 }
 
 impl ObjectReader {
@@ -73,24 +79,19 @@ impl ObjectReader {
         let bytes = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let answers = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_KEPT_BYTES);
         let answers = answers.eviction_policy(EvictionPolicy::lru());
-        let answers = answers.weigher(move |_: &AnswerKey, answer: &ObjectAnswer| match answer {
-            Ok(values) => {
-                let names: usize = values.values.iter().map(|value| value.name.len() + OF_VALUE).sum();
-                bytes(names + 4 * OF_VALUE)
-            }
-            Err(ObjectError::NotFound(text) | ObjectError::Failed(text)) => bytes(text.len() + 4 * OF_VALUE),
+        let answers = answers.weigher(move |key: &AnswerKey, answer: &ObjectAnswer| {
+            let answer = match answer {
+                Ok(values) => values.values.iter().map(|value| value.name.len() + OF_VALUE).sum(),
+                Err(ObjectError::NotFound(text) | ObjectError::Failed(text)) => text.len(),
+            };
+            bytes(key.bytes() + answer + 4 * OF_VALUE)
         });
         let lists = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_KEPT_BYTES);
         let lists = lists.eviction_policy(EvictionPolicy::lru());
-        let lists = lists.weigher(move |_: &String, list: &ObjectList| {
-            let of_labels = |object: &ListedObject| {
-                object.labels.iter().map(|(key, value)| key.len() + value.len() + OF_VALUE).sum::<usize>()
-            };
+        let lists = lists.weigher(move |key: &String, list: &ObjectList| {
             let objects = list.iter().flat_map(|list| list.iter());
-            bytes(
-                objects.map(|object| object.name.len() + 2 * OF_VALUE + of_labels(object)).sum::<usize>()
-                    + OF_VALUE,
-            )
+            let objects: usize = objects.map(|object| object.name.len() + 2 * OF_VALUE).sum();
+            bytes(key.len() + objects + OF_VALUE)
         });
         Self { api, lists: lists.build(), answers: answers.build(), is_kind_wanted: AtomicBool::new(false) }
     }
@@ -110,7 +111,7 @@ impl ObjectReader {
         let key = format!("{} {namespace} {selector}", kind.resource());
         let selection = Selection { namespace, labels: selector, fields: "", has_labels: false };
         let list = async {
-            let mut objects = self.api.list(kind, selection, MAX_OBJECTS).await?;
+            let mut objects = listed_in_time(self.api.list(kind, selection, MAX_OBJECTS)).await?;
             objects.retain(|object| is_object_name(&object.name));
             Ok(objects.into())
         };
@@ -144,8 +145,7 @@ impl ObjectReader {
         named.and_then(|()| check_namespace(read.namespace)).map_err(ObjectError::NotFound)?;
         let key = AnswerKey::new(&metric, &name, &read);
         let ask = self.ask(prometheus, &name, &metric, &read);
-        let answer = timeout(READ_TIMEOUT, self.answers.get_with(key, ask)).await;
-        answer.unwrap_or_else(|_| Err(ObjectError::Failed(no_answer_in_time())))
+        answered_in_time(self.answers.get_with(key, ask)).await
     }
 
     async fn ask(
@@ -176,13 +176,18 @@ impl ObjectReader {
         let samples = prometheus.ask(&query).await;
         let values = samples.map_err(|RuleError(cause)| cause).and_then(|samples| {
             let label = labels.object.as_ref().map_err(Clone::clone)?;
-            values(samples, label, &names)
+            let (values, unusable) = values(samples, label, &names);
+            match unusable {
+                Some(cause) if values.is_empty() => Err(cause),
+                unusable => Ok((values, unusable)),
+            }
         });
-        let values = values.map_err(|cause| RuleError(of_query(&query, &cause)));
-        let failure = values.as_ref().err();
-        let shown = query.chars().take(MAX_LOGGED).collect();
-        prometheus.log(name, shown, failure);
-        let values = values.map_err(|RuleError(cause)| ObjectError::Failed(cause))?;
+        let values = values.map_err(|cause| of_query(&query, &cause));
+        let unusable = values.as_ref().map_or_else(|cause| Some(cause), |(_, unusable)| unusable.as_ref());
+        if let Some(cause) = unusable {
+            prometheus.log((name, &kind.resource(), read.namespace), cause);
+        }
+        let (values, _) = values.map_err(ObjectError::Failed)?;
         if values.is_empty() && matches!(read.objects, Objects::Named(_)) {
             return Err(ObjectError::NotFound(of_query(&query, "it has no value of this object now")));
         }
@@ -190,20 +195,48 @@ impl ObjectReader {
     }
 }
 
-/// The values of `names`, in their order: of each, that of the last sample whose label has this name.
-fn values(samples: Vec<QuerySample>, label: &str, names: &[&str]) -> Result<Vec<ObjectValue>, String> {
+/// The values of `names`, in their order: of each, that of the last sample whose label has this name. An object whose value is no quantity
+/// is left out, as one without a sample, so that it costs the others nothing; beside the values is why, for one such object.
+fn values(samples: Vec<QuerySample>, label: &str, names: &[&str]) -> (Vec<ObjectValue>, Option<String>) {
     let mut by_name: HashMap<String, QuerySample> = HashMap::with_capacity(samples.len());
     for mut sample in samples {
         if let Some(name) = sample.labels.remove(label) {
             by_name.insert(name, sample);
         }
     }
+    let mut unusable = None;
     let value = |name: &&str| {
         let QuerySample { at, value, .. } = by_name.get(*name)?;
-        let Some(thousandths) = thousandths(*value) else {
-            return Some(Err(format!("the value of {name} is {value}, which is no quantity")));
-        };
-        Some(Ok(ObjectValue { name: (*name).into(), at: *at, thousandths }))
+        let thousandths = thousandths(*value);
+        if thousandths.is_none() {
+            unusable = Some(format!("the value of {name} is {value}, which is no quantity"));
+        }
+        Some(ObjectValue { name: (*name).into(), at: *at, thousandths: thousandths? })
     };
-    names.iter().filter_map(value).collect()
+    (names.iter().filter_map(value).collect(), unusable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn one_idle_pod_was_an_error_for_all_pods() {
+        let sample = |name: &str, value| QuerySample {
+            labels: BTreeMap::from([("pod".to_owned(), name.to_owned())]),
+            at: Timestamp::UNIX_EPOCH,
+            value,
+        };
+        let (known, unusable) =
+            values(vec![sample("idle", f64::NAN), sample("busy", 2.0)], "pod", &["busy", "idle"]);
+        assert_eq!(
+            known.iter().map(|own| (own.name.as_str(), own.thousandths)).collect::<Vec<_>>(),
+            [("busy", 2_000)]
+        );
+        assert_eq!(unusable.as_deref(), Some("the value of idle is NaN, which is no quantity"));
+    }
 }

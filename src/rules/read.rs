@@ -98,7 +98,7 @@ impl AdapterRules {
     }
 
     /// The answer to a query, which all readers of the moment share.
-    async fn answer(&self, metric: &str, query: String) -> RuleAnswer {
+    async fn answer(&self, metric: &str, namespace: &str, query: String) -> RuleAnswer {
         let ask = async {
             let samples = self.prometheus.ask(&query).await?;
             values(samples)
@@ -107,7 +107,9 @@ impl AdapterRules {
         let answer = timeout(READ_TIMEOUT, self.answers.get_with(query.clone(), ask)).await;
         let answer = answer.unwrap_or_else(|_| Err(RuleError(no_answer_in_time())));
         let answer = answer.map_err(|RuleError(cause)| RuleError(of_query(&query, &cause)));
-        self.prometheus.log(metric, query, answer.as_ref().err());
+        if let Err(RuleError(cause)) = &answer {
+            self.prometheus.log((metric, "", namespace), cause);
+        }
         answer
     }
 }
@@ -155,7 +157,7 @@ impl RuleMetrics for AdapterRules {
         let (name, query) = (name.clone(), metric.query(namespace, &requirements));
         let answer = async move {
             let query = query.map_err(|cause| RuleError(format!("its rule makes no query: {cause}")))?;
-            self.answer(&name, query).await
+            self.answer(&name, namespace, query).await
         };
         Some(answer.boxed())
     }

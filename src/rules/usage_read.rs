@@ -9,9 +9,10 @@ use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 use smol_str::SmolStr;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
 
-use super::ask::{ANSWER_AGE, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths};
+use super::ask::{
+    ANSWER_AGE, MAX_KEPT_BYTES, Queries, answered_in_time, listed_in_time, of_query, thousandths,
+};
 use super::kinds::KindTable;
 use super::object_names::{check_name, check_namespace, is_object_name};
 use super::ports::{ListedObject, ObjectApi, Selection};
@@ -23,8 +24,8 @@ use crate::serve::{
 
 /// Most objects of an answer.
 const MAX_LISTED: usize = 20_000;
-/// Answers that are kept for a moment.
-const MAX_ANSWERS: u64 = 64;
+/// Roughly the bytes of an object, of a label or of a container, beside its texts.
+const OF_PART: usize = 100;
 /// Queries at a time: of the permits that they share with reads of other metrics, most stay for these.
 const CONCURRENT_QUERIES: usize = 8;
 /// Of a read, the queries that wait or run at a time, for processor time and for memory each.
@@ -47,8 +48,8 @@ pub(super) struct UsageReader {
 
 impl UsageReader {
     pub(super) fn new(api: Arc<dyn ObjectApi>) -> Self {
-        let answers = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_ANSWERS);
-        let answers = answers.eviction_policy(EvictionPolicy::lru()).build();
+        let answers = Cache::builder().time_to_live(ANSWER_AGE).max_capacity(MAX_KEPT_BYTES);
+        let answers = answers.weigher(weight).eviction_policy(EvictionPolicy::lru()).build();
         Self { api, answers, permits: Semaphore::new(CONCURRENT_QUERIES) }
     }
 
@@ -69,8 +70,7 @@ impl UsageReader {
         check_namespace(read.namespace).map_err(ObjectError::NotFound)?;
         let key = (read.of, read.namespace.to_owned(), is_named, text);
         let ask = self.ask(prometheus, (&rule, &kinds), &read);
-        let answer = timeout(READ_TIMEOUT, self.answers.get_with(key, ask)).await;
-        answer.unwrap_or_else(|_| Err(ObjectError::Failed(no_answer_in_time())))
+        answered_in_time(self.answers.get_with(key, ask)).await
     }
 
     async fn ask(
@@ -121,7 +121,7 @@ impl UsageReader {
         let comma = if phase.is_empty() || name.is_empty() { "" } else { "," };
         let fields = format!("{phase}{comma}{name}");
         let selection = Selection { namespace: read.namespace, labels, fields: &fields, has_labels: true };
-        let listed = self.api.list(kind, selection, MAX_LISTED).await;
+        let listed = listed_in_time(self.api.list(kind, selection, MAX_LISTED)).await;
         let mut listed = listed.map_err(|cause| format!("{resource} cannot be listed: {cause}"))?;
         listed.retain(|object| is_object_name(&object.name));
         Ok(listed)
@@ -147,6 +147,20 @@ impl UsageReader {
         }
         Ok(by_name)
     }
+}
+
+/// The bytes of an answer, roughly.
+fn weight((_, namespace, _, objects): &AnswerKey, answer: &UsageAnswer) -> u32 {
+    let of_object = |object: &ObjectUsage| {
+        let labels = object.labels.iter().map(|(key, value)| key.len() + value.len() + OF_PART);
+        let containers = object.containers.iter().map(|own| own.name.len() + OF_PART);
+        object.name.len() + object.namespace.len() + OF_PART + labels.chain(containers).sum::<usize>()
+    };
+    let answer = match answer {
+        Ok(usages) => usages.items.iter().map(of_object).sum(),
+        Err(ObjectError::NotFound(text) | ObjectError::Failed(text)) => text.len(),
+    };
+    u32::try_from(namespace.len() + objects.len() + answer + OF_PART).unwrap_or(u32::MAX)
 }
 
 /// The usage of an object; `None` if it has no number at all.
@@ -213,6 +227,22 @@ mod tests {
             };
             async move { Ok((0..100).map(pod).collect()) }.boxed()
         }
+    }
+
+    #[test]
+    fn answers_were_kept_whatever_their_length() {
+        let object = ObjectUsage {
+            namespace: "llm".into(),
+            name: "web".into(),
+            labels: BTreeMap::from([("a".to_owned(), "x".repeat(1_000))]),
+            at: jiff::Timestamp::UNIX_EPOCH,
+            containers: Vec::new(),
+        };
+        let answer = Ok(Arc::new(Usages { window: Duration::ZERO, items: vec![object; 20_000] }));
+        let key = |selector: &str| (UsageOf::Pods, String::new(), false, selector.to_owned());
+        assert!(u64::from(weight(&key(""), &answer)) > MAX_KEPT_BYTES);
+        let error: UsageAnswer = Err(ObjectError::Failed(String::new()));
+        assert!(weight(&key(&"s".repeat(10_000)), &error) > 10_000, "a selector counts too");
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use self::groups::{APIS, AddedMetrics, Api, METRICS_APIS, USAGE};
@@ -147,6 +148,8 @@ struct ListedMetrics {
     /// All groups that are served.
     apis: Vec<Api>,
     newest: ArcSwap<MetricDocuments>,
+    /// Held while new ones are made.
+    making: Mutex<()>,
 }
 
 /// The documents with some metrics beside those of variants.
@@ -174,22 +177,22 @@ impl ListedMetrics {
         let has_usage = rules.as_ref().is_some_and(|rules| rules.serves_usage());
         let apis: Vec<_> = APIS.into_iter().chain(has_usage.then_some(USAGE)).collect();
         let newest = ArcSwap::from_pointee(MetricDocuments::new(&apis, AddedMetrics::default()));
-        Self { rules, apis, newest }
+        Self { rules, apis, newest, making: Mutex::default() }
     }
 
-    /// The documents for the metrics that there are now. They are made anew when these change, and nobody waits for that but who notices.
+    /// The documents for the metrics that there are now. They are made anew when these change, by one reader; the others get those of
+    /// before meanwhile.
     fn newest(&self) -> Arc<MetricDocuments> {
         let newest = self.newest.load_full();
         let added =
             |rules: &Arc<dyn RuleMetrics>| AddedMetrics { external: rules.names(), objects: rules.objects() };
-        match self.rules.as_ref().map(added) {
-            Some(added) if added != newest.added => {
-                let changed = Arc::new(MetricDocuments::new(&self.apis, added));
-                self.newest.store(Arc::clone(&changed));
-                changed
-            }
-            _ => newest,
-        }
+        let Some(added) = self.rules.as_ref().map(added).filter(|added| *added != newest.added) else {
+            return newest;
+        };
+        let Some(_making) = self.making.try_lock() else { return newest };
+        let changed = Arc::new(MetricDocuments::new(&self.apis, added));
+        self.newest.store(Arc::clone(&changed));
+        changed
     }
 }
 

@@ -221,6 +221,18 @@ fn the_metrics_of_rules_are_listed_while_they_are_there() {
 }
 
 #[test]
+fn each_reader_made_the_documents_while_another_made_them() {
+    let rules = Arc::new(ChangingRules::default());
+    let lists = ListedMetrics::new(Some(rules.clone()));
+    let before = lists.newest();
+    rules.0.lock().external = ["jobs".into()].into();
+    let making = lists.making.lock();
+    assert!(Arc::ptr_eq(&before, &lists.newest()), "those of before, at once");
+    drop(making);
+    assert!(!Arc::ptr_eq(&before, &lists.newest()));
+}
+
+#[test]
 fn the_metrics_of_objects_are_listed_beside_those_of_variants() {
     let of = |resource: &str, is_namespaced| ResourceMetrics {
         resource: resource.into(),

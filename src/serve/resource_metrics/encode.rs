@@ -1,6 +1,5 @@
 //! `NodeMetrics` and `PodMetrics` of `k8s.io/metrics`, one or a list, in every representation.
 
-use std::collections::BTreeMap;
 use std::time::Duration as StdDuration;
 
 use jiff::Timestamp;
@@ -14,6 +13,8 @@ use crate::serve::encoding::protobuf::{self, Entry, ListMeta, Quantity, Time, se
 use crate::serve::ports::{ContainerUsage, ObjectUsage, UsageOf};
 
 const API_VERSION: &str = "metrics.k8s.io/v1beta1";
+/// What a table shows for what is not known, as `kubectl` does.
+const UNKNOWN: &str = "<unknown>";
 
 /// The columns that `kubectl get` prints.
 const COLUMNS: &[Column] = &[
@@ -111,24 +112,15 @@ enum Fields {
 }
 
 /// The usage of a pod or node.
-pub(super) struct UsageItem {
+pub(super) struct UsageItem<'a> {
     of: UsageOf,
     fields: Fields,
-    row: RowOf,
-}
-
-/// What a table shows.
-struct RowOf {
-    metadata: BTreeMap<String, String>,
-    name: String,
-    namespace: String,
-    cpu: i64,
-    memory: i64,
+    item: &'a ObjectUsage,
     window: StdDuration,
 }
 
-impl UsageItem {
-    pub(super) fn new(of: UsageOf, item: &ObjectUsage, window: StdDuration, now: Timestamp) -> Self {
+impl<'a> UsageItem<'a> {
+    pub(super) fn new(of: UsageOf, item: &'a ObjectUsage, window: StdDuration, now: Timestamp) -> Self {
         let entry = |(key, value): (&String, &String)| Entry { key: key.clone(), value: value.clone() };
         let metadata = Some(ObjectMeta {
             name: item.name.to_string(),
@@ -151,18 +143,7 @@ impl UsageItem {
                 Fields::Node(NodeMetrics { metadata, timestamp, window: own_window, usage })
             }
         };
-        let sum = |of: fn(&ContainerUsage) -> Option<i64>| {
-            item.containers.iter().filter_map(of).fold(0, i64::saturating_add)
-        };
-        let row = RowOf {
-            metadata: item.labels.clone(),
-            name: item.name.to_string(),
-            namespace: item.namespace.to_string(),
-            cpu: sum(|own| own.cpu),
-            memory: sum(|own| own.memory),
-            window,
-        };
-        Self { of, fields, row }
+        Self { of, fields, item, window }
     }
 
     fn append(&self, to: &mut Vec<u8>) {
@@ -173,10 +154,22 @@ impl UsageItem {
     }
 
     fn row(&self) -> Row {
-        let RowOf { metadata, name, namespace, cpu, memory, window } = &self.row;
-        let cells =
-            vec![name.clone(), quantity::cores(*cpu), quantity::bytes(*memory), quantity::duration(*window)];
-        let (name, namespace, labels) = (name.clone(), namespace.clone(), metadata.clone());
+        // A part of a sum is no sum.
+        let sum = |of: fn(&ContainerUsage) -> Option<i64>| {
+            let containers = &self.item.containers;
+            let known = containers.iter().try_fold(0_i64, |sum, own| Some(sum.saturating_add(of(own)?)));
+            known.filter(|_| !containers.is_empty())
+        };
+        let cell = |known: Option<String>| known.unwrap_or_else(|| UNKNOWN.to_owned());
+        let (cpu, memory) = (sum(|own| own.cpu), sum(|own| own.memory));
+        let (name, namespace) = (self.item.name.to_string(), self.item.namespace.to_string());
+        let cells = vec![
+            name.clone(),
+            cell(cpu.map(quantity::cores)),
+            cell(memory.map(quantity::bytes)),
+            quantity::duration(self.window),
+        ];
+        let labels = self.item.labels.clone();
         Row::new(cells, Metadata { name, namespace, creation_timestamp: (), labels })
     }
 }
@@ -190,7 +183,7 @@ fn usage(own: &ContainerUsage) -> Vec<Usage> {
     known.into_iter().filter_map(usage).collect()
 }
 
-impl Serialize for UsageItem {
+impl Serialize for UsageItem<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Typed<'a> {
@@ -205,7 +198,7 @@ impl Serialize for UsageItem {
     }
 }
 
-impl Object for UsageItem {
+impl Object for UsageItem<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         let kind = match self.of {
             UsageOf::Pods => "PodMetrics",
@@ -224,12 +217,12 @@ impl Object for UsageItem {
 }
 
 /// The usage of pods or nodes.
-pub(super) struct UsageList {
+pub(super) struct UsageList<'a> {
     pub(super) of: UsageOf,
-    pub(super) items: Vec<UsageItem>,
+    pub(super) items: Vec<UsageItem<'a>>,
 }
 
-impl Serialize for UsageList {
+impl Serialize for UsageList<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
         struct Typed<'a> {
@@ -245,7 +238,7 @@ impl Serialize for UsageList {
     }
 }
 
-impl Object for UsageList {
+impl Object for UsageList<'_> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         let kind = match self.of {
             UsageOf::Pods => "PodMetricsList",
@@ -263,5 +256,33 @@ impl Object for UsageList {
 
     fn table(&self) -> Option<Table> {
         Some(Table::new(COLUMNS, self.items.iter().map(UsageItem::row).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_showed_zero_or_a_part_of_the_sum_for_what_is_not_known() {
+        let own = |cpu, memory| ContainerUsage { name: "main".into(), cpu, memory };
+        for (containers, expected) in [
+            (vec![own(Some(250), Some(1_024_000)), own(Some(1_000), Some(1_024_000))], ["1250m", "2Ki"]),
+            (vec![own(Some(250), Some(1_024_000)), own(None, Some(1_024_000))], [UNKNOWN, "2Ki"]),
+            (vec![own(Some(250), None)], ["250m", UNKNOWN]),
+            (Vec::new(), [UNKNOWN, UNKNOWN]),
+        ] {
+            let item = ObjectUsage {
+                namespace: "llm".into(),
+                name: "web".into(),
+                labels: Default::default(),
+                at: Timestamp::UNIX_EPOCH,
+                containers,
+            };
+            let item = UsageItem::new(UsageOf::Pods, &item, StdDuration::ZERO, Timestamp::UNIX_EPOCH);
+            let table = serde_json::to_value(item.table().unwrap()).unwrap();
+            let cells = &table["rows"][0]["cells"];
+            assert_eq!([&cells[1], &cells[2]].map(|cell| cell.as_str().unwrap()), expected);
+        }
     }
 }
