@@ -8,7 +8,7 @@ use kube::api::ListParams;
 use kube::discovery::ApiResource;
 
 use super::sources::prometheus_settings;
-use crate::cluster::object_lists::{self, ObjectLists, ObjectName, ServedKind};
+use crate::cluster::object_lists::{ObjectLists, ObjectName, ServedKind};
 use crate::collect::PrometheusApi;
 use crate::config;
 use crate::engine::Clock;
@@ -37,8 +37,7 @@ struct ClusterObjects(ObjectLists);
 impl ObjectApi for ClusterObjects {
     fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
         Box::pin(async {
-            let kinds =
-                object_lists::served_kinds(self.0.client()).await.map_err(|error| error.to_string())?;
+            let kinds = self.0.served_kinds().await.map_err(|error| error.to_string())?;
             if kinds.is_empty() {
                 return Err(
                     "the API server lists none; aggregated discovery needs Kubernetes 1.27".to_owned()

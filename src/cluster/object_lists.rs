@@ -8,6 +8,7 @@ use kube::core::DynamicObject;
 use kube::core::discovery::v2::{APIGroupDiscovery, APIVersionDiscovery};
 use kube::discovery::ApiResource;
 use kube::{Client, Resource as _};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
@@ -24,6 +25,9 @@ const CONCURRENT_PAGES: usize = 3;
 /// Most bytes of names and labels of a list.
 const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 
+/// How the API server marks a version of a group that it could not read again.
+const STALE: &str = "Stale";
+
 /// What to check when a list is refused.
 const HINT: &str =
     "grant the right to list them to this program's service account (in the chart, adapterRules.extraRules)";
@@ -36,24 +40,21 @@ pub(crate) struct ServedKind {
     pub(crate) is_namespaced: bool,
 }
 
-/// All kinds that can be listed, in the order of discovery: the core first, and of each group the preferred version.
-///
-/// # Errors
-/// Says why they cannot be read.
-pub(crate) async fn served_kinds(client: &Client) -> Result<Vec<ServedKind>, RequestError> {
-    let core = bounded(client.list_core_api_versions_aggregated()).await?;
-    let groups = bounded(client.list_api_groups_aggregated()).await?;
-    Ok(core.items.iter().chain(&groups.items).flat_map(kinds_of_group).collect())
-}
-
-fn kinds_of_group(group: &APIGroupDiscovery) -> impl Iterator<Item = ServedKind> {
+fn kinds_of_group(group: &APIGroupDiscovery, last: &[ServedKind]) -> Vec<ServedKind> {
     let name = group.metadata.as_ref().and_then(|metadata| metadata.name.as_deref()).unwrap_or_default();
-    group.versions.iter().flat_map(move |version| kinds_of_version(name, version))
+    group.versions.iter().flat_map(|version| kinds_of_version(name, version, last)).collect()
 }
 
-fn kinds_of_version(group: &str, version: &APIVersionDiscovery) -> impl Iterator<Item = ServedKind> {
+/// Those of a version of a group. While the server behind it is away, the API server lists the version as stale, with no kind or with those
+/// of some time ago: then those that `last` has of it stay.
+fn kinds_of_version(group: &str, version: &APIVersionDiscovery, last: &[ServedKind]) -> Vec<ServedKind> {
     let name = version.version.as_deref().unwrap_or_default();
-    version.resources.iter().filter_map(move |resource| {
+    let is_known = |own: &&ServedKind| own.resource.group == group && own.resource.version == name;
+    let known: Vec<_> = last.iter().filter(is_known).cloned().collect();
+    if version.freshness.as_deref() == Some(STALE) && !known.is_empty() {
+        return known;
+    }
+    let listed = version.resources.iter().filter_map(|resource| {
         let kind = resource.response_kind.as_ref()?.kind.clone()?;
         let plural = resource.resource.clone()?;
         if !resource.verbs.iter().any(|verb| verb == "list") {
@@ -72,7 +73,8 @@ fn kinds_of_version(group: &str, version: &APIVersionDiscovery) -> impl Iterator
                 plural,
             },
         })
-    })
+    });
+    listed.collect()
 }
 
 /// What is kept of an object.
@@ -105,15 +107,27 @@ struct Item {
 pub(crate) struct ObjectLists {
     client: Client,
     permits: Semaphore,
+    /// The kinds that were served last.
+    kinds: Mutex<Vec<ServedKind>>,
 }
 
 impl ObjectLists {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client, permits: Semaphore::new(CONCURRENT_PAGES) }
+        Self { client, permits: Semaphore::new(CONCURRENT_PAGES), kinds: Mutex::default() }
     }
 
-    pub(crate) const fn client(&self) -> &Client {
-        &self.client
+    /// All kinds that can be listed, in the order of discovery: the core first, and of each group the preferred version.
+    ///
+    /// # Errors
+    /// Says why they cannot be read.
+    pub(crate) async fn served_kinds(&self) -> Result<Vec<ServedKind>, RequestError> {
+        let core = bounded(self.client.list_core_api_versions_aggregated()).await?;
+        let groups = bounded(self.client.list_api_groups_aggregated()).await?;
+        let mut last = self.kinds.lock();
+        let groups = core.items.iter().chain(&groups.items);
+        let kinds: Vec<_> = groups.flat_map(|group| kinds_of_group(group, &last)).collect();
+        last.clone_from(&kinds);
+        Ok(kinds)
     }
 
     /// The names of the objects that `parameters` select, in one namespace or, where that is empty, in all; and their labels if `has_labels`.
@@ -229,5 +243,21 @@ mod tests {
             [format!("{pods}250"), format!("{pods}8"), format!("{pods}8&continue=1")]
                 .map(|url| url.replace("continue=1", "continue=2"))
         );
+    }
+
+    #[test]
+    fn a_dead_aggregated_server_took_its_kinds_away() {
+        let group = |freshness: &str, resources: Value| -> APIGroupDiscovery {
+            let version = json!({ "version": "v1", "freshness": freshness, "resources": resources });
+            serde_json::from_value(json!({ "metadata": { "name": "example.com" }, "versions": [version] }))
+                .unwrap()
+        };
+        let kind = json!({ "group": "example.com", "version": "v1", "kind": "Topic" });
+        let topics = json!([{ "resource": "topics", "responseKind": kind, "scope": "Namespaced", "singularResource": "topic", "verbs": ["list"] }]);
+        let last = kinds_of_group(&group("Current", topics.clone()), &[]);
+        assert_eq!(last.len(), 1);
+        assert_eq!(kinds_of_group(&group(STALE, json!([])), &last), last);
+        assert_eq!(kinds_of_group(&group(STALE, topics), &[]), last, "better than none");
+        assert_eq!(kinds_of_group(&group("Current", json!([])), &last), [], "it serves none any more");
     }
 }
