@@ -183,7 +183,7 @@ impl ObjectReader {
             }
         });
         let values = values.map_err(|cause| of_query(&query, &cause));
-        let unusable = values.as_ref().map_or_else(|cause| Some(cause), |(_, unusable)| unusable.as_ref());
+        let unusable = values.as_ref().map_or_else(Some, |(_, unusable)| unusable.as_ref());
         if let Some(cause) = unusable {
             prometheus.log((name, &kind.resource(), read.namespace), cause);
         }
