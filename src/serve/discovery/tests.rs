@@ -262,3 +262,19 @@ fn the_metrics_of_objects_are_listed_beside_those_of_variants() {
         (&json!("Cluster"), &json!("hits"))
     );
 }
+
+#[test]
+fn no_number_of_metrics_makes_the_documents_longer_than_16_mib() {
+    // As many as rules make, with the longest names.
+    let names: Arc<[SmolStr]> = (0..10_000).map(|index| format!("{index:m>253}").into()).collect();
+    let objects = ResourceMetrics {
+        resource: "deployments.apps".into(),
+        is_namespaced: true,
+        metrics: names.iter().cloned().collect(),
+    };
+    let documents = MetricDocuments::new(&APIS, AddedMetrics { external: names, objects: [objects].into() });
+    let lists = documents.resources.values().flat_map(|list| list.bodies().map(<[u8]>::len));
+    let aggregated = [&documents.groups.v2, &documents.groups.v2beta1].map(|own| own.body.len());
+    let longest = lists.chain(aggregated).max().unwrap();
+    assert!(longest < 16 * 1024 * 1024, "{longest}");
+}
