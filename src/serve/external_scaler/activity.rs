@@ -74,8 +74,8 @@ pub(super) fn activity(
                 state.numbers.read(&state.caller, &state.scaled).await
             };
             match read {
-                Ok(number) if state.is_news(number > 0) => {
-                    let result = number > 0;
+                Ok(number) if state.is_news(number.value > 0) => {
+                    let result = number.value > 0;
                     state.said = Some((result, Instant::now()));
                     return Ok(Some((IsActiveResponse { result }, state)));
                 }

@@ -34,7 +34,7 @@ use self::messages::{
     ScaledObjectRef,
 };
 pub(super) use self::number::Numbers;
-use self::number::{Caller, busy, is_denied};
+use self::number::{Caller, Number, busy, is_denied};
 use self::reference::METRIC;
 use super::tls::AnswerPermit;
 
@@ -42,6 +42,8 @@ use super::tls::AnswerPermit;
 const MAX_REQUEST_BYTES: usize = 64 << 10;
 /// The longest wait for a request, and for its answer or the beginning of that.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Metadata of the answer to `GetMetrics`: the time of the oldest measurement that the number rests on, RFC 3339.
+const EVIDENCE_TIMESTAMP: &str = "wva-evidence-timestamp";
 /// Requests whose message has not arrived: anybody with a certificate can begin them.
 pub(super) const MAX_WAITING: usize = 256;
 /// Open streams of all connections: two for each of 10,000 ScaledObjects, one for its activity and one for its metric spec.
@@ -78,7 +80,9 @@ struct Request {
 async fn answer(numbers: Arc<Numbers>, method: &str, caller: Caller, request: Request) -> Response {
     match method {
         "IsActive" => unary(request, |scaled| is_active(numbers.clone(), caller.clone(), scaled)).await,
-        "GetMetricSpec" => unary(request, |_: ScaledObjectRef| ready(Ok(metric_spec()))).await,
+        "GetMetricSpec" => {
+            unary(request, |_: ScaledObjectRef| ready(Ok(tonic::Response::new(metric_spec())))).await
+        }
         "GetMetrics" => unary(request, |asked| metric_values(numbers.clone(), caller.clone(), asked)).await,
         "StreamIsActive" => {
             let open = |scaled| Ok(activity(numbers.clone(), caller.clone(), scaled, numbers.open_stream()?));
@@ -97,18 +101,24 @@ async fn is_active(
     numbers: Arc<Numbers>,
     caller: Caller,
     scaled: ScaledObjectRef,
-) -> Result<IsActiveResponse, Status> {
-    Ok(IsActiveResponse { result: numbers.read(&caller, &scaled).await? > 0 })
+) -> Result<tonic::Response<IsActiveResponse>, Status> {
+    let number = numbers.read(&caller, &scaled).await?;
+    Ok(tonic::Response::new(IsActiveResponse { result: number.value > 0 }))
 }
 
+/// With the age of the evidence, for which KEDA's messages have no place.
 async fn metric_values(
     numbers: Arc<Numbers>,
     caller: Caller,
     asked: GetMetricsRequest,
-) -> Result<GetMetricsResponse, Status> {
-    let number = numbers.read(&caller, &asked.scaled_object.unwrap_or_default()).await?;
-    let value = MetricValue { name: asked.name, value: number.into(), value_float: number.into() };
-    Ok(GetMetricsResponse { values: vec![value] })
+) -> Result<tonic::Response<GetMetricsResponse>, Status> {
+    let Number { value, evidence } = numbers.read(&caller, &asked.scaled_object.unwrap_or_default()).await?;
+    let value = MetricValue { name: asked.name, value: value.into(), value_float: value.into() };
+    let mut response = tonic::Response::new(GetMetricsResponse { values: vec![value] });
+    if let Ok(evidence) = evidence.parse() {
+        response.metadata_mut().insert(EVIDENCE_TIMESTAMP, evidence);
+    }
+    Ok(response)
 }
 
 /// The number is the number of replicas: a replica takes 1 of it.
@@ -146,14 +156,13 @@ async fn unary<M, R, F>(request: Request, mut method: impl FnMut(M) -> F) -> Res
 where
     M: Message + Default + 'static,
     R: Message + Default + 'static,
-    F: Future<Output = Result<R, Status>>,
+    F: Future<Output = Result<tonic::Response<R>, Status>>,
 {
     let Request { waiting, http } = request;
     let mut waiting = Some(waiting);
     let service = service_fn(move |request: tonic::Request<M>| {
         drop(waiting.take());
-        let answer = method(request.into_inner());
-        async move { answer.await.map(tonic::Response::new) }
+        method(request.into_inner())
     });
     grpc::<R, M>().unary(service, http).await.map(Body::new)
 }

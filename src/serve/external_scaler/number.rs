@@ -69,6 +69,14 @@ struct Answer {
 #[derive(Deserialize)]
 struct Item {
     value: String,
+    timestamp: String,
+}
+
+/// A number as it is answered.
+pub(super) struct Number {
+    pub(super) value: u32,
+    /// The time of the oldest measurement that it rests on, RFC 3339.
+    pub(super) evidence: String,
 }
 
 impl Caller {
@@ -93,7 +101,7 @@ impl Caller {
 
 impl Numbers {
     /// The number of the variant that a ScaledObject means.
-    pub(super) async fn read(&self, caller: &Caller, scaled: &ScaledObjectRef) -> Result<u32, Status> {
+    pub(super) async fn read(&self, caller: &Caller, scaled: &ScaledObjectRef) -> Result<Number, Status> {
         let variant = self.variant(scaled)?;
         // Who may not read learns nothing about names: the right is asked for in any case.
         let name = match &variant {
@@ -127,11 +135,12 @@ impl Numbers {
             _ if code != Code::Ok => return Err(Status::new(code, answer.message)),
             _ => {}
         }
-        let [Item { value }] = answer.items.as_slice() else {
+        let [Item { value, timestamp }] = answer.items.as_slice() else {
             let message = format!("{} numbers match variant {name}, and not one", answer.items.len());
             return Err(Status::failed_precondition(message));
         };
-        value.parse().map_err(|_| {
+        let number = value.parse().map(|value| Number { value, evidence: timestamp.clone() });
+        number.map_err(|_| {
             let message = format!(
                 "the number of variant {name} is served divided ({value}) to HPAs that multiply it (--serve-value-targets): change these HPAs, or read \
                  another variant"

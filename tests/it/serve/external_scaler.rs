@@ -140,6 +140,8 @@ async fn keda_gets_the_number_that_hpas_get() {
     let specs: Metrics = keda.call("GetMetricSpec", &llama).await.unwrap();
     assert_eq!(specs.metrics, single(1, 1.0));
     let metrics: Metrics = keda.call("GetMetrics", &asked(llama.clone())).await.unwrap();
+    let head = keda.send("GetMetrics", &asked(llama.clone())).await;
+    assert_eq!(head.headers()["wva-evidence-timestamp"], "2026-11-21T10:00:05Z", "how old it is");
     assert_eq!(metrics.metrics, single(5, 5.0));
     let active: Active = keda.call("IsActive", &llama).await.unwrap();
     assert!(active.result);
