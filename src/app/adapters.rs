@@ -107,13 +107,19 @@ impl NotedCalls {
 
 impl ScaledObjectCalls for NotedCalls {
     fn verdict(&self, namespace: &str, name: &str) -> Option<Result<(), String>> {
-        let state = self.cluster.state();
-        let verdict = state.called.get(&VariantId::new(namespace, name))?;
-        Some(verdict.clone().map_err(String::from))
+        let (state, id) = (self.cluster.state(), VariantId::new(namespace, name));
+        if let Some(verdict) = state.annotated_verdict(&id) {
+            return Some(verdict);
+        }
+        Some(state.called.get(&id)?.clone().map_err(String::from))
     }
 
     fn note(&self, namespace: &str, name: &str) -> Result<(), String> {
-        self.register.note(namespace, name)
+        let state = self.cluster.state();
+        if state.annotated_verdict(&VariantId::new(namespace, name)).is_some() {
+            return Ok(());
+        }
+        self.register.note(namespace, name, || state.idle_calls())
     }
 
     fn renew(&self, namespace: &str, name: &str) {

@@ -89,7 +89,8 @@ pub(crate) struct ObjectName {
 #[derive(Deserialize)]
 struct Page {
     metadata: PageMeta,
-    items: Vec<Item>,
+    /// The API server writes null for no object.
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -154,7 +155,7 @@ impl ObjectLists {
                 parameters.limit = Some(SMALL_PAGE);
                 continue;
             };
-            for Item { metadata: mut object } in page.items {
+            for Item { metadata: mut object } in page.items.unwrap_or_default() {
                 if !has_labels {
                     object.labels = BTreeMap::new();
                 }
@@ -220,7 +221,8 @@ mod tests {
             // Longer than a page may be, so that it is asked for again in small ones.
             json!({ "metadata": { "continue": "1" }, "items": [object("long", 17 * 1024 * 1024)] }),
             json!({ "metadata": { "continue": "2" }, "items": [object("a", 1024)] }),
-            json!({ "metadata": {}, "items": [object("b", 1)] }),
+            json!({ "metadata": { "continue": "3" }, "items": [object("b", 1)] }),
+            json!({ "metadata": {}, "items": null }),
         ];
         let answering = async {
             let mut asked = Vec::new();
@@ -238,11 +240,7 @@ mod tests {
             list.unwrap().into_iter().map(|object| (object.name, object.labels.len())).collect();
         assert_eq!(names, [("a".to_owned(), 0), ("b".to_owned(), 0)]);
         let pods = "/api/v1/namespaces/llm/pods?&limit=";
-        assert_eq!(
-            asked,
-            [format!("{pods}250"), format!("{pods}8"), format!("{pods}8&continue=1")]
-                .map(|url| url.replace("continue=1", "continue=2"))
-        );
+        assert_eq!(asked, ["250", "8", "8&continue=2", "8&continue=3"].map(|query| format!("{pods}{query}")));
     }
 
     #[test]

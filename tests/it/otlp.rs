@@ -187,7 +187,7 @@ async fn what_one_namespace_has_wrong_costs_no_other_its_series() {
     let fixture = exporting(leading(), vec![refused, accepted()]).await;
     let mut many = sample();
     let decision = many.decisions[&VariantId::new("llm", "llama-a100")].clone();
-    let of = |index| VariantId::new("many", &format!("variant-{index:04}"));
+    let of = |index| VariantId::new("many", format!("variant-{index:04}"));
     many.decisions.extend((0..2_000).map(|index| (of(index), decision.clone())));
     *fixture.reader.published.lock() = Arc::new(many);
     let key = format!("wva_desired_replicas {}", labels("many", "variant-1999"));

@@ -12,8 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use wva_core::VariantId;
 
-use super::call_times::{CallTimes, Times, decode, encode};
+use super::call_times::{CallTimes, Refusal, Times, decode, encode};
 use super::state_store::{ENTRIES_KEY, StateStore};
 use crate::cluster::objects::{CalledObjects, ObjectKey};
 use crate::cluster::requests::{LogOnce, RequestError, bounded};
@@ -58,15 +59,29 @@ impl CallRegister {
         CalledObjects(self.objects.subscribe())
     }
 
-    /// Notes the call of an authorised caller, from now on for an hour.
+    /// Notes the call of an authorised caller, from now on for an hour. Where there is no room, `idle` are forgotten first: those noted that make
+    /// no variant, such as names that somebody made up.
     ///
     /// # Errors
     /// Says why the ScaledObject cannot become a variant.
-    pub fn note(&self, namespace: &str, name: &str) -> Result<(), String> {
+    pub fn note(
+        &self,
+        namespace: &str,
+        name: &str,
+        idle: impl FnOnce() -> Vec<VariantId>,
+    ) -> Result<(), String> {
         if let Some(watched) = self.namespace.as_deref().filter(|watched| *watched != namespace) {
             return Err(format!("only namespace {watched} is watched (--watch-namespace)"));
         }
-        let noted = self.calls.lock().note(ObjectKey::new(namespace, name), self.clock.now());
+        let (key, now, mut calls) = (ObjectKey::new(namespace, name), self.clock.now(), self.calls.lock());
+        let noted = calls.note(key.clone(), now).or_else(|refusal| {
+            if refusal == Refusal::Name {
+                return Err(refusal);
+            }
+            calls.remove(idle().iter().map(|id| ObjectKey::new(&id.namespace, &id.name)));
+            calls.note(key, now)
+        });
+        drop(calls);
         if noted.map_err(|refusal| refusal.to_string())? {
             self.is_new.notify_one();
         }

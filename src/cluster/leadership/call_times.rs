@@ -51,6 +51,8 @@ pub(super) struct CallTimes {
     known: Times,
     /// What the ConfigMap has; `None` before it was read.
     stored: Option<Times>,
+    /// What was removed here, and is to be removed from the ConfigMap.
+    removed: BTreeSet<ObjectKey>,
 }
 
 impl CallTimes {
@@ -63,6 +65,7 @@ impl CallTimes {
             return Err(Refusal::Name);
         }
         self.room(&key)?;
+        self.removed.remove(&key);
         self.known.insert(key, now);
         Ok(true)
     }
@@ -82,17 +85,47 @@ impl CallTimes {
     }
 
     /// Takes in what the ConfigMap has. What is stored when an instance starts counts as called now: while no instance ran, nobody could
-    /// call.
+    /// call. What another instance has removed, and nobody has called since, is removed here too; and what is stored takes precedence over what
+    /// only this instance knows where both have no room. Otherwise two instances would write over each other for ever.
     pub(super) fn merge(&mut self, stored: Times, now: Timestamp) {
+        // An empty one is new: somebody has deleted the last.
+        if let Some(before) = self.stored.as_ref().filter(|_| !stored.is_empty()) {
+            self.known.retain(|key, called| {
+                let is_removed =
+                    before.get(key).is_some_and(|before| *called <= *before) && !stored.contains_key(key);
+                !is_removed
+            });
+        }
         let is_first = self.stored.is_none();
         for (key, called) in &stored {
             let called = if is_first { now } else { now.min(*called) };
-            let is_forgotten = now.duration_since(called) > MAX_SILENCE;
-            if !is_forgotten && !self.renew(key, called) && self.room(key).is_ok() {
-                self.known.insert(key.clone(), called);
+            let is_forgotten = now.duration_since(called) > MAX_SILENCE || self.removed.contains(key);
+            if !is_forgotten && !self.renew(key, called) {
+                while let Err(full) = self.room(key) {
+                    let namespace = (full == Refusal::NamespaceIsFull).then_some(&key.namespace);
+                    let is_own = |own: &&ObjectKey| {
+                        !stored.contains_key(*own)
+                            && namespace.is_none_or(|namespace| own.namespace == *namespace)
+                    };
+                    let Some(own) = self.known.keys().find(is_own).cloned() else { break };
+                    self.known.remove(&own);
+                }
+                if self.room(key).is_ok() {
+                    self.known.insert(key.clone(), called);
+                }
             }
         }
+        self.removed.retain(|key| stored.contains_key(key));
         self.stored = Some(stored);
+    }
+
+    /// Forgets these, which make no variant.
+    pub(super) fn remove(&mut self, keys: impl IntoIterator<Item = ObjectKey>) {
+        for key in keys {
+            if self.known.remove(&key).is_some() {
+                self.removed.insert(key);
+            }
+        }
     }
 
     /// Forgets what was not called for long.
@@ -229,7 +262,56 @@ mod tests {
         calls.merge(all.collect(), at(0));
         assert_eq!(calls.known.len(), MAX_OBJECTS);
         assert_eq!(calls.note(ObjectKey::new("other", "a"), at(0)), Err(Refusal::AllIsFull));
-        assert_eq!(calls.note(key("a0"), at(1)), Ok(false), "what is known stays known");
+        assert_eq!(
+            calls.note(key("a0"), at(1)),
+            Err(Refusal::AllIsFull),
+            "what all instances know stays known"
+        );
+    }
+
+    /// The two write in turn until neither has anything to write.
+    fn settle(a: &mut CallTimes, b: &mut CallTimes, minute: i64) -> usize {
+        let mut stored = Times::new();
+        for writes in 0..10 {
+            let mut is_quiet = true;
+            for calls in [&mut *a, &mut *b] {
+                calls.merge(stored.clone(), at(minute));
+                if let Some(entries) = calls.to_store() {
+                    (stored, is_quiet) = (entries.clone(), false);
+                    calls.merge(stored.clone(), at(minute));
+                }
+            }
+            if is_quiet {
+                return writes;
+            }
+        }
+        panic!("they write over each other for ever");
+    }
+
+    #[test]
+    fn two_instances_of_a_full_namespace_wrote_over_each_other() {
+        let (mut a, mut b) = (CallTimes::default(), CallTimes::default());
+        for index in 0..MAX_OF_NAMESPACE {
+            a.note(key(&format!("a{index}")), at(0)).unwrap();
+            b.note(key(&format!("b{index}")), at(0)).unwrap();
+        }
+        assert!(settle(&mut a, &mut b, 0) <= 2);
+        assert_eq!(a.objects(), b.objects());
+    }
+
+    #[test]
+    fn names_that_somebody_made_up_kept_their_places() {
+        let (mut a, mut b) = (CallTimes::default(), CallTimes::default());
+        a.note(key("made-up"), at(0)).unwrap();
+        a.note(key("real"), at(0)).unwrap();
+        settle(&mut a, &mut b, 0);
+        a.remove([key("made-up")]);
+        let stored = a.stored.clone().unwrap();
+        a.merge(stored, at(1));
+        assert_eq!(known(&mut a, 1), ["real"], "what the ConfigMap still has does not return");
+        let stored = a.to_store().unwrap().clone();
+        b.merge(stored, at(1));
+        assert_eq!((known(&mut b, 1), b.to_store()), (vec!["real".to_owned()], None));
     }
 
     #[test]

@@ -63,14 +63,17 @@ impl CalledStore {
         let after = match (answer, &*called) {
             (Ok(object), _) => Called::Variant(object),
             (Err(NoVariant { is_unanswered: true, .. }), Called::Variant(_)) => return false,
-            (Err(NoVariant { cause, .. }), _) => Called::Problem { cause, is_read: true },
+            (Err(NoVariant { cause, is_unanswered }), before) => {
+                let was_read = matches!(before, Called::Problem { is_read: true, .. });
+                Called::Problem { cause, is_read: was_read || !is_unanswered }
+            }
         };
         let is_new = *called != after;
         *called = after;
         is_new
     }
 
-    /// True once it is known which ScaledObjects there are, and each has been read or could not be.
+    /// True once it is known which ScaledObjects there are, and the API server has answered about each.
     pub(super) fn is_known(&self) -> bool {
         let is_read = |called: &Called| !matches!(called, Called::Problem { is_read: false, .. });
         self.objects.as_ref().is_some_and(|objects| objects.values().all(is_read))
@@ -125,7 +128,11 @@ mod tests {
         let chat = Arc::new(object("llm", "a", "chat"));
         assert!(read(&mut called, "a", Ok(chat.clone())) && !called.is_known());
         assert!(!read(&mut called, "a", Ok(chat.clone())));
-        assert!(read(&mut called, "b", no_variant(true)) && called.is_known());
+        assert!(
+            read(&mut called, "b", no_variant(true)) && !called.is_known(),
+            "a read that failed says nothing"
+        );
+        assert!(read(&mut called, "b", no_variant(false)) && called.is_known());
         assert_eq!((names(&called), called.verdicts().len()), (vec!["a"], 2));
         assert!(!read(&mut called, "c", Ok(chat)), "nobody calls for it");
         assert!(called.follow(&keys(&["b"])) && names(&called).is_empty());

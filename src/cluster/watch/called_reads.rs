@@ -1,6 +1,6 @@
 //! Reads the ScaledObjects that KEDA calls for, one by one: nothing is listed or watched, so the right to `get` them suffices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +27,10 @@ use crate::cluster::objects::ObjectKey;
 use crate::cluster::requests::{RequestError, bounded};
 use crate::cluster::timer::sleep_until_due;
 
-/// Time between two reads of an object. Its bounds and its target rarely change.
-const READ_INTERVAL: Duration = Duration::from_secs(30);
+/// Time between two reads of an object, as of a scale target: until then, a workload that the ScaledObject does not scale any more lends its
+/// number to the next one. Of many objects it is longer, so that there are at most so many reads in a second.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+const READS_PER_SECOND: u32 = 50;
 /// Time between the starts of two reads: 2,000 take 10 s, which the first decision waits for.
 const START_INTERVAL: Duration = Duration::from_millis(5);
 /// What to do when a read is refused.
@@ -44,12 +46,20 @@ pub(super) struct CalledReader {
     controller_instance: Option<SmolStr>,
     noted: Noted,
     queue: ReadQueue,
+    /// When each was read last.
+    answered_at: BTreeMap<ObjectKey, Instant>,
+    max_stale: Duration,
     next_start: Instant,
     reads: FuturesUnordered<BoxFuture<'static, (TargetKey, CalledAnswer)>>,
 }
 
 impl CalledReader {
-    pub(super) fn new(client: &kube::Client, controller_instance: Option<SmolStr>, mut noted: Noted) -> Self {
+    pub(super) fn new(
+        client: &kube::Client,
+        controller_instance: Option<SmolStr>,
+        max_stale: Duration,
+        mut noted: Noted,
+    ) -> Self {
         let kind = GroupVersionKind::gvk("keda.sh", "v1alpha1", "ScaledObject");
         noted.mark_changed();
         Self {
@@ -57,7 +67,9 @@ impl CalledReader {
             resource: ApiResource::from_gvk_with_plural(&kind, "scaledobjects"),
             controller_instance,
             noted,
-            queue: ReadQueue::with_interval(READ_INTERVAL),
+            queue: ReadQueue::default(),
+            answered_at: BTreeMap::new(),
+            max_stale,
             next_start: Instant::now(),
             reads: FuturesUnordered::new(),
         }
@@ -74,17 +86,37 @@ impl CalledReader {
             let due = self.start_due();
             tokio::select! {
                 Some((key, answer)) = self.reads.next() => {
+                    let object = ObjectKey::new(&key.namespace, &key.target.name);
                     let is_answered = !answer.as_ref().is_err_and(|problem| problem.is_unanswered);
                     let outcome = if is_answered { Outcome::Answered } else { Outcome::Failed };
-                    let object = ObjectKey::new(&key.namespace, &key.target.name);
+                    let answer = self.unless_old(&object, answer);
                     self.queue.finish(key, outcome, Instant::now());
                     return Box::new(move |store| store.called.apply(&object, answer));
                 }
                 () = sleep_until_due(due) => {}
                 noted = next_noted(&mut self.noted) => {
+                    self.answered_at.retain(|object, _| noted.contains(object));
+                    let count = u32::try_from(noted.len()).unwrap_or(u32::MAX);
+                    self.queue.set_interval(READ_INTERVAL.max(Duration::from_secs(1) * count / READS_PER_SECOND));
                     self.queue.follow(&noted.iter().map(key).collect(), Instant::now());
                     return Box::new(move |store| store.called.follow(&noted));
                 }
+            }
+        }
+    }
+
+    /// What was read so long ago that no number may rest on it is not known any more.
+    fn unless_old(&mut self, object: &ObjectKey, answer: CalledAnswer) -> CalledAnswer {
+        let now = Instant::now();
+        match answer {
+            Err(NoVariant { cause, is_unanswered: true }) => {
+                let read_at = self.answered_at.get(object);
+                let is_unanswered = read_at.is_none_or(|at| now.duration_since(*at) <= self.max_stale);
+                Err(NoVariant { cause, is_unanswered })
+            }
+            answer => {
+                self.answered_at.insert(object.clone(), now);
+                answer
             }
         }
     }

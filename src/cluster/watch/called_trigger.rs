@@ -9,6 +9,8 @@ use super::convert::{cost, model};
 /// Metadata of a trigger of the external scaler that makes its ScaledObject a variant when KEDA calls: the model, and the cost.
 const MODEL_METADATA: &str = "modelID";
 const COST_METADATA: &str = "variantCost";
+/// Metadata by which a trigger names a variant that there is.
+const OF_OTHERS: [&str; 2] = ["variantName", "scaleTarget"];
 
 /// What makes an autoscaler a variant, each with where it is written, for people.
 #[derive(Debug, Default)]
@@ -34,6 +36,10 @@ pub(super) fn called_settings(spec: &Value) -> Option<Result<Settings, String>> 
     let triggers = spec.get("triggers").and_then(Value::as_array).into_iter().flatten();
     let mut named = triggers.filter(|trigger| is_external(trigger)).filter_map(|trigger| {
         let metadata = trigger.get("metadata")?;
+        // It reads the number of a variant that it names.
+        if OF_OTHERS.iter().any(|key| text(metadata, key).is_some()) {
+            return None;
+        }
         Some((text(metadata, MODEL_METADATA)?, text(metadata, COST_METADATA)))
     });
     let (model, cost) = named.next()?;

@@ -285,7 +285,8 @@ impl ClusterWatch {
         }
         if let Some(called) = self.called.clone() {
             let instance = self.settings.controller_instance.as_deref().map(SmolStr::from);
-            changes.push(CalledReader::new(&self.client, instance, called.0).changes());
+            changes
+                .push(CalledReader::new(&self.client, instance, self.settings.max_stale, called.0).changes());
         }
         if self.settings.namespace.is_none() {
             let namespaces = self.excluded_namespaces();

@@ -197,7 +197,7 @@ impl ClusterStore {
         view.pools = pools.finish(&self.services.objects, &self.pods, &self.deployments);
         let knows_pauses = self.scaled_objects.is_known(false);
         let view = Arc::new(view);
-        let (called, pods) = (self.called_verdicts(&bystanders), with_cost);
+        let (called, pods) = (self.called_verdicts(&objects, &view.aliases, &bystanders), with_cost);
         ClusterState { view, objects, bystanders, pauses, knows_pauses, called, autoscalers, pods }
     }
 

@@ -53,15 +53,15 @@ struct NamespaceQueue {
 
 impl Default for ReadQueue {
     fn default() -> Self {
-        Self::with_interval(READ_INTERVAL)
+        let (interval, namespaces) = (READ_INTERVAL, BTreeMap::new());
+        Self { interval, namespaces, last: SmolStr::default(), of_kind: BTreeMap::new(), running: 0 }
     }
 }
 
 impl ReadQueue {
-    /// A queue that reads each object once in an interval.
-    pub(super) fn with_interval(interval: Duration) -> Self {
-        let namespaces = BTreeMap::new();
-        Self { interval, namespaces, last: SmolStr::default(), of_kind: BTreeMap::new(), running: 0 }
+    /// Reads each object once in this time from now on.
+    pub(super) fn set_interval(&mut self, interval: Duration) {
+        self.interval = interval;
     }
 
     /// Reads `wanted` from now on: new ones at once, and no others.

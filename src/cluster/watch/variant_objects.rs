@@ -24,7 +24,7 @@ pub(crate) struct VariantObjects {
 }
 
 /// The reason of the notice to an object whose name another one has.
-pub(super) const NAME_TAKEN: &str = "NameTaken";
+const NAME_TAKEN: &str = "NameTaken";
 
 /// A scale target with its namespace.
 type NamespacedTarget = (SmolStr, TargetRef);

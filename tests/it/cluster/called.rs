@@ -71,7 +71,7 @@ async fn a_call_alone_makes_a_variant_of_every_instance_and_a_restart_keeps_it()
     api.put_in(SCALED_OBJECTS, scaled_object("chat-scaler", "chat"));
     let (leader, follower) = (Instance::start(&api, |_| {}), Instance::start(&api, |_| {}));
     assert!(names(&*leader.once(|_| true).await).is_empty(), "nobody called");
-    follower.register.note("llm", "chat-scaler").unwrap();
+    follower.register.note("llm", "chat-scaler", Vec::new).unwrap();
     for instance in [&follower, &leader] {
         let state = instance.once(|state| names(state) == ["chat-scaler"]).await;
         let variant = &state.view.variants[0].variant;
@@ -102,7 +102,7 @@ async fn a_changed_scaled_object_is_read_again_and_a_deleted_one_makes_no_varian
     let path = "/apis/keda.sh/v1alpha1/namespaces/llm/scaledobjects/chat";
     api.put_in(SCALED_OBJECTS, scaled_object("chat", "chat"));
     let instance = Instance::start(&api, |_| {});
-    instance.register.note("llm", "chat").unwrap();
+    instance.register.note("llm", "chat", Vec::new).unwrap();
     instance.once(|state| names(state) == ["chat"]).await;
     api.change(path, |object| object["spec"]["maxReplicaCount"] = json!(9));
     let is_nine = |state: &ClusterState| {
@@ -131,7 +131,7 @@ async fn a_second_owner_of_a_workload_is_refused_and_gets_the_number_of_the_firs
     }
     let instance = Instance::start(&api, |settings| settings.annotated = true);
     for name in ["second", "older"] {
-        instance.register.note("llm", name).unwrap();
+        instance.register.note("llm", name, Vec::new).unwrap();
     }
     let state = instance.once(|state| state.bystanders.len() == 2).await;
     assert_eq!(names(&state), ["annotated", "chat"]);
@@ -148,7 +148,7 @@ async fn a_scaled_object_with_the_name_of_another_workloads_variant_got_its_numb
     api.put_in("/apis/llmd.ai/v1alpha1/variantautoscalings", variant());
     api.put_in(SCALED_OBJECTS, scaled_object("chat", "web"));
     let instance = Instance::start(&api, |_| {});
-    instance.register.note("llm", "chat").unwrap();
+    instance.register.note("llm", "chat", Vec::new).unwrap();
     let refusal = instance.refusal("chat").await;
     assert!(refusal.starts_with("VariantAutoscaling llm/chat has the name of this object"), "{refusal}");
     instance.stop.cancel();
@@ -162,9 +162,9 @@ async fn only_what_this_installation_is_responsible_for_becomes_a_variant() {
         settings.controller_instance = Some("blue".into());
         settings.namespace = Some("llm".into());
     });
-    instance.register.note("llm", "chat").unwrap();
+    instance.register.note("llm", "chat", Vec::new).unwrap();
     assert!(instance.refusal("chat").await.contains("wva.llmd.ai/controller-instance"));
-    let refused = instance.register.note("other", "chat").unwrap_err();
+    let refused = instance.register.note("other", "chat", Vec::new).unwrap_err();
     assert_eq!(refused, "only namespace llm is watched (--watch-namespace)");
     instance.stop.cancel();
 }
@@ -175,7 +175,7 @@ async fn a_configmap_that_cannot_be_written_keeps_no_variant_from_the_instance_t
     api.put_in(SCALED_OBJECTS, scaled_object("chat", "chat"));
     api.forbid("/api/v1/namespaces/wva/configmaps");
     let instance = Instance::start(&api, |_| {});
-    instance.register.note("llm", "chat").unwrap();
+    instance.register.note("llm", "chat", Vec::new).unwrap();
     instance.once(|state| names(state) == ["chat"]).await;
     assert!(api.get(CALLS).is_none());
     api.permit();

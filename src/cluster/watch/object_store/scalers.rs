@@ -10,10 +10,29 @@ use wva_core::snapshot::VariantState;
 
 use super::super::autoscalers::{Autoscalers, KnownScalers};
 use super::super::value_targets::ReadTypes;
-use super::super::variant_objects::{NAME_TAKEN, VariantObjects};
-use super::ClusterStore;
+use super::super::variant_objects::VariantObjects;
+use super::{ClusterState, ClusterStore};
 use crate::cluster::objects::{Bystander, ObjectKey, VariantKind, VariantObject};
 use crate::engine::{ClusterView, ValueTargets};
+
+impl ClusterState {
+    /// Whether reads of the name of an annotated ScaledObject get the number of its workload, or why not; `None` for one without annotations.
+    pub(crate) fn annotated_verdict(&self, id: &VariantId) -> Option<Result<(), String>> {
+        let is_own = |object: &VariantObject| object.kind == VariantKind::ScaledObject && !object.is_called;
+        if self.objects.get(id).is_some_and(|object| is_own(object)) {
+            return Some(Ok(()));
+        }
+        let is_it = |bystander: &&Bystander| bystander.id == *id && is_own(&bystander.object);
+        let bystander = self.bystanders.iter().find(is_it)?;
+        let has_number = reads_own_workload(bystander, &self.objects, &self.view.aliases);
+        Some(if has_number { Ok(()) } else { Err(bystander.notice.note.clone()) })
+    }
+
+    /// The ScaledObjects that KEDA, or somebody else, calls for, and that make no variant.
+    pub(crate) fn idle_calls(&self) -> Vec<VariantId> {
+        self.called.iter().filter(|(_, verdict)| verdict.is_err()).map(|(id, _)| id.clone()).collect()
+    }
+}
 
 impl ClusterStore {
     /// Nothing that arrives later is waited for once the first state is complete.
@@ -78,18 +97,21 @@ impl ClusterStore {
         .into()
     }
 
-    /// The ScaledObjects that KEDA calls for. Of one whose name another object has, the number would be that of another workload.
+    /// The ScaledObjects that KEDA calls for. Where the number under the name of one is about another workload, it has none.
     pub(super) fn called_verdicts(
         &self,
+        objects: &BTreeMap<VariantId, Arc<VariantObject>>,
+        aliases: &BTreeMap<VariantId, SmolStr>,
         bystanders: &[Bystander],
     ) -> BTreeMap<VariantId, Result<(), SmolStr>> {
         let mut verdicts = self.called.verdicts();
-        for Bystander { id, object, notice } in bystanders {
-            if object.kind == VariantKind::ScaledObject
-                && notice.reason == NAME_TAKEN
-                && let Some(verdict) = verdicts.get_mut(id)
+        for bystander in
+            bystanders.iter().filter(|bystander| bystander.object.kind == VariantKind::ScaledObject)
+        {
+            if let Some(verdict) = verdicts.get_mut(&bystander.id)
+                && !reads_own_workload(bystander, objects, aliases)
             {
-                *verdict = Err(notice.note.as_str().into());
+                *verdict = Err(bystander.notice.note.as_str().into());
             }
         }
         verdicts
@@ -105,5 +127,45 @@ impl ClusterStore {
         let objects = self.hpas.objects.iter();
         let reads = objects.flat_map(|(key, object)| object.reads.iter().map(move |read| (key, read)));
         self.finds_value_targets.then(|| ReadTypes::new(reads, aliases))
+    }
+}
+
+/// Whether reads of an object's name get a number that is about the workload which it scales.
+fn reads_own_workload(
+    Bystander { id, object, .. }: &Bystander,
+    objects: &BTreeMap<VariantId, Arc<VariantObject>>,
+    aliases: &BTreeMap<VariantId, SmolStr>,
+) -> bool {
+    let name = aliases.get(id).unwrap_or(&id.name);
+    let decider = objects.get(&VariantId::new(id.namespace.clone(), name.clone()));
+    decider.is_some_and(|decider| decider.target.is_some() && decider.target == object.target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::watch::claims::tests::object;
+
+    fn named(kind: VariantKind, name: &str, target: &str) -> (VariantId, Arc<VariantObject>) {
+        let object = VariantObject { kind, ..object("llm", name, target) };
+        (VariantId::new("llm", name), Arc::new(object))
+    }
+
+    #[test]
+    fn a_scaled_object_got_the_number_of_the_workload_that_has_its_name() {
+        let variant = |name, target| named(VariantKind::VariantAutoscaling, name, target);
+        let reads_own = |variants: Vec<_>| {
+            let scaled = named(VariantKind::ScaledObject, "chat", "web");
+            let merged = VariantObjects::new(variants.into_iter().collect(), vec![scaled]);
+            let VariantObjects { objects, aliases, bystanders } = merged;
+            reads_own_workload(&bystanders[0], &objects, &aliases)
+        };
+        assert!(!reads_own(vec![variant("chat", "b")]));
+        assert!(
+            !reads_own(vec![variant("chat", "b"), variant("web", "web")]),
+            "although another one decides"
+        );
+        assert!(reads_own(vec![variant("web", "web")]));
+        assert!(reads_own(vec![variant("chat", "web")]));
     }
 }
