@@ -294,7 +294,7 @@ pub struct RuleArgs {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub struct OtlpArgs {
-    /// URL of an OpenTelemetry collector, or of another receiver of OTLP over HTTP, such as http://collector.observability:4318: the leader
+    /// URL of an OpenTelemetry collector, or of another receiver of OTLP over HTTP, such as `http://collector.observability:4318`: the leader
     /// pushes the desired replicas there. Without a path, /v1/metrics is added.
     #[arg(long, env = "WVA_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
