@@ -10,6 +10,7 @@
 //! - [`otlp`]: pushes the desired replicas to an OpenTelemetry collector
 //! - [`policy`]: watches the ConfigMaps and passes the resulting policy to the engine
 //! - [`record`]: stores evaluations, reads them back and replays them
+//! - [`pass_through`]: asks the former owner of external metrics for what is not served here
 //! - [`rules`]: further external metrics, by the rules of prometheus-adapter
 //! - [`simulate`]: runs scenario files and traces through the closed-loop simulator `wva-sim`
 //! - [`lint`]: judges the autoscalers of a scale target, and says what mends them
@@ -31,6 +32,7 @@ mod explain;
 pub mod lint;
 pub mod migrate;
 pub mod otlp;
+pub mod pass_through;
 pub mod policy;
 pub mod record;
 pub mod rules;

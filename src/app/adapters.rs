@@ -9,6 +9,8 @@ use k8s_openapi::api::authorization::v1::{
 
 use wva_core::VariantId;
 
+use crate::cluster::pki::certificates::DEFAULT_SECRET_NAME;
+use crate::cluster::pki::{CertificateSettings, ServiceRef};
 use crate::cluster::reviews::{self, AccessDecision};
 use crate::cluster::{CallRegister, CertificateBundle, ClusterReader, EventRecorder};
 use crate::config::{Config, Installation};
@@ -156,4 +158,18 @@ pub(super) fn installation_settings(config: &Config) -> InstallationSettings {
 /// The shared certificates, for `serve`.
 pub(super) fn shared_pki(bundle: &CertificateBundle) -> SharedPki {
     SharedPki { ca_pem: bundle.trust(), cert_pem: bundle.cert.clone(), key_pem: bundle.key.clone() }
+}
+
+/// The Service of this program, by which the API server reaches it.
+pub(super) fn service_ref(config: &Config) -> ServiceRef {
+    ServiceRef { namespace: config.namespace.clone(), name: config.service.clone() }
+}
+
+/// How the certificates of this program are issued.
+pub(super) fn certificate_settings(config: &Config) -> CertificateSettings {
+    CertificateSettings {
+        secret: DEFAULT_SECRET_NAME.into(),
+        service: service_ref(config),
+        settle: config.ca_settle,
+    }
 }

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod client;
+mod fallback;
 pub mod metrics;
 mod otlp;
 mod recording;

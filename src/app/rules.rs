@@ -8,14 +8,30 @@ use kube::api::ListParams;
 use kube::discovery::ApiResource;
 
 use super::sources::prometheus_settings;
+use super::tasks::Phase;
 use crate::cluster::object_lists::{ObjectLists, ObjectName, ServedKind};
 use crate::collect::PrometheusApi;
-use crate::config;
+use crate::config::{self, Config};
 use crate::engine::Clock;
 use crate::rules::{AdapterRules, ListedObject, ObjectApi, ObjectKind, RuleSettings, Selection};
+use crate::serve::RuleMetrics;
+
+/// Starts what follows the configured rules, if there are some.
+pub(super) fn start_rules(
+    config: &Config,
+    client: kube::Client,
+    clock: Arc<dyn Clock>,
+    watches: &mut Phase,
+) -> anyhow::Result<Option<Arc<dyn RuleMetrics>>> {
+    let Some(rules) = config.rules.clone() else { return Ok(None) };
+    let rules = Arc::new(adapter_rules(rules, client, clock)?);
+    let following = Arc::clone(&rules);
+    watches.start("rules", |stop| following.run(stop));
+    Ok(Some(rules))
+}
 
 /// The metrics of the configured rules.
-pub(super) fn adapter_rules(
+fn adapter_rules(
     from: config::Rules,
     client: kube::Client,
     clock: Arc<dyn Clock>,

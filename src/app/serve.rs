@@ -10,24 +10,29 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tracing::info;
 
-use super::adapters::{ClusterReviewer, NotedCalls, installation_settings, serving_certificate, shared_pki};
+use super::adapters::{
+    ClusterReviewer, NotedCalls, certificate_settings, installation_settings, service_ref,
+    serving_certificate, shared_pki,
+};
+use super::fallback::{OtherMetrics, previous_owner, start_fallback};
 use super::metrics::{Installation, ProgramMetrics};
 use super::otlp::start_export;
 use super::recording::recorder;
-use super::rules::adapter_rules;
+use super::rules::start_rules;
 use super::self_signed;
 use super::sources::{queue_source, source};
 use super::tasks::{Phases, TaskEnd};
 use crate::cluster::leadership::installation_name;
+use crate::cluster::pki::TakeOver;
 use crate::cluster::pki::apiservice::ApiServices;
-use crate::cluster::pki::certificates::{DEFAULT_SECRET_NAME, instance_name};
+use crate::cluster::pki::certificates::instance_name;
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CallRegister, CertificateBundle,
-    CertificateManager, CertificateSettings, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch,
-    DeletionCostWriter, Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck,
-    ServiceRef, StateStore, StateWriter, StatusWriter, TrustWatch, WatchSettings,
+    CertificateManager, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
+    Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck, StateStore, StateWriter,
+    StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
 use crate::config::Config;
@@ -37,7 +42,7 @@ use crate::engine::{
 use crate::policy::{PolicyParts, PolicyUpdater, config_map_selection};
 use crate::serve::auth::TrustData;
 use crate::serve::tls::SharedPki;
-use crate::serve::{AppState, RuleMetrics, Server, ServerPorts, ServerSettings};
+use crate::serve::{AppState, Server, ServerPorts, ServerSettings};
 use crate::telemetry::{ApiRequestMetrics, ErrorMetrics, QueueMetrics, StateMetrics, WakeMetrics};
 
 /// Longest time for the last writes and for releasing the lease; each request takes at most 5 s.
@@ -131,7 +136,7 @@ impl App {
             ready,
         });
         let ca_metrics = CaBundleMetrics::register(&mut registry);
-        let certificates = self.start_certificates(events.clone());
+        let certificates = self.start_certificates(events.clone(), leadership.clone());
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
         let external = (events.clone(), self.external_metrics(certificates.apiservices.clone()));
@@ -153,8 +158,9 @@ impl App {
             installations: installation_settings(&self.config),
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
-        let (reader, sink, rules) = (Arc::new(reader), Arc::new(events.clone()), self.start_rules()?);
-        let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, calls, registry };
+        let (reader, sink) = (Arc::new(reader), Arc::new(events.clone()));
+        let (rules, fallback) = self.start_other_metrics(&mut registry)?;
+        let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, calls, fallback, registry };
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
         self.phases.serving.start("server", |stop| server.serve(stop, DRAIN_TIMEOUT));
@@ -294,7 +300,7 @@ impl App {
 
     /// Who serves external metrics instead of this program.
     fn external_metrics(&self, services: watch::Receiver<ApiServices>) -> ExternalOf {
-        let own = self.service_ref();
+        let own = service_ref(&self.config);
         Arc::new(move || services.borrow().external_metrics(&own))
     }
 
@@ -375,13 +381,10 @@ impl App {
         Ok(())
     }
 
-    /// Only where rules are configured.
-    fn start_rules(&mut self) -> anyhow::Result<Option<Arc<dyn RuleMetrics>>> {
-        let Some(rules) = self.config.rules.clone() else { return Ok(None) };
-        let rules = Arc::new(adapter_rules(rules, self.client.clone(), self.clock.clone())?);
-        let following = Arc::clone(&rules);
-        self.phases.watches.start("rules", |stop| following.run(stop));
-        Ok(Some(rules))
+    fn start_other_metrics(&mut self, registry: &mut Registry) -> anyhow::Result<OtherMetrics> {
+        let watches = &mut self.phases.watches;
+        let rules = start_rules(&self.config, self.client.clone(), self.clock.clone(), watches)?;
+        Ok((rules, start_fallback(&self.config, registry, watches)))
     }
 
     fn store(&self) -> StateStore {
@@ -393,23 +396,19 @@ impl App {
     fn ensure_certificate(&self) -> anyhow::Result<()> {
         let configured = self.config.certificate_directory.as_deref().zip(self.config.certificate.as_ref());
         let Some((directory, files)) = configured else { return Ok(()) };
-        self_signed::ensure(directory, files, &self.certificate_settings().names(), &*self.clock)
-    }
-
-    fn certificate_settings(&self) -> CertificateSettings {
-        CertificateSettings {
-            secret: DEFAULT_SECRET_NAME.into(),
-            service: self.service_ref(),
-            settle: self.config.ca_settle,
-        }
+        self_signed::ensure(directory, files, &certificate_settings(&self.config).names(), &*self.clock)
     }
 
     /// Creates or adopts the shared certificates and follows them. Where we serve with them, writes their CAs as `caBundle` of the
     /// APIServices.
-    fn start_certificates(&mut self, events: EventRecorder) -> CertificateWatches {
-        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), self.service_ref());
+    fn start_certificates(
+        &mut self,
+        events: EventRecorder,
+        leadership: watch::Receiver<Leadership>,
+    ) -> CertificateWatches {
+        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), service_ref(&self.config));
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
-        let settings = self.certificate_settings();
+        let settings = certificate_settings(&self.config);
         let serves_shared = self.config.certificate.is_none();
         let verified_by = serves_shared.then(|| apiservices.clone());
         let certificates =
@@ -419,13 +418,17 @@ impl App {
         if serves_shared {
             let writer = CaBundleWriter::new(
                 self.client.clone(),
-                self.service_ref(),
+                service_ref(&self.config),
                 bundles.clone(),
                 apiservices.clone(),
                 events,
                 self.clock.clone(),
             );
             self.phases.watches.start("caBundle", |stop| writer.run(stop));
+            let previous = previous_owner(&self.config);
+            let (client, known) = (self.client.clone(), (bundles.clone(), apiservices.clone()));
+            let task = TakeOver::new(client, service_ref(&self.config), previous, known, leadership);
+            self.phases.watches.start("APIService take-over", |stop| task.run(stop));
         }
         CertificateWatches { bundles, apiservices }
     }
@@ -445,10 +448,6 @@ impl App {
         shared
     }
 
-    fn service_ref(&self) -> ServiceRef {
-        ServiceRef { namespace: self.config.namespace.clone(), name: self.config.service.clone() }
-    }
-
     /// Verifies what is served as the API server does.
     fn start_self_check(
         &mut self,
@@ -459,7 +458,7 @@ impl App {
     ) {
         let check = SelfCheck {
             client: self.client.clone(),
-            service: self.service_ref(),
+            service: service_ref(&self.config),
             served,
             has_own_files: self.config.certificate.is_some(),
             apiservices: watches.apiservices,

@@ -27,16 +27,17 @@ pub struct TlsSettings {
     pub insecure_skip_verify: bool,
 }
 
-/// A client with this trust, each of whose requests takes at most `limit`.
+/// A client for another room, each of whose requests takes at most `limit`. It speaks HTTP/1.1 only: a connection whose request got no
+/// answer is closed, and the next one finds out whether the server is back.
 ///
 /// # Errors
 /// When a file of `tls` cannot be used.
 pub fn http_client(tls: &TlsSettings, https: bool, limit: Duration) -> Result<Client, SourceError> {
-    let client = client_builder(tls, https)?.timeout(limit).build();
+    let client = client_builder(tls, https)?.http1_only().timeout(limit).build();
     client.map_err(|error| config_error(format!("cannot set up TLS: {}", root_cause(&error))))
 }
 
-/// The client builder of both sources. It follows no redirects, because they could send a token elsewhere, and uses no proxy from
+/// The builder of all clients. It follows no redirects, because they could send a token elsewhere, and uses no proxy from
 /// the environment, which only `config` reads.
 pub(super) fn client_builder(tls: &TlsSettings, https: bool) -> Result<ClientBuilder, SourceError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -118,7 +119,7 @@ pub(super) fn config_error(message: String) -> SourceError {
 }
 
 /// The kind of a failed request, for metrics.
-pub(super) fn error_kind(error: &reqwest::Error) -> &'static str {
+pub(crate) fn error_kind(error: &reqwest::Error) -> &'static str {
     if error.is_timeout() {
         "timeout"
     } else if error.is_body() || error.is_decode() {

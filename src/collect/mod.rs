@@ -22,9 +22,11 @@ mod signals;
 mod signals_page;
 mod token;
 
+pub(crate) use http_client::error_kind;
 pub use http_client::{TlsSettings, http_client, root_cause};
 pub use prometheus::{PrometheusApi, PrometheusSettings, PrometheusSource, QuerySample, SeriesLabels};
 pub use scrape::{QueueScraper, ScrapeSettings, ScrapeSource};
 pub use signals::current_series_names;
 pub use signals_page::signals_page;
+pub(crate) use token::HeaderSource;
 pub use token::Token;

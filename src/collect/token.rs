@@ -38,7 +38,7 @@ impl fmt::Debug for Token {
 
 /// Why the value of a header cannot be used. Names the header, and never shows a value.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HeaderError {
+pub(crate) enum HeaderError {
     #[error("cannot read the file {path} with the {what}: {cause}; check that it is mounted and readable")]
     Unreadable { what: String, path: PathBuf, cause: std::io::Error },
     #[error("the {what} {origin} is empty, longer than 16 KiB or not one line of text; put one value there")]
@@ -46,7 +46,7 @@ pub(super) enum HeaderError {
 }
 
 /// A source of the value of one header.
-pub(super) struct HeaderSource {
+pub(crate) struct HeaderSource {
     token: Token,
     /// What precedes the token in the value.
     prefix: &'static str,
@@ -58,7 +58,7 @@ pub(super) struct HeaderSource {
 
 impl HeaderSource {
     /// The `Authorization` header with a bearer token.
-    pub(super) fn bearer(token: Token) -> Self {
+    pub(crate) fn bearer(token: Token) -> Self {
         Self { token, prefix: BEARER_PREFIX, what: "bearer token".into(), last: Mutex::new(None) }
     }
 
@@ -69,7 +69,7 @@ impl HeaderSource {
 
     /// The value; `None` without a token. When the file cannot be read any more, the last value is used: it may still be valid,
     /// and if it is not, the server's answer says so.
-    pub(super) async fn value(&self) -> Result<Option<HeaderValue>, HeaderError> {
+    pub(crate) async fn value(&self) -> Result<Option<HeaderValue>, HeaderError> {
         let path = match &self.token {
             Token::None => return Ok(None),
             Token::Inline(text) => return self.header(text, "given as text").map(Some),

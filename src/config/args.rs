@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 
+use super::fallback::FallbackArgs;
 use super::installations::InstallationArgs;
 use super::label_matchers::label_matchers;
 use super::legacy::LegacyFlags;
@@ -64,6 +65,9 @@ pub struct ServeArgs {
     /// OpenTelemetry.
     #[command(flatten)]
     pub otlp: OtlpArgs,
+    /// Pass-through.
+    #[command(flatten)]
+    pub fallback: FallbackArgs,
     /// Decisions.
     #[command(flatten)]
     pub decision: DecisionArgs,

@@ -59,6 +59,31 @@ pub enum ConfigError {
          password and query"
     )]
     OtlpEndpoint,
+    /// The fallback server is not a Service.
+    #[error("--fallback-apiservice {0:?} is no Service: write NAMESPACE/SERVICE, or NAMESPACE/SERVICE:PORT")]
+    FallbackService(String),
+    /// The fallback server would be this program.
+    #[error(
+        "--fallback-apiservice {0} is the Service of this program, which would ask itself: name the metrics server that owned \
+         external.metrics.k8s.io before, or leave the flag out"
+    )]
+    FallbackIsOwn(String),
+    /// It is not said whose APIService is taken over.
+    #[error(
+        "--fallback-take-over needs --fallback-apiservice, the Service that the APIService points to now"
+    )]
+    TakeOverFromNobody,
+    /// The CA of a certificate that others made is not known.
+    #[error(
+        "--fallback-take-over writes the CA of the program's own certificate into the APIService: leave --cert-dir and --tls-cert-file out"
+    )]
+    TakeOverCertificate,
+    /// It is not said how the fallback server is verified.
+    #[error(
+        "--fallback-apiservice needs either --fallback-ca, with the CA of its certificate, or --fallback-insecure-skip-tls-verify, which \
+         verifies nothing: set one of them"
+    )]
+    FallbackTrust,
     /// A header is invalid.
     #[error("--prometheus-header no. {position} is invalid: {cause}; write 'NAME: VALUE' or 'NAME: @FILE'")]
     InvalidHeader {

@@ -4,6 +4,7 @@ mod args;
 mod command_line;
 mod document;
 mod error;
+mod fallback;
 mod installations;
 mod label_matchers;
 mod lease;
@@ -24,6 +25,7 @@ pub use args::{
 };
 pub use command_line::{CommandLine, NOT_A_SETTING};
 pub use error::ConfigError;
+pub use fallback::{Fallback, FallbackArgs};
 pub use installations::{ForwarderCertificate, Installation, InstallationArgs};
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};

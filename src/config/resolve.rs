@@ -15,6 +15,7 @@ use super::args::{
     ServingArgs,
 };
 use super::error::ConfigError;
+use super::fallback::{Fallback, FallbackArgs};
 use super::installations::{ForwarderCertificate, Installation, forwarder, installations};
 use super::lease::LeaseTimes;
 use super::otlp::Otlp;
@@ -80,6 +81,8 @@ pub struct Config {
     pub rules: Option<Rules>,
     /// Where the desired replicas are pushed, if anywhere.
     pub otlp: Option<Otlp>,
+    /// The metrics server that is asked for what is not served here, if there is one.
+    pub fallback: Option<Fallback>,
     /// The interval of evaluations.
     pub interval: Duration,
     /// The maximum age of a result that a read is answered with at once.
@@ -152,8 +155,8 @@ impl TryFrom<ServeArgs> for Config {
         if args.decision.wake_directly && !cluster.annotated_autoscalers {
             return Err(ConfigError::PausesUnknown);
         }
-
         Ok(Self {
+            fallback: fallback(args.fallback, (&cluster.namespace, &cluster.service_name), &args.serving)?,
             kubeconfig: non_empty_path(cluster.kubeconfig),
             instance: non_empty(cluster.instance).unwrap_or_else(default_instance),
             advertised: cluster.advertise_address.unwrap_or(default_address),
@@ -282,6 +285,22 @@ fn label_value(text: Option<String>) -> Result<Option<String>, ConfigError> {
         Some(text) if !is_label_value(&text) => Err(ConfigError::ControllerInstance(quote(&text))),
         text => Ok(text),
     }
+}
+
+/// The fallback server, which is not this program's own Service.
+fn fallback(
+    args: FallbackArgs,
+    (namespace, service): (&str, &str),
+    serving: &ServingArgs,
+) -> Result<Option<Fallback>, ConfigError> {
+    let namespace = or_default(namespace.to_owned(), DEFAULT_NAMESPACE);
+    let service = or_default(service.to_owned(), DEFAULT_SERVICE);
+    let fallback = Fallback::of(args, (&namespace, &service))?;
+    let takes_over = fallback.as_ref().is_some_and(|fallback| fallback.take_over.is_some());
+    if takes_over && certificate(serving).is_some() {
+        return Err(ConfigError::TakeOverCertificate);
+    }
+    Ok(fallback)
 }
 
 fn certificate(args: &ServingArgs) -> Option<Certificate> {

@@ -146,6 +146,10 @@ impl RuleMetrics for AdapterRules {
         Some(self.objects.answer(&self.prometheus, metric, read).boxed())
     }
 
+    fn makes(&self, metric: &str) -> bool {
+        self.registries.load().external.makes(metric)
+    }
+
     fn read<'a>(
         &'a self,
         metric: &str,

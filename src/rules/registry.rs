@@ -1,6 +1,6 @@
 //! Which external metrics there are: what the rules make of the names of the series that each of them has selected. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use smol_str::SmolStr;
@@ -29,6 +29,8 @@ pub(super) struct Registry {
     pub(super) unlisted: Option<String>,
     /// The queries of the rules that make more than their share.
     pub(super) crowded: BTreeSet<String>,
+    /// The names beyond these shares, in lower case.
+    left_out: HashSet<String>,
 }
 
 /// What makes a metric.
@@ -49,6 +51,7 @@ impl Registry {
         let share = share(rules.len());
         let mut metrics = BTreeMap::new();
         let mut crowded = BTreeSet::new();
+        let mut left_out = HashSet::new();
         for rule in rules {
             let series = series.get(&rule.naming.series_query).into_iter().flatten();
             let mut made: BTreeMap<SmolStr, Metric> = BTreeMap::new();
@@ -60,7 +63,9 @@ impl Registry {
             if made.len() > share {
                 crowded.insert(rule.naming.series_query.clone());
             }
-            metrics.extend(made.into_iter().take(share));
+            let mut made = made.into_iter();
+            metrics.extend(made.by_ref().take(share));
+            left_out.extend(made.map(|(name, _)| name.to_lowercase()));
         }
         let names: Arc<[SmolStr]> = metrics.keys().cloned().collect();
         let mut lower_case: HashMap<SmolStr, Option<SmolStr>> = HashMap::new();
@@ -68,13 +73,19 @@ impl Registry {
             let known = lower_case.entry(name.to_lowercase().into());
             known.and_modify(|known| *known = None).or_insert_with(|| Some(name.clone()));
         }
-        Self { metrics, lower_case, names, unlisted, crowded }
+        Self { metrics, lower_case, names, unlisted, crowded, left_out }
     }
 
     /// A metric with its own name; `None` if there is none of that name.
     pub(super) fn find(&self, name: &str) -> Option<(&SmolStr, &Metric)> {
         let own = || self.metrics.get_key_value(self.lower_case.get(name)?.as_ref()?);
         self.metrics.get_key_value(name).or_else(own)
+    }
+
+    /// Whether rules make a metric of this name, also if it is beyond the share of its rule, or if several differ only in case.
+    pub(super) fn makes(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.lower_case.contains_key(name.as_str()) || self.left_out.contains(&name)
     }
 }
 
@@ -134,6 +145,8 @@ externalRules:
         let registry = registry(&rules(TWO), &[("a", &many), ("b", &["jobs"])]);
         assert_eq!(registry.names.len(), MAX_METRICS / 3 + 2);
         assert!(registry.find("jobs").is_some() && registry.crowded.contains("a"));
+        assert!(registry.find("a9999").is_none() && registry.makes("a9999"), "nobody else is asked for it");
+        assert!(!registry.makes("b9999"));
     }
 
     #[test]
@@ -142,6 +155,7 @@ externalRules:
             "externalRules: [{seriesQuery: b, resources: {namespaced: false}, metricsQuery: <<.Series>>}]";
         let registry = registry(&rules(yaml), &[("b", &["Orders", "ORDERS", "Jobs"])]);
         assert!(registry.find("orders").is_none() && registry.find("Orders").is_some());
+        assert!(registry.makes("orders"));
         assert!(registry.find("jobs").is_some());
     }
 }

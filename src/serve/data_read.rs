@@ -18,7 +18,7 @@ use super::encoding::{Reason, Status};
 use super::forward::Forwarder;
 use super::middleware::AuditId;
 use super::paths::{ANSWERED_BY, LEADER, LEADER_WITHOUT_RESULT};
-use super::ports::{EventSink, PublishedReader, RuleMetrics};
+use super::ports::{EventSink, FallbackServer, PublishedReader, RuleMetrics};
 use super::request_metrics::EvidenceAge;
 use super::tls::Permits;
 use crate::engine::{Leadership, Origin, Published};
@@ -29,6 +29,9 @@ pub(crate) const MAX_READS: usize = 512;
 
 /// Concurrent reads of metrics that rules make: a quarter of these.
 const MAX_RULE_READS: usize = 128;
+
+/// Concurrent reads that wait for the fallback server. An HPA controller has 5 workers by default, each with one read.
+const MAX_FALLBACK_READS: usize = 64;
 
 /// Added to the read-wait before the newest result is used without the engine's own timeout.
 const OVERRUN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -50,6 +53,8 @@ pub(crate) struct ReadState {
     pub(crate) permits: Permits,
     /// Metrics that rules make, if there is a file of them.
     pub(crate) rules: Option<RuleReads>,
+    /// Who is asked for metrics that are not served here, if there is somebody.
+    pub(crate) fallback: Option<FallbackReads>,
 }
 
 /// Reads of metrics that rules make. They wait for Prometheus, so that they have a limit of their own: reads of variants, which nearly
@@ -62,6 +67,18 @@ pub(crate) struct RuleReads {
 impl RuleReads {
     pub(crate) fn new(rules: Arc<dyn RuleMetrics>) -> Self {
         Self { rules, permits: Permits::new(MAX_RULE_READS) }
+    }
+}
+
+/// Reads that are passed on to the fallback server, with a limit of their own, so that a slow one costs no other reads.
+pub(crate) struct FallbackReads {
+    pub(crate) server: Arc<dyn FallbackServer>,
+    pub(crate) permits: Permits,
+}
+
+impl FallbackReads {
+    pub(crate) fn new(server: Arc<dyn FallbackServer>) -> Self {
+        Self { server, permits: Permits::new(MAX_FALLBACK_READS) }
     }
 }
 

@@ -33,11 +33,12 @@ pub mod tls;
 pub(crate) use external_metrics::selector::LabelSelector;
 pub(crate) use external_metrics::{Labels, Metric};
 pub use installations::{AcceptedForwarder, InstallationSettings, OtherInstallation};
+pub(crate) use paths::{AUDIT_ID, PASSED_ON, is_segment};
 pub use ports::{
-    AmbiguousSelector, ContainerUsage, EventSink, LabelOperator, LabelRequirement, NoEvents, ObjectAnswer,
-    ObjectError, ObjectRead, ObjectUsage, ObjectValue, ObjectValues, Objects, PublishedReader,
-    ResourceMetrics, RuleAnswer, RuleError, RuleMetrics, RuleValue, ScaledObjectCalls, UsageAnswer, UsageOf,
-    UsageRead, Usages,
+    AmbiguousSelector, ContainerUsage, EventSink, FallbackAnswer, FallbackError, FallbackServer,
+    LabelOperator, LabelRequirement, NoEvents, ObjectAnswer, ObjectError, ObjectRead, ObjectUsage,
+    ObjectValue, ObjectValues, Objects, PublishedReader, ResourceMetrics, RuleAnswer, RuleError, RuleMetrics,
+    RuleValue, ScaledObjectCalls, UsageAnswer, UsageOf, UsageRead, Usages,
 };
 pub use server::{ServeError, Server};
 pub use state::{AppState, ServerPorts, ServerSettings};

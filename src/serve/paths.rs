@@ -120,6 +120,19 @@ pub(crate) const LEADER_WITHOUT_RESULT: HeaderValue = HeaderValue::from_static("
 /// Value of [`ANSWERED_BY`]: an installation answered another one.
 pub(crate) const INSTALLATION: HeaderValue = HeaderValue::from_static("installation");
 
+/// Set on what is passed on to the fallback server, so that two servers that pass on to each other notice it.
+pub(crate) const PASSED_ON: HeaderName = HeaderName::from_static("wva-passed-on");
+
+/// Whether a text can be the name of a metric, or of a namespace, in a path that is sent to another server: one segment that means nothing
+/// else there, whoever decodes it.
+pub(crate) fn is_segment(text: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_graphic() && !b"/%?#\"\\".contains(&byte);
+    !text.is_empty()
+        && text.len() <= MAX_NAME_BYTES
+        && text.bytes().all(is_part)
+        && !matches!(text, "." | "..")
+}
+
 /// The leader's path for a read of `path_and_query`; empty for anything that is no read.
 pub(crate) fn internal_path(path_and_query: &str) -> String {
     let paths = [

@@ -1,11 +1,13 @@
-//! What the server needs from other rooms: published results to answer from, and somebody to tell about reads that an
-//! autoscaler would misread.
+//! What the server needs from other rooms: published results to answer from, somebody to tell about reads that an autoscaler would
+//! misread, and who has the metrics that are not of variants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use futures::future::BoxFuture;
+use http::{HeaderValue, StatusCode};
 use jiff::Timestamp;
 use smol_str::SmolStr;
 use wva_core::units::Seconds;
@@ -123,6 +125,9 @@ pub trait RuleMetrics: Send + Sync + 'static {
 
     /// The processor time and memory of pods or nodes; `None` without a rule for it.
     fn read_usage<'a>(&'a self, read: UsageRead<'a>) -> Option<BoxFuture<'a, UsageAnswer>>;
+
+    /// Whether an external metric of this name is one of the rules', also if it cannot be read: nobody else is asked for it.
+    fn makes(&self, metric: &str) -> bool;
 
     /// The values of an external metric in a namespace; `None` if there is no such metric.
     fn read<'a>(
@@ -302,3 +307,33 @@ pub enum LabelOperator {
     Exists,
     DoesNotExist,
 }
+
+/// The metrics server that is asked for external metrics that are neither of variants nor of rules.
+pub trait FallbackServer: Send + Sync + 'static {
+    /// Its Service, as `namespace/name`.
+    fn service(&self) -> &str;
+
+    /// The names of the metrics that it listed last, sorted. It may have more.
+    fn names(&self) -> Arc<[SmolStr]>;
+
+    /// Its answer in JSON to a GET of a path with its query. Bounded in time and size.
+    fn get<'a>(
+        &'a self,
+        path_and_query: &'a str,
+        audit_id: &'a HeaderValue,
+    ) -> BoxFuture<'a, Result<FallbackAnswer, FallbackError>>;
+}
+
+/// What the fallback server has answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FallbackAnswer {
+    /// The status; never a redirect, 401 or 403.
+    pub status: StatusCode,
+    /// The body: JSON, as its header says.
+    pub body: Bytes,
+}
+
+/// Why the fallback server gave no answer that can be passed on, with the next step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct FallbackError(pub String);

@@ -65,9 +65,10 @@ async fn method_not_allowed() -> Status {
 
 /// Discovery, and the answer to every unknown path.
 fn discovery_routes(state: &AppState) -> Router<AppState> {
-    let rules = state.0.reads.rules.as_ref();
-    discovery::routes(rules.map(|reads| Arc::clone(&reads.rules)))
-        .layer(from_fn_with_state(state.clone(), authenticate_discovery))
+    let reads = &state.0.reads;
+    let rules = reads.rules.as_ref().map(|reads| Arc::clone(&reads.rules));
+    let fallback = reads.fallback.as_ref().map(|reads| Arc::clone(&reads.server));
+    discovery::routes(rules, fallback).layer(from_fn_with_state(state.clone(), authenticate_discovery))
 }
 
 fn metric_routes() -> Router<AppState> {
@@ -173,7 +174,7 @@ async fn read<R: MetricRead>(
         let path = valid(path)?;
         let attributes = R::attributes(&path, &request)?;
         authorize(&auth, &mut request, &attributes).await?;
-        if let Some(answer) = R::by_rule(&request, &path, &reads).await {
+        if let Some(answer) = R::beside_variants((&request, &audit), &path, &reads).await {
             return answer;
         }
         let read = R::parse(&request, path)?;

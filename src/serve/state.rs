@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin::{AdminState, BoardMetrics, DecisionCounts, Health};
 use super::auth::{AuthState, Reviewer, TrustData};
-use super::data_read::{MAX_READS, ReadState, RuleReads, SyncedOnce};
+use super::data_read::{FallbackReads, MAX_READS, ReadState, RuleReads, SyncedOnce};
 use super::explanations::ExplanationState;
 use super::forward::{Forwarder, ForwarderVerifier, InstanceVerifier};
 use super::installations::{InstallationSettings, Installations};
-use super::ports::{EventSink, PublishedReader, RuleMetrics, ScaledObjectCalls};
+use super::ports::{EventSink, FallbackServer, PublishedReader, RuleMetrics, ScaledObjectCalls};
 use super::request_metrics::{EvidenceAge, RequestMetrics};
 use super::tls::certificates::Certificates;
 use super::tls::connection_errors::ConnectionErrors;
@@ -65,6 +65,8 @@ pub struct ServerPorts {
     pub rules: Option<Arc<dyn RuleMetrics>>,
     /// ScaledObjects that KEDA's calls make variants; `None` where the external scaler is not served.
     pub calls: Option<Arc<dyn ScaledObjectCalls>>,
+    /// Who is asked for metrics that are not served here, if there is somebody.
+    pub fallback: Option<Arc<dyn FallbackServer>>,
     /// Metrics of other rooms, which `/metrics` exports with the server's own.
     pub registry: Registry,
 }
@@ -94,7 +96,7 @@ impl AppState {
     /// Builds the states of all routes, and registers the server's metrics.
     #[must_use]
     pub fn new(settings: ServerSettings, ports: ServerPorts) -> Self {
-        let ServerPorts { reader, reviewer, events, recent, rules, calls, mut registry } = ports;
+        let ServerPorts { reader, reviewer, events, recent, rules, calls, fallback, mut registry } = ports;
         let decision_counts = Arc::new(DecisionCounts::default());
         registry.register_collector(Box::new(BoardMetrics {
             reader: reader.clone(),
@@ -122,6 +124,7 @@ impl AppState {
             controller_instance: settings.controller_instance.clone(),
             permits: Permits::new(MAX_READS),
             rules: rules.map(RuleReads::new),
+            fallback: fallback.map(FallbackReads::new),
         });
         let health = Health::new(
             settings.trust.clone(),

@@ -3,6 +3,7 @@
 mod api_requests;
 mod config;
 mod errors;
+mod fallback;
 mod logging;
 mod metrics;
 mod state;
@@ -12,6 +13,7 @@ mod work_queue;
 pub use api_requests::ApiRequestMetrics;
 pub use config::ConfigMetrics;
 pub use errors::ErrorMetrics;
+pub use fallback::FallbackMetrics;
 pub use logging::init as init_logging;
 pub use metrics::{EvaluationMetrics, build_info};
 pub use state::StateMetrics;

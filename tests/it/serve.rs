@@ -21,6 +21,7 @@ mod legacy;
 mod metrics;
 mod operators;
 mod overload;
+mod pass_through;
 pub(crate) mod pki;
 mod policy;
 pub(crate) mod process;

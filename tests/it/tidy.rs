@@ -44,6 +44,11 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
         &["kube", "k8s_openapi", "axum", "hyper", "prometheus_http_query"],
     ),
     (
+        "pass_through",
+        &["collect", "serve", "telemetry"],
+        &["kube", "k8s_openapi", "hyper", "prometheus_http_query"],
+    ),
+    (
         "migrate",
         &["cluster", "config", "lint", "serve"],
         &["kube", "axum", "hyper", "reqwest", "tokio", "prometheus_http_query"],

@@ -29,7 +29,7 @@ pub const NAMES: [&str; 5] =
 
 /// The annotation with the Service, as `namespace/name`, that the chart lets an APIService point to. What another program does to
 /// the object changes only what it points to.
-const SERVICE_ANNOTATION: &str = "wva.llmd.ai/service";
+pub(super) const SERVICE_ANNOTATION: &str = "wva.llmd.ai/service";
 /// The label of the chart's objects, and its value. Charts before the annotation have only that.
 const LABEL: (&str, &str) = ("app.kubernetes.io/name", "wva");
 

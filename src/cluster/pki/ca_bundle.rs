@@ -145,8 +145,8 @@ impl CaBundleWriter {
             }
             let ServiceRef { namespace, name } = &self.service;
             return Err(format!(
-                "belongs to {owner}, not to Service {namespace}/{name}: only one metrics server can have it; uninstall one \
-                 of them"
+                "belongs to {owner}, not to Service {namespace}/{name}: only one metrics server can have it; let this \
+                 one take it over (docs/pass-through.md), or uninstall one of them"
             ));
         }
         let trust = ours.trust();

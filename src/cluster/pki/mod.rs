@@ -7,6 +7,7 @@ mod certificate_bundle;
 pub mod certificates;
 mod rotation;
 pub mod self_check;
+mod take_over;
 mod verification;
 
 pub use apiservice::{ApiServiceWatch, ServiceRef};
@@ -14,4 +15,5 @@ pub use ca_bundle::CaBundleWriter;
 pub use certificate_bundle::{CertificateBundle, PkiError};
 pub use certificates::{CertificateManager, CertificateSettings};
 pub use self_check::SelfCheck;
+pub use take_over::{PreviousOwner, TakeOver};
 pub(crate) use verification::verify;

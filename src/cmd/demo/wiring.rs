@@ -134,6 +134,7 @@ impl WvaInstance {
             recent: self.recent.clone(),
             rules: None,
             calls: None,
+            fallback: None,
             registry: std::mem::take(&mut self.registry),
         };
         Server::bind(address, AppState::new(settings, ports)).await.map_err(|error| match error {

@@ -24,6 +24,7 @@ use super::external_metrics::query::{FieldRequirement, ListOptions, metric_label
 use super::external_metrics::{
     ForwardedValue, ForwardedValues, Metric, MetricRead, ReadContext, ReadScope, VariantSelector,
 };
+use super::middleware::AuditId;
 use super::paths::{CUSTOM_GROUP, CUSTOM_OBJECT, CUSTOM_PREFIX, DESCRIBED_RESOURCES, MAX_NAME_BYTES};
 use super::request_metrics::observe_ages;
 use crate::engine::Published;
@@ -58,8 +59,8 @@ impl MetricRead for Read {
         })
     }
 
-    async fn by_rule(
-        request: &Parts,
+    async fn beside_variants(
+        (request, _): (&Parts, &AuditId),
         path: &ObjectPath,
         state: &ReadState,
     ) -> Option<Result<Response, Status>> {

@@ -148,17 +148,23 @@ pub(super) fn group(api: Api) -> impl Object {
     TypedMessage::new("v1", "APIGroup", group_message(api))
 }
 
-/// Metrics beside those of variants.
+/// Metrics beside those of variants. Of one name, those of variants win, then those of rules.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct AddedMetrics {
+    /// External ones of rules, sorted.
     pub(super) external: Arc<[SmolStr]>,
+    /// External ones of the fallback server, sorted.
+    pub(super) fallback: Arc<[SmolStr]>,
+    /// Those of objects, of rules.
     pub(super) objects: Arc<[ResourceMetrics]>,
 }
 
 impl AddedMetrics {
-    /// The names of external metrics: those of variants, and those that are added.
+    /// The names of external metrics: those of variants, those of rules, and those of the fallback server.
     fn external_names(&self) -> Vec<&str> {
-        names(&self.external)
+        let is_of_rule = |name: &&str| self.external.binary_search_by(|own| own.as_str().cmp(name)).is_ok();
+        let rest = without_own(&self.fallback).filter(|name| !is_of_rule(name));
+        names(&self.external).into_iter().chain(rest).collect()
     }
 
     /// The resources with metrics of objects, whether they are in namespaces, and the names of their metrics.
@@ -181,7 +187,7 @@ fn names<'a>(added: &'a [SmolStr]) -> Vec<&'a str> {
     metric_names().map(|name| -> &'a str { name }).chain(without_own(added)).collect()
 }
 
-/// A read of a metric of variants is never one of another.
+/// A read of a metric of variants is about these only.
 fn without_own(added: &[SmolStr]) -> impl Iterator<Item = &str> {
     added.iter().map(SmolStr::as_str).filter(|name| Metric::find(name).is_none())
 }

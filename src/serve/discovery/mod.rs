@@ -1,6 +1,6 @@
 //! What this server serves: `/`, `/apis…`, `/version`, `/openapi…`. Answered from memory and dependent on nothing, so that it
-//! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted. The metrics that rules
-//! make are those that were found last.
+//! works before, during and after every outage: while discovery fails, no namespace of the cluster can be deleted. The metrics of rules
+//! and of the fallback server are those that were found last.
 
 mod dialect;
 mod explanations;
@@ -21,13 +21,13 @@ use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use self::groups::{APIS, AddedMetrics, Api, METRICS_APIS, USAGE};
+use self::groups::{APIS, AddedMetrics, Api, EXTERNAL, METRICS_APIS, USAGE};
 use super::encoding::Status;
 use super::encoding::negotiation::{self, Discovery, Encoding};
 use super::encoding::object::{Object, encode};
 use super::encoding::response::not_acceptable;
-use super::paths::{EXPLANATIONS_GROUP, METRICS, USAGE_GROUP};
-use super::ports::RuleMetrics;
+use super::paths::{EXPLANATIONS_GROUP, EXTERNAL_GROUP, EXTERNAL_VERSION, METRICS, PASSED_ON, USAGE_GROUP};
+use super::ports::{FallbackServer, RuleMetrics};
 
 const JSON: &str = Encoding::Json.media_type();
 const JSON_V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -46,8 +46,11 @@ const GROUPS_AVAILABLE: [&str; 5] = [
 const OTHER_PATHS: [&str; 5] = ["/apis", "/healthz", "/livez", METRICS, "/readyz"];
 
 /// The routes of discovery, and the answer to every unknown path.
-pub(crate) fn routes<S: Clone + Send + Sync + 'static>(rules: Option<Arc<dyn RuleMetrics>>) -> Router<S> {
-    let metrics = Arc::new(ListedMetrics::new(rules));
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(
+    rules: Option<Arc<dyn RuleMetrics>>,
+    fallback: Option<Arc<dyn FallbackServer>>,
+) -> Router<S> {
+    let metrics = Arc::new(ListedMetrics::new(rules, fallback));
     let groups = Arc::clone(&metrics);
     let list_groups = any(move |headers: HeaderMap| async move { groups.newest().groups.answer(&headers) });
     let router = Router::new().route("/apis", list_groups.clone()).route("/apis/", list_groups);
@@ -142,9 +145,10 @@ impl Groups {
     }
 }
 
-/// The documents that name metrics, to which rules add some.
+/// The documents that name metrics, to which rules and the fallback server add some.
 struct ListedMetrics {
     rules: Option<Arc<dyn RuleMetrics>>,
+    fallback: Option<Arc<dyn FallbackServer>>,
     /// All groups that are served.
     apis: Vec<Api>,
     newest: ArcSwap<MetricDocuments>,
@@ -159,36 +163,58 @@ struct MetricDocuments {
     groups: Groups,
     /// The lists of resources, by group and version.
     resources: BTreeMap<(&'static str, &'static str), EncodedObject>,
+    /// The list of external metrics without those of the fallback server, if it has some.
+    without_fallback: Option<EncodedObject>,
 }
 
 impl MetricDocuments {
     fn new(apis: &[Api], added: AddedMetrics) -> Self {
+        let list =
+            |api, version, added: &AddedMetrics| EncodedObject::new(&groups::resources(api, version, added));
         let versions =
             METRICS_APIS.into_iter().flat_map(|api| api.versions.iter().map(move |own| (api, *own)));
-        let resources = versions.map(|(api, version)| {
-            ((api.group, version), EncodedObject::new(&groups::resources(api, version, &added)))
+        let resources = versions.map(|(api, version)| ((api.group, version), list(api, version, &added)));
+        let without_fallback = (!added.fallback.is_empty()).then(|| {
+            let added = AddedMetrics { fallback: Arc::default(), ..added.clone() };
+            list(EXTERNAL, EXTERNAL_VERSION, &added)
         });
-        Self { groups: Groups::new(apis, &added), resources: resources.collect(), added }
+        Self { groups: Groups::new(apis, &added), resources: resources.collect(), without_fallback, added }
+    }
+
+    /// The list of resources of a group and version.
+    fn resources(
+        &self,
+        version: &(&'static str, &'static str),
+        headers: &HeaderMap,
+    ) -> Option<&EncodedObject> {
+        // For a server that passes on to this one: names that both have from each other would stay for good.
+        let is_passed_on = version.0 == EXTERNAL_GROUP && headers.contains_key(PASSED_ON);
+        let own = self.without_fallback.as_ref().filter(|_| is_passed_on);
+        own.or_else(|| self.resources.get(version))
     }
 }
 
 impl ListedMetrics {
-    fn new(rules: Option<Arc<dyn RuleMetrics>>) -> Self {
+    fn new(rules: Option<Arc<dyn RuleMetrics>>, fallback: Option<Arc<dyn FallbackServer>>) -> Self {
         let has_usage = rules.as_ref().is_some_and(|rules| rules.serves_usage());
         let apis: Vec<_> = APIS.into_iter().chain(has_usage.then_some(USAGE)).collect();
         let newest = ArcSwap::from_pointee(MetricDocuments::new(&apis, AddedMetrics::default()));
-        Self { rules, apis, newest, making: Mutex::default() }
+        Self { rules, fallback, apis, newest, making: Mutex::default() }
     }
 
     /// The documents for the metrics that there are now. They are made anew when these change, by one reader; the others get those of
     /// before meanwhile.
     fn newest(&self) -> Arc<MetricDocuments> {
         let newest = self.newest.load_full();
-        let added =
-            |rules: &Arc<dyn RuleMetrics>| AddedMetrics { external: rules.names(), objects: rules.objects() };
-        let Some(added) = self.rules.as_ref().map(added).filter(|added| *added != newest.added) else {
-            return newest;
+        let (rules, fallback) = (self.rules.as_ref(), self.fallback.as_ref());
+        let added = AddedMetrics {
+            external: rules.map(|rules| rules.names()).unwrap_or_default(),
+            fallback: fallback.map(|server| server.names()).unwrap_or_default(),
+            objects: rules.map(|rules| rules.objects()).unwrap_or_default(),
         };
+        if added == newest.added {
+            return newest;
+        }
         let Some(_making) = self.making.try_lock() else { return newest };
         let changed = Arc::new(MetricDocuments::new(&self.apis, added));
         self.newest.store(Arc::clone(&changed));
@@ -303,7 +329,7 @@ impl StaticAnswer {
             Self::Json(document) if negotiation::accepts_json(headers) => document.answer(headers),
             Self::Json(_) => not_acceptable(&[Encoding::Json.media_type()]).into_response(),
             Self::Object(object) => object.answer(headers),
-            Self::Metrics(version, metrics) => match metrics.newest().resources.get(version) {
+            Self::Metrics(version, metrics) => match metrics.newest().resources(version, headers) {
                 Some(resources) => resources.answer(headers),
                 None => Status::no_such_resource().into_response(),
             },

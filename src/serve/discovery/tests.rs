@@ -33,7 +33,7 @@ fn every_encoding_of_a_static_object_says_the_same() {
         StaticAnswer::Metrics(version, metrics) => metrics.newest().resources.get(&version).cloned(),
         StaticAnswer::AnyAccept(_) | StaticAnswer::Json(_) => None,
     };
-    let objects: Vec<_> = documents(Arc::new(ListedMetrics::new(None)))
+    let objects: Vec<_> = documents(Arc::new(ListedMetrics::new(None, None)))
         .into_iter()
         .filter_map(|(_, answer)| of_answer(answer))
         .chain([Groups::new(&APIS, &AddedMetrics::default()).legacy])
@@ -178,6 +178,10 @@ impl RuleMetrics for ChangingRules {
         None
     }
 
+    fn makes(&self, _: &str) -> bool {
+        false
+    }
+
     fn read<'a>(
         &'a self,
         _: &str,
@@ -191,7 +195,7 @@ impl RuleMetrics for ChangingRules {
 #[test]
 fn the_metrics_of_rules_are_listed_while_they_are_there() {
     let rules = Arc::new(ChangingRules::default());
-    let lists = ListedMetrics::new(Some(rules.clone()));
+    let lists = ListedMetrics::new(Some(rules.clone()), None);
     let listed = || {
         let list = lists.newest();
         let [json, ..] = list.resources[&(EXTERNAL.group, "v1beta1")].bodies();
@@ -223,7 +227,7 @@ fn the_metrics_of_rules_are_listed_while_they_are_there() {
 #[test]
 fn each_reader_made_the_documents_while_another_made_them() {
     let rules = Arc::new(ChangingRules::default());
-    let lists = ListedMetrics::new(Some(rules.clone()));
+    let lists = ListedMetrics::new(Some(rules.clone()), None);
     let before = lists.newest();
     rules.0.lock().external = ["jobs".into()].into();
     let making = lists.making.lock();
@@ -264,15 +268,41 @@ fn the_metrics_of_objects_are_listed_beside_those_of_variants() {
 }
 
 #[test]
+fn of_one_name_the_metric_of_variants_wins_and_then_that_of_rules() {
+    let names = |names: &[&str]| names.iter().map(SmolStr::new).collect();
+    let added = AddedMetrics {
+        external: names(&["jobs", "wva_desired_ratio"]),
+        fallback: names(&["jobs", "queue", "wva_desired_replicas"]),
+        objects: Arc::default(),
+    };
+    let documents = MetricDocuments::new(&APIS, added);
+    let listed = |headers: &HeaderMap| -> Vec<String> {
+        let list = documents.resources(&(EXTERNAL.group, "v1beta1"), headers).unwrap();
+        let json: Value = serde_json::from_slice(list.bodies()[0]).unwrap();
+        values_of("name", &json).into_iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+    };
+    let own: Vec<_> = groups::metric_names().collect();
+    assert_eq!(listed(&HeaderMap::new()), [&own[..], &["jobs", "queue"]].concat());
+    let passed_on = HeaderMap::from_iter([(PASSED_ON, HeaderValue::from_static("1"))]);
+    assert_eq!(listed(&passed_on), [&own[..], &["jobs"]].concat(), "not those of the server that may ask");
+}
+
+#[test]
 fn no_number_of_metrics_makes_the_documents_longer_than_16_mib() {
-    // As many as rules make, with the longest names.
-    let names: Arc<[SmolStr]> = (0..10_000).map(|index| format!("{index:m>253}").into()).collect();
+    // As many as rules make, and as the fallback server has, with the longest names.
+    let names = |first| -> Arc<[SmolStr]> {
+        (first..first + 10_000).map(|index| format!("{index:m>253}").into()).collect()
+    };
+    let (names, others) = (names(0), names(10_000));
     let objects = ResourceMetrics {
         resource: "deployments.apps".into(),
         is_namespaced: true,
         metrics: names.iter().cloned().collect(),
     };
-    let documents = MetricDocuments::new(&APIS, AddedMetrics { external: names, objects: [objects].into() });
+    let documents = MetricDocuments::new(
+        &APIS,
+        AddedMetrics { external: names, fallback: others, objects: [objects].into() },
+    );
     let lists = documents.resources.values().flat_map(|list| list.bodies().map(<[u8]>::len));
     let aggregated = [&documents.groups.v2, &documents.groups.v2beta1].map(|own| own.body.len());
     let longest = lists.chain(aggregated).max().unwrap();

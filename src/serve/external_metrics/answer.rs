@@ -228,12 +228,12 @@ impl Object for ExternalMetricValueList<'_> {
     }
 }
 
-/// Appends an `ExternalMetricValue`, without `window`: the value is not an average over a window.
+/// Appends an `ExternalMetricValue`, without `window`.
 pub(super) fn append_value<'k, 'v>(
     to: &mut Vec<u8>,
     metric: &str,
     labels: impl Iterator<Item = (&'k str, &'v str)>,
-    at: Timestamp,
+    at: impl Into<Option<Timestamp>>,
     value: &str,
 ) {
     append_bytes(1, metric.as_bytes(), to);
@@ -243,7 +243,9 @@ pub(super) fn append_value<'k, 'v>(
             append_bytes(2, value.as_bytes(), entry);
         });
     }
-    prost::encoding::message::encode(3, &Time::from_timestamp(at), to);
+    if let Some(at) = at.into() {
+        prost::encoding::message::encode(3, &Time::from_timestamp(at), to);
+    }
     append_message(5, to, |quantity| append_bytes(1, value.as_bytes(), quantity));
 }
 

@@ -29,14 +29,14 @@ const COLUMNS: &[Column] = &[
     Column::text("Labels", "The labels of the value."),
 ];
 
-/// The answer to a read of a metric that a rule makes.
+/// The answer to a read of a metric that is not of variants.
 #[derive(Debug, Serialize)]
-struct RuleValueList<'a> {
+pub(super) struct ValueList<'a, V> {
     kind: &'static str,
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
     metadata: Empty,
-    items: Vec<Item<'a>>,
+    items: Vec<Item<'a, V>>,
     #[serde(skip)]
     namespace: &'a str,
     #[serde(skip)]
@@ -45,12 +45,39 @@ struct RuleValueList<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Item<'a> {
-    metric_name: &'a str,
-    metric_labels: &'a BTreeMap<String, String>,
-    #[serde(serialize_with = "serialize_time")]
-    timestamp: Timestamp,
-    value: Signed,
+pub(super) struct Item<'a, V> {
+    pub(super) metric_name: &'a str,
+    pub(super) metric_labels: &'a BTreeMap<String, String>,
+    #[serde(serialize_with = "serialize_optional_time")]
+    pub(super) timestamp: Option<Timestamp>,
+    /// Of which seconds the value is an average.
+    #[serde(rename = "window", skip_serializing_if = "Option::is_none")]
+    pub(super) window_seconds: Option<i64>,
+    /// A quantity.
+    pub(super) value: V,
+}
+
+fn serialize_optional_time<S: Serializer>(
+    time: &Option<Timestamp>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => serialize_time(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+impl<'a, V> ValueList<'a, V> {
+    pub(super) fn new(items: Vec<Item<'a, V>>, namespace: &'a str, now: Timestamp) -> Self {
+        Self {
+            kind: "ExternalMetricValueList",
+            api_version: API_VERSION,
+            metadata: Empty {},
+            items,
+            namespace,
+            now,
+        }
+    }
 }
 
 /// A quantity that may be below zero.
@@ -127,17 +154,11 @@ impl<'a> RuleRead<'a> {
             let RuleValue { labels, at, thousandths } = value;
             let value = Signed::from_thousandths(*thousandths);
             let value = value.map_err(|cause| self.error(Reason::InternalError, &cause))?;
-            Ok(Item { metric_name: self.metric, metric_labels: labels, timestamp: *at, value })
+            let (metric_name, timestamp) = (self.metric, Some(*at));
+            Ok(Item { metric_name, metric_labels: labels, timestamp, window_seconds: None, value })
         };
-        let list = RuleValueList {
-            kind: "ExternalMetricValueList",
-            api_version: API_VERSION,
-            metadata: Empty {},
-            items: values.iter().map(item).collect::<Result<_, Status>>()?,
-            namespace: self.namespace,
-            now: self.now,
-        };
-        respond(self.representation, &list)
+        let items = values.iter().map(item).collect::<Result<_, Status>>()?;
+        respond(self.representation, &ValueList::new(items, self.namespace, self.now))
     }
 
     fn error(self, reason: Reason, cause: &str) -> Status {
@@ -169,7 +190,7 @@ pub(crate) fn label_requirements(selector: &LabelSelector) -> Result<Vec<LabelRe
     selector.requirements().map(requirement).collect()
 }
 
-impl Object for RuleValueList<'_> {
+impl<V: fmt::Display + Serialize> Object for ValueList<'_, V> {
     fn type_meta(&self) -> (&'static str, &'static str) {
         (self.api_version, self.kind)
     }
@@ -180,15 +201,21 @@ impl Object for RuleValueList<'_> {
             append_message(2, to, |to| {
                 let labels = item.metric_labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
                 append_value(to, item.metric_name, labels, item.timestamp, &item.value.to_string());
+                if let Some(seconds) = &item.window_seconds {
+                    prost::encoding::int64::encode(4, seconds, to);
+                }
             });
         }
     }
 
     fn table(&self) -> Option<Table> {
-        let row = |item: &Item<'_>| {
+        let row = |item: &Item<'_, V>| {
             let labels: Vec<_> =
                 item.metric_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            let age = Seconds::between(item.timestamp, self.now).to_string();
+            let age = item.timestamp.map_or_else(
+                || "<unknown>".to_owned(),
+                |timestamp| Seconds::between(timestamp, self.now).to_string(),
+            );
             let cells = vec![item.metric_name.to_owned(), item.value.to_string(), age, labels.join(",")];
             Row::new(
                 cells,

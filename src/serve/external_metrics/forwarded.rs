@@ -24,6 +24,7 @@ use crate::engine::{ClusterView, Published};
 use crate::serve::auth::Attributes;
 use crate::serve::data_read::ReadState;
 use crate::serve::encoding::{Reason, Status, one_line};
+use crate::serve::middleware::AuditId;
 use crate::serve::paths::MAX_NAME_BYTES;
 
 /// Bytes of each text of a value, which people read in tables.
@@ -45,9 +46,10 @@ pub(crate) trait MetricRead: Sized + Send + Sync {
 
     fn parse(request: &Parts, path: Self::Path) -> Result<Self, Status>;
 
-    /// The answer of the rules; `None` for a metric of variants, or where there are no rules. Every instance answers by itself.
-    fn by_rule(
-        request: &Parts,
+    /// The answer about a metric that is not of variants: by the rules, or by the fallback server. `None` for a metric of variants, or where
+    /// there is neither. Every instance answers by itself.
+    fn beside_variants(
+        request: (&Parts, &AuditId),
         path: &Self::Path,
         state: &ReadState,
     ) -> impl Future<Output = Option<Result<Response, Status>>> + Send;

@@ -6,6 +6,7 @@ mod context;
 mod errors;
 mod forwarded;
 mod metric;
+mod passed_on;
 pub(crate) mod query;
 pub(crate) mod selector;
 mod value_targets;
@@ -24,13 +25,15 @@ pub(crate) use self::context::{MetricQuery, ReadContext, WaitingFor};
 pub(crate) use self::errors::unknown_metric;
 pub(crate) use self::forwarded::{ForwardedValue, ForwardedValues, MetricRead, Ours, ReadScope};
 pub(crate) use self::metric::{Labels, Metric};
+use self::passed_on::PassedOn;
 pub(crate) use self::query::VariantSelector;
 use self::query::{ListOptions, is_watch};
 use super::auth::{Attributes, attributes_verb};
-use super::data_read::{ReadState, add_warning};
+use super::data_read::{ReadState, RuleReads, add_warning};
 use super::encoding::negotiation::Representation;
 use super::encoding::response::{representation, respond};
 use super::encoding::{Reason, Status};
+use super::middleware::AuditId;
 use super::paths::{EXTERNAL_GROUP, EXTERNAL_VERSION};
 use super::ports::AmbiguousSelector;
 use super::request_metrics::observe_ages;
@@ -111,24 +114,32 @@ impl MetricRead for Read {
         Ok(Self { representation, path, options })
     }
 
-    async fn by_rule(
-        request: &Parts,
+    async fn beside_variants(
+        (request, audit): (&Parts, &AuditId),
         path: &MetricPath,
         state: &ReadState,
     ) -> Option<Result<Response, Status>> {
-        let rules = state.rules.as_ref().filter(|_| Metric::find(&path.metric).is_none())?;
-        let read = match Self::parse(request, path.clone()) {
+        let MetricPath { namespace, metric } = path;
+        let is_served = state.rules.is_some() || state.fallback.is_some();
+        if !is_served || Metric::find(metric).is_some() {
+            return None;
+        }
+        let Self { representation, options, .. } = match Self::parse(request, path.clone()) {
             Ok(read) => read,
             Err(error) => return Some(Err(error)),
         };
-        let read = RuleRead {
-            namespace: &path.namespace,
-            metric: &path.metric,
-            labels: &read.options.labels,
-            representation: read.representation,
-            now: state.reader.now(),
+        let now = state.reader.now();
+        let fallback = state.fallback.as_ref();
+        // While it is not known whether a rule makes the metric, nobody else is asked for a number of this name.
+        let is_of_rule = |reads: &&RuleReads| {
+            fallback.is_none() || reads.rules.makes(metric) || reads.rules.unlisted().is_some()
         };
-        Some(read.answer(rules).await)
+        if let Some(rules) = state.rules.as_ref().filter(is_of_rule) {
+            let read = RuleRead { namespace, metric, labels: &options.labels, representation, now };
+            return Some(read.answer(rules).await);
+        }
+        let read = PassedOn { namespace, metric, representation, now };
+        Some(read.answer(fallback?, request, audit).await)
     }
 
     fn render(&self, state: &ReadState, published: &Published) -> Result<Response, Status> {

@@ -15,7 +15,7 @@ use wva::cluster::writers::deletion_cost::DeletionCostMetrics;
 use wva::cluster::{ClusterWatch, EventRecorder, WatchSettings};
 use wva::engine::{ClusterView, Leadership, Published};
 use wva::record::RecordingMetrics;
-use wva::telemetry::{ApiRequestMetrics, StateMetrics};
+use wva::telemetry::{ApiRequestMetrics, FallbackMetrics, StateMetrics};
 use wva_core::decision::{Decision, Reason, Verdict};
 use wva_core::model::Role;
 use wva_core::usage::{KvTokens, PodAges, Usage};
@@ -190,6 +190,7 @@ fn register_all() -> Registry {
     StateMetrics::register(&mut registry).set_cut("memory", "learned", 1);
     CaBundleMetrics::register(&mut registry);
     DeletionCostMetrics::register(&mut registry);
+    FallbackMetrics::register(&mut registry).observe("200".into(), Duration::from_millis(3), true);
     RecordingMetrics::register(&mut registry);
     let (service, _handle) =
         tower_test::mock::pair::<http::Request<kube::client::Body>, http::Response<axum::body::Body>>();

@@ -19,8 +19,8 @@ use wva::record::Recent;
 use wva::serve::auth::{Access, Attributes, ReviewError, Reviewer, Token, TrustData, User};
 use wva::serve::tls::{ServingCertificate, SharedPki};
 use wva::serve::{
-    AmbiguousSelector, AppState, EventSink, InstallationSettings, PublishedReader, RuleMetrics,
-    ScaledObjectCalls, ServeError, Server, ServerPorts, ServerSettings,
+    AmbiguousSelector, AppState, EventSink, FallbackServer, InstallationSettings, PublishedReader,
+    RuleMetrics, ScaledObjectCalls, ServeError, Server, ServerPorts, ServerSettings,
 };
 use wva_core::decision::{Cause, Reason, Target, Unknown, Verdict};
 use wva_core::units::{Replicas, Seconds};
@@ -219,6 +219,7 @@ pub(crate) struct ServerOptions {
     pub(crate) recent: Arc<Recent>,
     pub(crate) rules: Option<Arc<dyn RuleMetrics>>,
     pub(crate) calls: Option<Arc<dyn ScaledObjectCalls>>,
+    pub(crate) fallback: Option<Arc<dyn FallbackServer>>,
 }
 
 impl Default for ServerOptions {
@@ -242,6 +243,7 @@ impl Default for ServerOptions {
             recent: Arc::new(Recent::new(8, 1 << 20)),
             rules: None,
             calls: None,
+            fallback: None,
         }
     }
 }
@@ -263,8 +265,7 @@ impl TestServer {
         let users = Authority::new("kubernetes");
         let proxy = front_proxy.client("front-proxy-client", &[]);
         let trust = watch::Sender::new(options.has_trust.then(|| trust(&front_proxy.pem(), &users.pem())));
-        let leadership = if options.is_leader { leading() } else { Leadership::default() };
-        let leadership = watch::Sender::new(leadership);
+        let leadership = watch::Sender::new(options.is_leader.then(leading).unwrap_or_default());
         let published = watch::Sender::new(Arc::new(sample()));
         let synced = watch::Sender::new(options.has_synced);
         let shared = watch::Sender::new(options.has_certificate.then(|| options.shared_ca.shared()));
@@ -293,6 +294,7 @@ impl TestServer {
             recent: options.recent,
             rules: options.rules,
             calls: options.calls,
+            fallback: options.fallback,
             registry: options.registry,
         };
         let bound = Server::bind(options.listen, AppState::new(settings, ports)).await?;
