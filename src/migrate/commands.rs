@@ -66,7 +66,7 @@ pub(super) fn resume(scaled_objects: &BTreeMap<String, Vec<String>>) -> Vec<Stri
 pub(super) fn scraping() -> Step {
     let ask = |variable: &str, what: &str| format!("${{{variable}:?set it to the {what}}}");
     let command = format!(
-        "helm upgrade wva charts/wva --namespace {NAMESPACE} --reuse-values --set metrics.serviceMonitor.enabled=true --set \
+        "helm upgrade wva charts/wva --namespace {NAMESPACE} --reset-then-reuse-values --set metrics.serviceMonitor.enabled=true --set \
          \"metrics.readers[0].name={}\" --set \"metrics.readers[0].namespace={}\"",
         ask("PROMETHEUS_SERVICE_ACCOUNT", "ServiceAccount of Prometheus"),
         ask("PROMETHEUS_NAMESPACE", "namespace of that ServiceAccount"),
@@ -99,7 +99,7 @@ fn values_files(release: &ObjectName) -> (String, String) {
 /// Lets this program own the API.
 pub(super) fn switch(adapter: Option<&Adapter>) -> Vec<Step> {
     let own = format!(
-        "helm upgrade wva charts/wva --namespace {NAMESPACE} --reuse-values --set apiService.enabled=true"
+        "helm upgrade wva charts/wva --namespace {NAMESPACE} --reset-then-reuse-values --set apiService.enabled=true"
     );
     let mut steps = Vec::new();
     let mut commands = vec![ROLLOUT.to_owned()];

@@ -142,7 +142,7 @@ impl Plan<'_> {
         // Later runs keep what later steps switched on.
         commands.push(format!(
             "if helm -n {NAMESPACE} status wva > /dev/null 2>&1; then\n  helm upgrade wva charts/wva --namespace {NAMESPACE} \
-             --reuse-values -f wva-values.yaml\nelse\n  helm install wva charts/wva --namespace {NAMESPACE} --create-namespace -f \
+             --reset-then-reuse-values -f wva-values.yaml\nelse\n  helm install wva charts/wva --namespace {NAMESPACE} --create-namespace -f \
              wva-values.yaml --set image.repository=\"${{IMAGE_REGISTRY:?set it to the registry with the image wva}}/wva\" --set \
              apiService.enabled=false --set \"metrics.readers[0].name={READER}\" --set \"metrics.readers[0].namespace={NAMESPACE}\"\nfi"
         ));

@@ -65,7 +65,7 @@ kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"typ
 WVA_ARGS="--saturation-config-map $release-wva-saturation-scaling-config" start_wva wva-0 "$wva_port"
 run_step "Save what the way back needs"
 # Only here do processes stand for the pods behind the Service, so only here does Helm find changes of somebody else.
-run_step "Let this program own" 's/--reuse-values/& --force-conflicts/'
+run_step "Let this program own" 's/--reset-then-reuse-values/& --force-conflicts/'
 kubectl -n "$release_namespace" patch service wva --type merge -p '{"spec":{"type":"ExternalName","externalName":"localhost"}}' >/dev/null
 route_api_server_to "$wva_port"
 eventually 40 "the APIService is this program's, and available" is_available
