@@ -225,22 +225,22 @@ mod tests {
             json!({ "metadata": {}, "items": null }),
         ];
         let answering = async {
-            let mut asked = Vec::new();
+            let mut urls = Vec::new();
             for page in &pages {
                 let (request, answer) = handle.next_request().await.unwrap();
-                asked.push(request.uri().to_string());
+                urls.push(request.uri().to_string());
                 let body = Body::from(Value::to_string(page).into_bytes());
                 answer.send_response(Response::new(body));
             }
-            asked
+            urls
         };
         let list = lists.list(&pods, ("llm", false), ListParams::default(), 10);
-        let (list, asked) = tokio::join!(list, answering);
+        let (list, urls) = tokio::join!(list, answering);
         let names: Vec<_> =
             list.unwrap().into_iter().map(|object| (object.name, object.labels.len())).collect();
         assert_eq!(names, [("a".to_owned(), 0), ("b".to_owned(), 0)]);
         let pods = "/api/v1/namespaces/llm/pods?&limit=";
-        assert_eq!(asked, ["250", "8", "8&continue=2", "8&continue=3"].map(|query| format!("{pods}{query}")));
+        assert_eq!(urls, ["250", "8", "8&continue=2", "8&continue=3"].map(|query| format!("{pods}{query}")));
     }
 
     #[test]

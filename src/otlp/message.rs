@@ -54,6 +54,13 @@ struct Row {
     values: [Option<f64>; METRICS.len()],
 }
 
+impl Row {
+    /// Whether it has one, or says that there is none any more.
+    fn has_number(&self) -> bool {
+        self.values.iter().any(Option::is_some)
+    }
+}
+
 /// A request.
 pub(super) struct Export {
     pub(super) request: ExportMetricsServiceRequest,
@@ -87,11 +94,13 @@ pub(super) fn exports(
     rows.extend(gone.into_iter().map(|series| Row { series, values: [None; METRICS.len()] }));
     let at = u64::try_from(now.as_nanosecond()).unwrap_or_default();
     let export = |rows: &[Row]| {
-        let request = request(rows, at, controller_instance);
-        let series = rows.iter().map(|row| (row.values[0].is_some(), row.series.clone()));
-        let (numbers, ended): (Vec<_>, Vec<_>) = series.partition(|(has_number, _)| *has_number);
-        let series = |rows: Vec<(bool, Series)>| rows.into_iter().map(|(_, series)| series).collect();
-        Export { request, numbers: series(numbers), ended: series(ended) }
+        let (known, ended): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.has_number());
+        let series = |rows: Vec<&Row>| rows.into_iter().map(|row| row.series.clone()).collect();
+        Export {
+            request: request(rows, at, controller_instance),
+            numbers: series(known),
+            ended: series(ended),
+        }
     };
     rows.chunks(MAX_VARIANTS).map(export).collect()
 }

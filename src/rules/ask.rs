@@ -79,11 +79,11 @@ impl Queries {
 
     /// The values of a query now.
     pub(super) async fn ask(&self, query: &str) -> Result<Vec<QuerySample>, RuleError> {
-        let asked = async {
+        let query = async {
             let _permit = self.permits.acquire().await;
             self.api.query(query, self.clock.now()).await
         };
-        let samples = timeout(READ_TIMEOUT, asked).await.map_err(|_| RuleError(no_answer_in_time()))?;
+        let samples = timeout(READ_TIMEOUT, query).await.map_err(|_| RuleError(no_answer_in_time()))?;
         samples.map_err(|error| RuleError(error.message))
     }
 

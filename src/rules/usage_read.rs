@@ -266,14 +266,14 @@ resourceRules:
         let read =
             || UsageRead { of: UsageOf::Pods, namespace: "", objects: Objects::Selected(String::new()) };
         let reading = usage.answer(&prometheus, rule, read());
-        let other = async {
+        let external_read = async {
             // Behind the queries of the usage.
             tokio::time::sleep(Duration::from_millis(50)).await;
             prometheus.ask("other").await
         };
         tokio::select! {
             _ = reading => panic!("200 queries take longer"),
-            answer = other => assert_eq!(answer.map_err(|error| error.to_string()), Ok(Vec::new())),
+            answer = external_read => assert_eq!(answer.map_err(|error| error.to_string()), Ok(Vec::new())),
         }
         let sent = server.received_requests().await.unwrap();
         let of_usage = sent.iter().filter(|request| request.body.starts_with(b"query=usage")).count();

@@ -70,3 +70,19 @@ give_back_external_metrics() {
   baseline
   eventually 60 "wva owns external metrics again" is_available
 }
+
+# keda_may_read: its user may read the numbers in the namespace of the models
+keda_may_read() {
+  kubectl apply -f - >/dev/null <<'YAML'
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: keda, namespace: llm}
+rules: [{apiGroups: [external.metrics.k8s.io], resources: [wva_desired_replicas], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: keda, namespace: llm}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: keda}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: keda}]
+YAML
+}

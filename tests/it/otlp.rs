@@ -158,12 +158,12 @@ async fn a_number_that_is_no_longer_known_ends_its_series_once() {
     let mut changed = sample();
     changed.decisions.remove(&VariantId::new("llm", "llama-a100"));
     *fixture.reader.published.lock() = Arc::new(changed);
-    let mut seen = Vec::new();
+    let mut values = Vec::new();
     for number in 2..=20 {
-        seen.push(fixture.export(number).await.get(&key).copied());
+        values.push(fixture.export(number).await.get(&key).copied());
     }
-    seen.dedup();
-    let rest = &seen[usize::from(seen[0] == Some(Some(5.0)))..];
+    values.dedup();
+    let rest = &values[usize::from(values[0] == Some(Some(5.0)))..];
     assert_eq!(rest, [Some(None), None]);
 }
 

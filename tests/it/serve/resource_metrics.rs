@@ -109,8 +109,8 @@ async fn pods_have_the_usage_of_each_container() {
         queries.contains(&r#"sum by (pod,container) (cpu{namespace="llm",pod=~"a|b|c"})"#.to_owned()),
         "{queries:?}"
     );
-    let one = body(&read(&fixture, "namespaces/llm/pods/a").await);
-    assert_eq!((&one["kind"], &one["containers"]), (&json!("PodMetrics"), &first["containers"]));
+    let pod = body(&read(&fixture, "namespaces/llm/pods/a").await);
+    assert_eq!((&pod["kind"], &pod["containers"]), (&json!("PodMetrics"), &first["containers"]));
     let hpa = fixture
         .server
         .read_as_hpa(

@@ -32,18 +32,8 @@ start_keda
 keda_owns_external_metrics
 
 # The model, KEDA's right to read its number, and the ScaledObject.
+keda_may_read
 kubectl apply -f - >/dev/null <<YAML
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: keda, namespace: llm}
-rules: [{apiGroups: [external.metrics.k8s.io], resources: [wva_desired_replicas], verbs: [get, list]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: keda, namespace: llm}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: keda}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: keda}]
----
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: pushed, namespace: llm}

@@ -111,12 +111,9 @@ selectors=("" "queue=jobs" "queue!=jobs" "queue in (jobs,mail)" "queue notin (jo
   "queue_name=celery" "dimension_QueueName=orders" "model_name=m" "key" "datname=app" "pod in (web-1)" "gpu=0" "queue=lo" "none=x" "app.kubernetes.io/name=x"
   "status in (200,5.*)" "namespace=default")
 
-tools=$("$e2e/build-tools" prometheus-adapter)
+. "$e2e/adapter.sh"
 choose_port adapter_port
-spawn adapter "$tools/prometheus-adapter" --config "$rules" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 5s --metrics-max-age 60s \
-  --bind-address 127.0.0.1 --secure-port "$adapter_port" --cert-dir "$CLUSTER_DIR/adapter" --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
-  --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
-await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
+start_adapter "$rules"
 stop wva-0
 WVA_ARGS="--adapter-config $rules --metrics-relist-interval 5s --metrics-max-age 60s" baseline
 trust_wva

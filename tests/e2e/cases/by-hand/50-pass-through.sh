@@ -43,15 +43,9 @@ openssl req -x509 -newkey rsa:2048 -nodes -keyout "$adapter_tls/ca.key" -out "$a
 openssl req -newkey rsa:2048 -nodes -keyout "$adapter_tls/tls.key" -out "$adapter_tls/tls.csr" -subj /CN=adapter 2>/dev/null
 openssl x509 -req -in "$adapter_tls/tls.csr" -CA "$adapter_tls/ca.crt" -CAkey "$adapter_tls/ca.key" -CAcreateserial -days 1 -out "$adapter_tls/tls.crt" \
   -extfile <(echo 'subjectAltName=DNS:adapter.monitoring.svc') 2>/dev/null
-tools=$("$e2e/build-tools" prometheus-adapter)
-start_adapter() {
-  spawn adapter "$tools/prometheus-adapter" --config "$rules" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 5s --metrics-max-age 60s \
-    --bind-address 127.0.0.1 --secure-port "$adapter_port" --tls-cert-file "$adapter_tls/tls.crt" --tls-private-key-file "$adapter_tls/tls.key" \
-    --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
-    --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
-  await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
-}
-start_adapter
+. "$e2e/adapter.sh"
+start_with_certificate() { start_adapter "$rules" --tls-cert-file "$adapter_tls/tls.crt" --tls-private-key-file "$adapter_tls/tls.key"; }
+start_with_certificate
 install_chart --set apiService.enabled=false
 kubectl create namespace monitoring --dry-run=client -o yaml | kubectl apply -f - >/dev/null
 adapter_chart=$CLUSTER_DIR/adapter-chart
@@ -163,7 +157,7 @@ eventually 60 "the adapter is gone: the error names it" fails_with queue_message
 eventually 10 "discovery still lists its metric" lists queue_messages_ready
 eventually 10 "and wva answers with the number of a variant" value_is '>=' 1
 eventually 60 "a namespace can be deleted" namespace_is_deleted
-start_adapter
+start_with_certificate
 eventually 60 "it is back: the metric is read again" has_value queue_messages_ready 11
 
 # ---- without the right to read there

@@ -37,18 +37,8 @@ keda_owns_external_metrics "${chart[@]}"
 assert_eq "wva may list ScaledObjects" "$(may list)" no
 assert_eq "wva may get ScaledObjects" "$(may get)" yes
 
+keda_may_read
 kubectl apply -f - >/dev/null <<YAML
-apiVersion: rbac.authorization.k8s.io/v1
-kind: Role
-metadata: {name: keda, namespace: llm}
-rules: [{apiGroups: [external.metrics.k8s.io], resources: [wva_desired_replicas], verbs: [get, list]}]
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
-metadata: {name: keda, namespace: llm}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: keda}
-subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: keda}]
----
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: called, namespace: llm}

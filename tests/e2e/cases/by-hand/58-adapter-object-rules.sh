@@ -156,12 +156,9 @@ metadata: {name: disk, labels: {app: shop}}
 spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: /tmp}}
 YAML
 
-tools=$("$e2e/build-tools" prometheus-adapter)
+. "$e2e/adapter.sh"
 choose_port adapter_port
-spawn adapter "$tools/prometheus-adapter" --config "$rules" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 5s --metrics-max-age 60s \
-  --bind-address 127.0.0.1 --secure-port "$adapter_port" --cert-dir "$CLUSTER_DIR/adapter" --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
-  --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
-await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
+start_adapter "$rules"
 stop wva-0
 install_chart --set apiService.custom.enabled=true --set "prometheus.url=$PROMETHEUS_URL" --set adapterRules.configMap=rules \
   --set-json 'adapterRules.extraRules=[{"apiGroups":["apps"],"resources":["deployments"],"verbs":["list"]},{"apiGroups":["networking.k8s.io"],"resources":["ingresses"],"verbs":["list"]},{"apiGroups":[""],"resources":["persistentvolumes"],"verbs":["list"]}]'

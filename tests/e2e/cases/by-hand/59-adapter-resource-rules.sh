@@ -58,12 +58,9 @@ spec:
       - {name: side, image: registry.k8s.io/pause, resources: {requests: {cpu: 50m}}}
 YAML
 
-tools=$("$e2e/build-tools" prometheus-adapter)
+. "$e2e/adapter.sh"
 choose_port adapter_port
-spawn adapter "$tools/prometheus-adapter" --config "$rules" --prometheus-url "$PROMETHEUS_URL" --metrics-relist-interval 5s --metrics-max-age 60s \
-  --bind-address 127.0.0.1 --secure-port "$adapter_port" --cert-dir "$CLUSTER_DIR/adapter" --lister-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" \
-  --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig"
-await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
+start_adapter "$rules"
 stop wva-0
 install_chart --set "prometheus.url=$PROMETHEUS_URL" --set adapterRules.configMap=rules --set apiService.resource.enabled=true
 WVA_ARGS="--adapter-config $rules --metrics-relist-interval 5s --metrics-max-age 60s --serve-resource-metrics" baseline
