@@ -4,6 +4,7 @@ use super::context::VariantContext;
 use super::model::ModelDecision;
 use super::proposal::Proposal;
 use super::safety_net;
+use super::zero::may_be_zero;
 use crate::decision::Reason;
 use crate::limit::{Grant, GrantRequest};
 use crate::model::{Role, VariantId};
@@ -84,16 +85,17 @@ pub(super) fn apply_grants(model: &mut ModelDecision<'_>, grants: &[Grant]) {
 }
 
 /// Each request needs both roles: where a limit leaves no room for what was woken of `role`, the variants of `counterpart` that were woken with
-/// it serve nobody.
+/// it serve nobody. A limit takes back no number that was published, and a model that keeps a replica in any case gets it by the bounds.
 fn deny_counterpart(model: &mut ModelDecision<'_>, (role, counterpart): (Role, Role), grants: &[Grant]) {
+    if !model.context.scale_to_zero.enabled || !may_be_zero(model.context) {
+        return;
+    }
     let of = |role: Role| {
         let variants = model.variants.iter().enumerate();
         variants.filter(move |(_, variant)| variant.role() == role).map(|(index, _)| index)
     };
-    let sleeps = |index: &usize| {
-        let number = model.proposals[*index].number;
-        !model.variants[*index].is_active() && number.is_none_or(|number| number == Replicas::ZERO)
-    };
+    let number = |index: usize| model.proposals[index].number.unwrap_or(Replicas::ZERO);
+    let sleeps = |index: &usize| !model.variants[*index].is_active() && number(*index) == Replicas::ZERO;
     let is_denied = |index: &usize| grants.get(*index).is_some_and(|granted| granted.is_limited);
     let Some(denied) =
         of(role).filter(sleeps).find(is_denied).filter(|_| of(role).all(|index| sleeps(&index)))
@@ -103,10 +105,11 @@ fn deny_counterpart(model: &mut ModelDecision<'_>, (role, counterpart): (Role, R
     if of(counterpart).any(|index| model.variants[index].is_active()) {
         return;
     }
-    let is_woken = |index: &usize| model.proposals[*index].reason == Reason::ScaleFromZero;
-    let woken: Vec<usize> = of(counterpart).filter(|index| !sleeps(index)).filter(is_woken).collect();
-    for index in woken {
-        let granted = Grant { granted: Replicas::ZERO, ..grants[denied].clone() };
+    let published = |index: usize| model.variants[index].committed().unwrap_or(Replicas::ZERO);
+    let woken = of(counterpart).map(|index| (index, published(index)));
+    let woken: Vec<_> = woken.filter(|(index, published)| number(*index) > *published).collect();
+    for (index, granted) in woken {
+        let granted = Grant { granted, ..grants[denied].clone() };
         deny(model, index, &granted);
     }
 }

@@ -269,7 +269,7 @@ fn scale_to_zero(
 }
 
 /// Measured as idle now, and for the retention period, and a request would start it again.
-fn idle_for_long(context: ModelContext<'_>, before: &GroupMemory) -> bool {
+pub(super) fn idle_for_long(context: ModelContext<'_>, before: &GroupMemory) -> bool {
     let idle_now = matches!(activity(context.now, context.group, before.observed_at), Activity::Idle(_));
     let retention = context.scale_to_zero.retention;
     let is_over = before.idle_since.is_some_and(|since| Seconds::between(since, context.now) >= retention);

@@ -212,6 +212,24 @@ fn a_decode_variant_woke_alone_where_a_quota_denied_its_prefill() {
 }
 
 #[test]
+fn a_number_that_was_published_is_not_taken_back_because_the_counterpart_has_no_room() {
+    let variants = [("decode", Role::Decode, 10.0), ("prefill", Role::Prefill, 10.0)];
+    let mut model = Model::new(&variants, 0);
+    model.queue = Some(1.0);
+    let mut decode = model.snapshot();
+    decode
+        .groups
+        .values_mut()
+        .for_each(|group| group.variants.retain(|state| &state.variant.id.name == "decode"));
+    let published = decide(&decode, &observe(&decode, Memory::default()), &model.policy).memory;
+    model.without_quota = ["prefill"].into();
+    let snapshot = model.snapshot();
+    let outcome = decide(&snapshot, &observe(&snapshot, published), &model.policy);
+    let number = |name| number_of(&outcome.decisions[&id(name)].verdict);
+    assert_eq!([number("decode"), number("prefill")], [1, 0].map(|number| Some(Replicas::new(number))));
+}
+
+#[test]
 fn a_decode_variant_that_something_else_woke_was_left_without_prefill() {
     let variants = [("decode", Role::Decode, 10.0), ("prefill", Role::Prefill, 10.0)];
     let mut model = Model { woken_by: Some("a proxy"), queue: None, ..Model::new(&variants, 1) };
@@ -219,6 +237,17 @@ fn a_decode_variant_that_something_else_woke_was_left_without_prefill() {
     model.replicas.insert("decode", 1);
     assert_eq!(model.steps(2), [1, 1]);
     assert_eq!(model.steps(12), [0, 0]);
+}
+
+#[test]
+fn a_decode_variant_that_was_kept_awake_got_its_prefill_only_at_the_next_read() {
+    let variants = [("decode", Role::Decode, 10.0), ("prefill", Role::Prefill, 10.0)];
+    let mut model = Model::new(&variants, 1);
+    while model.steps(1) != [0, 0] {}
+    // Nothing shows that it is idle any more, and something starts it.
+    model.queue = None;
+    model.replicas.insert("decode", 1);
+    assert_eq!(model.steps(1), [1, 1]);
 }
 
 #[test]

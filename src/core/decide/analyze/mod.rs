@@ -128,15 +128,18 @@ fn run(model: &ModelDecision<'_>, learned: &mut Learned) -> Analyses {
     analyses
 }
 
-/// Of the roles that each request needs both, the other one runs. One that is about to go to zero does not count.
+/// Of the roles that each request needs both, the other one runs. One that is about to go to zero does not count; one whose zero no longer
+/// holds does, as it keeps a replica in this evaluation.
 fn counterpart_runs(model: &ModelDecision<'_>, role: Role) -> bool {
     let counterpart = match role {
         Role::Both => return false,
         Role::Decode => Role::Prefill,
         Role::Prefill => Role::Decode,
     };
-    let stays =
-        |variant: &VariantContext<'_>| variant.committed().is_none_or(|number| number > Replicas::ZERO);
+    let is_idle = zero::idle_for_long(model.context, &model.memory);
+    let stays = |variant: &VariantContext<'_>| {
+        variant.committed() != Some(Replicas::ZERO) || (!is_idle && variant.allows(Replicas::ONE))
+    };
     let mut others = model.variants.iter().filter(|variant| variant.role() == counterpart);
     model.context.scale_to_zero.enabled
         && zero::may_be_zero(model.context)
