@@ -14,7 +14,7 @@ use super::adapters::{
     ClusterReviewer, NotedCalls, certificate_settings, installation_settings, service_ref,
     serving_certificate, shared_pki,
 };
-use super::fallback::{OtherMetrics, previous_owner, start_fallback};
+use super::fallback::start_fallback;
 use super::metrics::{Installation, ProgramMetrics};
 use super::otlp::start_export;
 use super::recording::recorder;
@@ -23,10 +23,10 @@ use super::self_signed;
 use super::sources::{queue_source, source};
 use super::tasks::{Phases, TaskEnd};
 use crate::cluster::leadership::installation_name;
-use crate::cluster::pki::TakeOver;
 use crate::cluster::pki::apiservice::ApiServices;
 use crate::cluster::pki::certificates::instance_name;
 use crate::cluster::pki::self_check::{CONFIRM_WINDOW, CaBundleMetrics, ServedChain};
+use crate::cluster::pki::{PreviousOwner, TakeOver};
 use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CallRegister, CertificateBundle,
@@ -136,7 +136,8 @@ impl App {
             ready,
         });
         let ca_metrics = CaBundleMetrics::register(&mut registry);
-        let certificates = self.start_certificates(events.clone(), leadership.clone());
+        let (fallback, owner) = start_fallback(&self.config, &mut registry, &mut self.phases.watches).unzip();
+        let certificates = self.start_certificates(events.clone(), leadership.clone(), owner);
         self.start_deletion_costs(cluster.clone(), &board, &leadership, &mut registry);
         self.start_waking(engine.clone(), cluster.clone(), (&board, &leadership), &mut registry)?;
         let external = (events.clone(), self.external_metrics(certificates.apiservices.clone()));
@@ -159,7 +160,8 @@ impl App {
         };
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let (reader, sink) = (Arc::new(reader), Arc::new(events.clone()));
-        let (rules, fallback) = self.start_other_metrics(&mut registry)?;
+        let (client, clock) = (self.client.clone(), self.clock.clone());
+        let rules = start_rules(&self.config, client, clock, &mut self.phases.watches)?;
         let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, calls, fallback, registry };
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);
@@ -381,12 +383,6 @@ impl App {
         Ok(())
     }
 
-    fn start_other_metrics(&mut self, registry: &mut Registry) -> anyhow::Result<OtherMetrics> {
-        let watches = &mut self.phases.watches;
-        let rules = start_rules(&self.config, self.client.clone(), self.clock.clone(), watches)?;
-        Ok((rules, start_fallback(&self.config, registry, watches)))
-    }
-
     fn store(&self) -> StateStore {
         let prefix = installation_name(self.config.controller_instance.as_deref());
         StateStore::new(self.client.clone(), &self.config.namespace, &prefix, self.clock.clone())
@@ -400,11 +396,12 @@ impl App {
     }
 
     /// Creates or adopts the shared certificates and follows them. Where we serve with them, writes their CAs as `caBundle` of the
-    /// APIServices.
+    /// APIServices. Takes over that of `previous`, or gives back what was taken.
     fn start_certificates(
         &mut self,
         events: EventRecorder,
         leadership: watch::Receiver<Leadership>,
+        previous: Option<PreviousOwner>,
     ) -> CertificateWatches {
         let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), service_ref(&self.config));
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
@@ -421,15 +418,22 @@ impl App {
                 service_ref(&self.config),
                 bundles.clone(),
                 apiservices.clone(),
-                events,
+                events.clone(),
                 self.clock.clone(),
             );
             self.phases.watches.start("caBundle", |stop| writer.run(stop));
-            let previous = previous_owner(&self.config);
-            let (client, known) = (self.client.clone(), (bundles.clone(), apiservices.clone()));
-            let task = TakeOver::new(client, service_ref(&self.config), previous, known, leadership);
-            self.phases.watches.start("APIService take-over", |stop| task.run(stop));
         }
+        let task = TakeOver {
+            client: self.client.clone(),
+            service: service_ref(&self.config),
+            previous,
+            certificates: bundles.clone(),
+            apiservices: apiservices.clone(),
+            leadership,
+            events,
+            clock: self.clock.clone(),
+        };
+        self.phases.watches.start("APIService take-over", |stop| task.run(stop));
         CertificateWatches { bundles, apiservices }
     }
 

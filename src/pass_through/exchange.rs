@@ -106,6 +106,11 @@ impl Exchange {
         }
     }
 
+    /// The CAs that its certificate is verified by, PEM, if it is.
+    pub(super) fn authorities(&self) -> Option<Vec<u8>> {
+        self.client.load().ca.clone()
+    }
+
     /// The answer to a GET of `path`, of which the body has at most `max_bytes`.
     pub(super) async fn get(
         &self,

@@ -1,6 +1,8 @@
 //! The fallback server, as the routes see it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -8,6 +10,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{HeaderValue, StatusCode};
 use smol_str::SmolStr;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,6 +23,8 @@ use crate::telemetry::FallbackMetrics;
 
 /// Where its metrics are listed.
 const LIST_PATH: &str = "/apis/external.metrics.k8s.io/v1beta1";
+/// A metric that no server has.
+const PROBE_PATH: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/wva_probe";
 /// Bytes of an answer to a read. An HPA needs one value; values with many labels have 1 KiB.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024;
 /// Bytes of the list of metrics. Each has about 150.
@@ -34,8 +39,14 @@ pub struct FallbackApi {
     exchange: Exchange,
     outage: Outage,
     names: ArcSwap<Arc<[SmolStr]>>,
+    state: watch::Sender<ListState>,
+    /// Whether it was once seen that this program may read metrics there.
+    is_permitted: AtomicBool,
     metrics: FallbackMetrics,
 }
+
+/// What the last list has shown: the CAs by which the server's certificate was verified, PEM, if it was, or why reads cannot be passed on.
+pub type ListState = Result<Option<Vec<u8>>, String>;
 
 impl FallbackApi {
     /// Its metrics are listed once [`Self::run`] has asked it.
@@ -55,8 +66,26 @@ impl FallbackApi {
             exchange: Exchange::new(settings),
             outage: Outage::default(),
             names: ArcSwap::default(),
+            state: watch::Sender::new(Err("its metrics have not been listed yet".to_owned())),
+            is_permitted: AtomicBool::new(false),
             metrics,
         }
+    }
+
+    /// What the last list has shown.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<ListState> {
+        self.state.subscribe()
+    }
+
+    /// Lists its metrics, and tries whether this program may read them. How many there are.
+    ///
+    /// # Errors
+    /// Why reads cannot be passed on to it, and what to do.
+    pub async fn check(&self) -> Result<usize, String> {
+        self.list().await?;
+        self.try_read().await?;
+        Ok(self.names.load().len())
     }
 
     /// Lists its metrics from time to time until `stop`.
@@ -75,12 +104,15 @@ impl FallbackApi {
             if listed.is_some_and(|at| at.elapsed() < self.list_interval) {
                 continue;
             }
-            let problem = self.list().await.err();
+            let problem = self.check().await.err();
+            let state = problem.clone().map_or_else(|| Ok(self.exchange.authorities()), Err);
+            drop(self.state.send_replace(state));
             if let Some(problem) = problem.as_ref().filter(|problem| last_problem.as_ref() != Some(*problem))
             {
                 warn!(
                     service = self.service,
-                    problem, "the metrics of the fallback server cannot be listed; those of before stay"
+                    problem,
+                    "the metrics of the fallback server cannot be listed or read; the list of before stays"
                 );
             }
             // Until the first list has been read, at each tick.
@@ -106,6 +138,16 @@ impl FallbackApi {
         Ok(())
     }
 
+    /// Anybody may list the names; whether this program may read a metric shows only when it reads one. The name is nobody's, and any
+    /// answer but a refusal will do.
+    async fn try_read(&self) -> Result<(), String> {
+        if !self.is_permitted.load(Relaxed) {
+            self.ask(PROBE_PATH, None, MAX_ANSWER_BYTES).await?;
+            self.is_permitted.store(true, Relaxed);
+        }
+        Ok(())
+    }
+
     /// Asks it, and counts what comes of it.
     async fn ask(
         &self,
@@ -124,12 +166,12 @@ impl FallbackApi {
         let service = self.service.as_str();
         match &result {
             Err(Failure { cause, is_alive: false, .. }) => {
-                if self.outage.fail(cause) {
+                if self.outage.fail(path, cause) {
                     warn!(service, cause, "the fallback server does not answer");
                 }
             }
             Ok(_) | Err(_) => {
-                if self.outage.end() {
+                if self.outage.end(path) {
                     info!(service, "the fallback server answers again");
                 }
             }
@@ -159,7 +201,7 @@ impl FallbackServer for FallbackApi {
             ))
         };
         async move {
-            self.outage.admit().map_err(named)?;
+            self.outage.admit(path_and_query).map_err(named)?;
             self.ask(path_and_query, Some(audit_id), MAX_ANSWER_BYTES).await.map_err(named)
         }
         .boxed()

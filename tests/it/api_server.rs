@@ -318,7 +318,13 @@ impl ApiServer {
                 return status(409, "Conflict");
             }
             (&Method::PUT, Some(_)) => write.body.clone(),
-            (_, Some(known)) => merged(known, &write.body),
+            (_, Some(known)) => {
+                let version = &write.body["metadata"]["resourceVersion"];
+                if !version.is_null() && *version != known["metadata"]["resourceVersion"] {
+                    return status(409, "Conflict");
+                }
+                merged(known, &write.body)
+            }
             (_, None) => return status(404, "NotFound"),
         };
         let stored = content.store(&path, stored);
@@ -347,10 +353,21 @@ pub(crate) fn object_path(resource: &str, object: &Value) -> String {
     }
 }
 
-/// Merges what is applied: fields of the spec, and conditions by their type.
+/// Merges what is applied: annotations, fields of the spec, and conditions by their type.
 fn merged(mut known: Value, applied: &Value) -> Value {
+    for (name, value) in applied["metadata"]["annotations"].as_object().into_iter().flatten() {
+        known["metadata"]["annotations"][name] = value.clone();
+    }
+    if let Some(annotations) = known["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|_, value| !value.is_null());
+    }
     for (field, value) in applied["spec"].as_object().into_iter().flatten() {
         known["spec"][field] = value.clone();
+    }
+    for part in ["/spec", "/spec/service"] {
+        if let Some(fields) = known.pointer_mut(part).and_then(Value::as_object_mut) {
+            fields.retain(|_, value| !value.is_null());
+        }
     }
     for field in ["desiredOptimizedAlloc", "actuation"] {
         if let Some(value) = applied["status"].get(field) {

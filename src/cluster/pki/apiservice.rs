@@ -1,6 +1,7 @@
 //! The APIServices that may point to us, each watched by its name. What to write or check is decided elsewhere.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use futures::StreamExt;
 use futures::stream::{SelectAll, select_all};
@@ -57,6 +58,12 @@ impl ServiceRef {
         let name = service.name.as_deref();
         let is_ours = namespace == Some(&self.namespace) && name == Some(&self.name);
         (!is_ours).then(|| format!("Service {}/{}", namespace.unwrap_or_default(), name.unwrap_or_default()))
+    }
+}
+
+impl fmt::Display for ServiceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
     }
 }
 

@@ -1,5 +1,5 @@
 //! Keeps the `caBundle` of the APIServices that point to us equal to the CAs of our certificate. The objects themselves belong
-//! to the chart, and one that points to another Service is never changed.
+//! to the chart, and one that points to another Service is never changed; `take_over` writes one that was taken over.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::{Api, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apiservice::{self, ApiServices, ServiceRef, apply_patch, ca_bundle, skips_verification};
 use super::certificate_bundle::CertificateBundle;
+use super::taken::is_taken;
 use super::verification::verify;
 use crate::cluster::requests::{LogOnce, bounded};
 use crate::cluster::timer::sleep_until_due;
@@ -151,15 +152,19 @@ impl CaBundleWriter {
         }
         let trust = ours.trust();
         let carried = ca_bundle(object);
-        if carried == Some(trust.as_bytes()) {
+        if carried == Some(trust.as_bytes()) || is_taken(object) {
             return Ok(());
         }
         if skips_verification(object) {
             return Err("insecureSkipTLSVerify is true: remove it, so that the CA can be written".into());
         }
         let refusal = carried.and_then(|carried| self.refusal(carried, ours));
-        self.histories.entry(name).or_default().not_before = Some(Instant::now() + MIN_WRITE_INTERVAL);
-        self.write(object, trust).await?;
+        let not_before = Some(Instant::now() + MIN_WRITE_INTERVAL);
+        self.histories.entry(name).or_default().not_before = not_before;
+        if !self.write(object, trust).await? {
+            self.histories.entry(name).or_default().not_before = None;
+            return Ok(());
+        }
         tracing::info!("wrote spec.caBundle of APIService {name}");
         if let Some(refusal) = refusal {
             let note =
@@ -169,13 +174,19 @@ impl CaBundleWriter {
         Ok(())
     }
 
-    async fn write(&self, object: &APIService, trust: String) -> Result<(), String> {
+    /// False when somebody has changed the object since, such as what it points to: the next change is looked at.
+    async fn write(&self, object: &APIService, trust: String) -> Result<bool, String> {
         let bundle = json!({ "caBundle": ByteString(trust.into_bytes()) });
-        let (name, patch) = apply_patch(object, "spec", &bundle);
+        let (name, mut patch) = apply_patch(object, "spec", &bundle);
+        if let Patch::Apply(patch) = &mut patch {
+            patch["metadata"]["resourceVersion"] = json!(object.metadata.resource_version);
+        }
         let parameters = PatchParams::apply(CA_BUNDLE_FIELD_MANAGER).force();
-        let patched = bounded(self.api.patch(&name, &parameters, &patch)).await;
-        let hint = "check that the service account may patch it by name";
-        patched.map(drop).map_err(|error| error.with_hint(hint))
+        match bounded(self.api.patch(&name, &parameters, &patch)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => Err(error.with_hint("check that the service account may patch it by name")),
+        }
     }
 
     /// Why our leaf does not verify by the bundle that the object carries.

@@ -8,6 +8,7 @@ pub mod certificates;
 mod rotation;
 pub mod self_check;
 mod take_over;
+mod taken;
 mod verification;
 
 pub use apiservice::{ApiServiceWatch, ServiceRef};
@@ -15,5 +16,5 @@ pub use ca_bundle::CaBundleWriter;
 pub use certificate_bundle::{CertificateBundle, PkiError};
 pub use certificates::{CertificateManager, CertificateSettings};
 pub use self_check::SelfCheck;
-pub use take_over::{PreviousOwner, TakeOver};
+pub use take_over::{FallbackState, PreviousOwner, TAKEN_OVER_CONDITION, TakeOver, give_back_once};
 pub(crate) use verification::verify;

@@ -1,24 +1,33 @@
 //! Lets the APIService of external metrics, which another program has installed, point to us, and back. Both are one write, so that there is
-//! always somebody who answers. What it pointed to before is kept in an annotation of the object, which stays the other program's.
+//! always somebody who answers. While it points to us the leader alone writes it, and gives way to whoever else keeps writing it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::ByteString;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::{Api, Patch, PatchParams};
-use serde::{Deserialize, Serialize};
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::apiservice::{self, ApiServices, SERVICE_ANNOTATION, ServiceRef};
+use super::apiservice::{ApiServices, NAME, ServiceRef, apply_patch, is_of_chart};
 use super::certificate_bundle::CertificateBundle;
-use crate::cluster::requests::{LogOnce, bounded};
-use crate::engine::Leadership;
+use super::self_check::condition;
+use super::taken::{
+    Backend, Problem, before, corrected, given_back, given_up_by, is_taken, refusal, remembered, taken,
+    taken_by,
+};
+use crate::cluster::requests::{LogOnce, RequestError, bounded};
+use crate::cluster::writers::events::{EventRecorder, NewEvent};
+use crate::engine::{Clock, Leadership};
 
-/// The annotation with what the APIService pointed to before: a [`Backend`] as JSON.
-const BEFORE_ANNOTATION: &str = "wva.llmd.ai/before-take-over";
+/// The type of the condition that says whether it is taken over, and why not.
+pub const TAKEN_OVER_CONDITION: &str = "TakenOver";
+/// The field manager of all that is written here.
+const FIELD_MANAGER: &str = "wva-take-over";
 /// How often the object is looked at, beside every change of it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// How long after the start it is not taken over: instances become Ready, and the API server learns of their endpoints.
@@ -26,36 +35,16 @@ const MIN_UPTIME: Duration = Duration::from_secs(15);
 /// How long it is left alone after somebody has changed it back, such as an upgrade of the other program, or whoever is about to uninstall
 /// this one.
 const LOST_GRACE: Duration = Duration::from_secs(300);
+/// Shortest time between two corrections of what others have written.
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
+/// Writes of others in a row after which it is given up: an upgrade of the other program is one, a GitOps tool goes on for ever.
+const MAX_FOREIGN_WRITES: u32 = 3;
+/// How long nobody else must write it, so that the next write counts as the first: longer than GitOps tools wait between two.
+const QUIET_WINDOW: Duration = Duration::from_secs(6 * 3600);
 
-/// What the API server verifies and asks.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Backend {
-    service: Value,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ca_bundle: Option<ByteString>,
-    #[serde(default, rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
-    insecure_skip_tls_verify: Option<bool>,
-}
-
-impl Backend {
-    fn of(object: &APIService) -> Option<Self> {
-        let spec = object.spec.as_ref()?;
-        Some(Self {
-            service: serde_json::to_value(spec.service.as_ref()?).ok()?,
-            ca_bundle: spec.ca_bundle.clone(),
-            insecure_skip_tls_verify: spec.insecure_skip_tls_verify,
-        })
-    }
-
-    /// As fields of a merge patch, which removes what is not set.
-    fn spec(&self) -> Value {
-        let Self { service, ca_bundle, insecure_skip_tls_verify } = self;
-        let service =
-            json!({ "namespace": service["namespace"], "name": service["name"], "port": service["port"] });
-        json!({ "service": service, "caBundle": ca_bundle, "insecureSkipTLSVerify": insecure_skip_tls_verify })
-    }
-}
+/// What the last list of the fallback server's metrics has shown: the CAs by which its certificate was verified, PEM, if it was, or why reads
+/// cannot be passed on to it.
+pub type FallbackState = Result<Option<Vec<u8>>, String>;
 
 /// The Service whose APIService is taken over.
 #[derive(Debug, Clone)]
@@ -64,214 +53,369 @@ pub struct PreviousOwner {
     pub service: ServiceRef,
     /// The port of our Service that its APIService is to point to; `None` to point back to its own.
     pub take_over: Option<u16>,
+    /// Whether reads can be passed on to it.
+    pub state: watch::Receiver<FallbackState>,
 }
 
 /// Takes the APIService over, or gives it back. [`TakeOver::run`] it in a task.
 pub struct TakeOver {
-    api: Api<APIService>,
-    service: ServiceRef,
-    previous: Option<PreviousOwner>,
-    certificates: watch::Receiver<Option<CertificateBundle>>,
-    apiservices: watch::Receiver<ApiServices>,
-    leadership: watch::Receiver<Leadership>,
+    /// To write it.
+    pub client: kube::Client,
+    /// Our Service.
+    pub service: ServiceRef,
+    /// Whose it is. Without one it is only given back.
+    pub previous: Option<PreviousOwner>,
+    /// What the API server verifies us by.
+    pub certificates: watch::Receiver<Option<CertificateBundle>>,
+    /// The APIServices.
+    pub apiservices: watch::Receiver<ApiServices>,
+    /// Only the leader writes.
+    pub leadership: watch::Receiver<Leadership>,
+    /// For events.
+    pub events: EventRecorder,
+    /// The times of conditions.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What has happened to the object.
+struct History {
     /// When it may be taken over.
     not_before: Instant,
     was_ours: bool,
+    is_lost: bool,
+    /// The CAs with which it was as it is to be.
+    right_with: Option<String>,
+    corrected: Option<Instant>,
+    foreign_writes: u32,
+    last_foreign: Option<Instant>,
     logged: LogOnce,
 }
 
-impl TakeOver {
-    /// A task that has not started. Without a `previous` owner it only gives back.
-    #[must_use]
-    pub fn new(
-        client: kube::Client,
-        service: ServiceRef,
-        previous: Option<PreviousOwner>,
-        (certificates, apiservices): (
-            watch::Receiver<Option<CertificateBundle>>,
-            watch::Receiver<ApiServices>,
-        ),
-        leadership: watch::Receiver<Leadership>,
-    ) -> Self {
+impl History {
+    fn new() -> Self {
         Self {
-            api: Api::all(client),
-            service,
-            previous,
-            certificates,
-            apiservices,
-            leadership,
             not_before: Instant::now() + MIN_UPTIME,
             was_ours: false,
+            is_lost: false,
+            right_with: None,
+            corrected: None,
+            foreign_writes: 0,
+            last_foreign: None,
             logged: LogOnce::default(),
         }
     }
 
+    /// Somebody else has written it.
+    fn count_foreign_write(&mut self) {
+        if self.last_foreign.is_some_and(|at| at.elapsed() > QUIET_WINDOW) {
+            self.foreign_writes = 0;
+        }
+        self.foreign_writes += 1;
+        self.last_foreign = Some(Instant::now());
+    }
+
+    /// Sees on every instance when the object points to us no longer.
+    fn notice(&mut self, object: &APIService, ours: &ServiceRef) {
+        let is_ours = ours.other_owner(object).is_none();
+        if self.was_ours && !is_ours {
+            self.not_before = self.not_before.max(Instant::now() + LOST_GRACE);
+            // Without the annotation it was given back on purpose, or replaced.
+            self.is_lost = is_taken(object);
+            self.count_foreign_write();
+        }
+        if given_up_by(object).is_some() {
+            self.foreign_writes = 0;
+        }
+        self.is_lost &= !is_ours;
+        self.was_ours = is_ours;
+    }
+}
+
+impl TakeOver {
     /// Acts while this instance leads. Until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut retries = interval(RETRY_INTERVAL);
+        let mut history = History::new();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 _ = retries.tick() => {}
                 Ok(()) = self.apiservices.changed() => {}
+                Ok(()) = self.certificates.changed() => {}
             }
+            self.certificates.mark_unchanged();
             let apiservices = self.apiservices.borrow_and_update().clone();
-            let external = apiservices.present().find(|(name, _)| *name == apiservice::NAME);
+            let external = apiservices.present().find(|(name, _)| *name == NAME);
             let Some((_, object)) = external else { continue };
-            self.notice(object);
-            if !self.leadership.borrow().is_mine() {
-                continue;
-            }
-            match self.ensure(object).await {
-                Ok(()) => drop(self.logged.clear()),
-                Err(problem) if self.logged.is_new(&problem) => {
-                    tracing::warn!("APIService {}: {problem}", apiservice::NAME);
-                }
-                Err(_) => {}
+            history.notice(object, &self.service);
+            if self.leadership.borrow().is_mine() {
+                let result = self.act(object, &mut history).await;
+                self.report(object, result, &mut history.logged).await;
             }
         }
     }
 
-    /// Sees on every instance when the object points to us no longer.
-    fn notice(&mut self, object: &APIService) {
-        let is_ours = self.service.other_owner(object).is_none();
-        if self.was_ours && !is_ours {
-            self.not_before = self.not_before.max(Instant::now() + LOST_GRACE);
-        }
-        self.was_ours = is_ours;
+    /// Whose it is, and the port of ours that it is to point to.
+    fn wanted(&self) -> Option<(&PreviousOwner, u16)> {
+        self.previous.as_ref().and_then(|previous| Some((previous, previous.take_over?)))
     }
 
     /// # Errors
-    /// Why the object cannot be written, and what to do.
-    async fn ensure(&mut self, object: &APIService) -> Result<(), String> {
-        let takes_over = self.previous.as_ref().and_then(|previous| Some((previous, previous.take_over?)));
+    /// Why it is not taken over or given back, and what to do.
+    async fn act(&self, object: &APIService, history: &mut History) -> Result<(), Problem> {
         let is_ours = self.service.other_owner(object).is_none();
-        match takes_over {
-            Some((previous, port)) if !is_ours => {
-                if Instant::now() < self.not_before {
-                    return Ok(());
-                }
-                if let Some(owner) = previous.service.other_owner(object) {
-                    let ServiceRef { namespace, name } = &previous.service;
-                    return Err(format!(
-                        "it points to {owner}, and only that of Service {namespace}/{name} (--fallback-apiservice) is taken over"
-                    ));
-                }
-                let Some(trust) = self.certificates.borrow().as_ref().map(CertificateBundle::trust) else {
-                    return Ok(());
-                };
-                self.write(object, &taken(object, (&self.service, port), trust)?).await?;
-                tracing::info!("took over APIService {}: this server answers now", apiservice::NAME);
+        let Some((previous, port)) = self.wanted() else {
+            let own = self.service.to_string();
+            let is_noted = [given_up_by(object), taken_by(object)].contains(&Some(&own));
+            return if is_ours && is_taken(object) || is_noted {
+                self.give_back(object, None, history).await
+            } else {
                 Ok(())
+            };
+        };
+        if let Some(problem) = refusal(object, &self.service, &previous.service) {
+            if is_ours && is_taken(object) {
+                self.give_back(object, None, history).await?;
             }
-            None if is_ours => {
-                let Some(before) = before(object)? else { return Ok(()) };
-                self.write(object, &given_back(&before)).await?;
-                let service = before.service.to_string();
-                tracing::info!(service, "gave APIService {} back", apiservice::NAME);
-                Ok(())
-            }
-            _ => Ok(()),
+            return Err(problem);
+        }
+        if is_ours {
+            self.keep(object, previous, port, history).await
+        } else {
+            self.take(object, previous, port, history).await
         }
     }
 
-    /// A merge patch of the object as it is known: it fails if somebody has changed it since.
-    async fn write(&self, object: &APIService, patch: &Value) -> Result<(), String> {
-        let mut patch = patch.clone();
-        patch["metadata"]["uid"] = json!(object.metadata.uid);
-        patch["metadata"]["resourceVersion"] = json!(object.metadata.resource_version);
-        let parameters =
-            PatchParams { field_manager: Some("wva-take-over".into()), ..PatchParams::default() };
-        let patched = bounded(self.api.patch(apiservice::NAME, &parameters, &Patch::Merge(patch))).await;
-        let hint = "check that the service account may patch it by name (the chart grants it with fallback.apiService)";
-        patched.map(drop).map_err(|error| error.with_hint(hint))
+    async fn take(
+        &self,
+        object: &APIService,
+        previous: &PreviousOwner,
+        port: u16,
+        history: &mut History,
+    ) -> Result<(), Problem> {
+        if history.foreign_writes >= MAX_FOREIGN_WRITES {
+            return self.give_up(object, history).await;
+        }
+        if Instant::now() < history.not_before {
+            let message = format!(
+                "somebody has let it point to Service {} again; it is taken over again {} s after that",
+                previous.service,
+                LOST_GRACE.as_secs()
+            );
+            return if history.is_lost { Err(Problem::new("ChangedBack", message)) } else { Ok(()) };
+        }
+        if let Err(cause) = &*previous.state.borrow() {
+            let message = format!(
+                "it is not taken over while Service {} (--fallback-apiservice) does not answer this program: {cause}",
+                previous.service
+            );
+            return Err(Problem::new("FallbackUnavailable", message));
+        }
+        let Some(trust) = self.trust() else { return Ok(()) };
+        let patch = taken(object, &self.service, &Backend::ours(&self.service, port, &trust))?;
+        if self.write(object, &patch).await? {
+            tracing::info!("took over APIService {NAME}: this server answers now");
+            self.record(
+                object,
+                (EventType::Normal, TAKEN_OVER_CONDITION),
+                "external metrics are read from this program",
+            );
+        }
+        Ok(())
+    }
+
+    /// Keeps it pointing to us, and what it is given back with up to date.
+    async fn keep(
+        &self,
+        object: &APIService,
+        previous: &PreviousOwner,
+        port: u16,
+        history: &mut History,
+    ) -> Result<(), Problem> {
+        // Without the annotation it is the chart's own.
+        let (Some(trust), Some(before)) = (self.trust(), before(object)?) else { return Ok(()) };
+        let backend = Backend::ours(&self.service, port, &trust);
+        if Backend::of(object).as_ref() == Some(&backend) {
+            history.right_with = Some(trust);
+            let newest = previous.state.borrow().clone().ok().flatten();
+            if let Some(renewed) = newest.and_then(|authorities| before.renewed(&authorities))
+                && self.write(object, &remembered(&renewed)).await?
+            {
+                tracing::info!(
+                    "the CA of {} has changed: APIService {NAME} is given back with it",
+                    before.service()
+                );
+            }
+            return Ok(());
+        }
+        if history.right_with.take() == Some(trust) {
+            history.count_foreign_write();
+            if history.foreign_writes >= MAX_FOREIGN_WRITES {
+                return self.give_up(object, history).await;
+            }
+        }
+        if history.corrected.is_none_or(|at| at.elapsed() >= MIN_WRITE_INTERVAL) {
+            history.corrected = Some(Instant::now());
+            if self.write(object, &corrected(&backend)).await? {
+                tracing::info!("corrected what others had written to APIService {NAME}, or wrote our new CA");
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives way to whoever else keeps writing it.
+    async fn give_up(&self, object: &APIService, history: &mut History) -> Result<(), Problem> {
+        let text = format!(
+            "{} has given up: another program has written it {MAX_FOREIGN_WRITES} times in a row, such as cert-manager, a GitOps tool or \
+             KEDA's operator; metadata.managedFields names it",
+            self.service
+        );
+        self.give_back(object, Some(&text), history).await
+    }
+
+    /// Lets it point to what it did before, if it points to us. With `given_up`, it is not taken over again.
+    async fn give_back(
+        &self,
+        object: &APIService,
+        given_up: Option<&str>,
+        history: &mut History,
+    ) -> Result<(), Problem> {
+        let before = before(object)?.filter(|_| self.service.other_owner(object).is_none());
+        if !self.write(object, &given_back(before.as_ref(), given_up)).await? {
+            return Ok(());
+        }
+        history.was_ours = false;
+        history.right_with = None;
+        if let Some(before) = before {
+            let service = before.service();
+            tracing::info!(service, "gave APIService {NAME} back");
+            let note = format!("external metrics are read from {service} again");
+            self.record(object, (EventType::Normal, "GivenBack"), &note);
+        }
+        Ok(())
+    }
+
+    /// The CAs of our certificate, PEM.
+    fn trust(&self) -> Option<String> {
+        self.certificates.borrow().as_ref().map(CertificateBundle::trust)
+    }
+
+    /// Writes a merge patch of the object as it is known. False when somebody has changed it since: the next change is looked at.
+    async fn write(&self, object: &APIService, patch: &Value) -> Result<bool, Problem> {
+        match write(&self.client, object, patch).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_conflict() => Ok(false),
+            Err(error) => {
+                let hint = "check that the service account may patch it by name (the chart grants it where apiService.enabled is false)";
+                Err(Problem::new("NotWritten", error.with_hint(hint)))
+            }
+        }
+    }
+
+    fn record(&self, object: &APIService, (type_, reason): (EventType, &'static str), note: &str) {
+        self.events.record(NewEvent::about(object, type_, reason, note.to_owned()));
+    }
+
+    /// Logs a problem once, and says in the condition how things are.
+    async fn report(&self, object: &APIService, result: Result<(), Problem>, logged: &mut LogOnce) {
+        let is_ours = self.service.other_owner(object).is_none();
+        let (status, reason, message) = match result {
+            Err(Problem { reason, message }) => {
+                if logged.is_new(&message) {
+                    tracing::warn!("APIService {NAME}: {message}");
+                    self.record(object, (EventType::Warning, reason), &message);
+                }
+                ("False", reason, message)
+            }
+            Ok(()) => {
+                logged.clear();
+                match self.wanted() {
+                    Some((previous, _)) if is_ours && is_taken(object) => {
+                        let service = &previous.service;
+                        let message = format!(
+                            "it points to this program, which passes on to Service {service} what is not its own"
+                        );
+                        ("True", TAKEN_OVER_CONDITION, message)
+                    }
+                    _ => return self.retract(object).await,
+                }
+            }
+        };
+        let old = condition(object, TAKEN_OVER_CONDITION);
+        let same_status = old.filter(|old| old.status == status);
+        if same_status.is_some_and(|old| {
+            old.reason.as_deref() == Some(reason) && old.message.as_ref() == Some(&message)
+        }) {
+            return;
+        }
+        let since = same_status.and_then(|old| old.last_transition_time.clone());
+        let since = since.unwrap_or_else(|| Time(self.clock.now()));
+        self.apply(object, json!([{
+            "type": TAKEN_OVER_CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+        }]))
+        .await;
+    }
+
+    /// Removes the condition.
+    async fn retract(&self, object: &APIService) {
+        if condition(object, TAKEN_OVER_CONDITION).is_some() {
+            self.apply(object, json!([])).await;
+        }
+    }
+
+    /// Makes `conditions` the only ones of ours.
+    async fn apply(&self, object: &APIService, conditions: Value) {
+        let api: Api<APIService> = Api::all(self.client.clone());
+        let (name, patch) = apply_patch(object, "status", &json!({ "conditions": conditions }));
+        let parameters = PatchParams::apply(FIELD_MANAGER).force();
+        if let Err(error) = bounded(api.patch_status(&name, &parameters, &patch)).await {
+            tracing::debug!(%error, "the condition {TAKEN_OVER_CONDITION} of APIService {name} was not written");
+        }
     }
 }
 
-/// The patch that lets it point to us.
-fn taken(object: &APIService, (ours, port): (&ServiceRef, u16), trust: String) -> Result<Value, String> {
-    let unreadable = || "it points to no Service, so it cannot be taken over".to_owned();
-    let before = serde_json::to_string(&Backend::of(object).ok_or_else(unreadable)?);
-    let before = before.map_err(|error| error.to_string())?;
-    let ServiceRef { namespace, name } = ours;
-    let backend = Backend {
-        service: json!({ "namespace": namespace, "name": name, "port": port }),
-        ca_bundle: Some(ByteString(trust.into_bytes())),
-        insecure_skip_tls_verify: None,
-    };
-    let annotations = json!({ BEFORE_ANNOTATION: before, SERVICE_ANNOTATION: format!("{namespace}/{name}") });
-    Ok(json!({ "metadata": { "annotations": annotations }, "spec": backend.spec() }))
+/// Writes a merge patch of the object as it is known: it fails if somebody has changed it since.
+async fn write(client: &kube::Client, object: &APIService, patch: &Value) -> Result<(), RequestError> {
+    let api: Api<APIService> = Api::all(client.clone());
+    let mut patch = patch.clone();
+    patch["metadata"]["uid"] = json!(object.metadata.uid);
+    patch["metadata"]["resourceVersion"] = json!(object.metadata.resource_version);
+    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    bounded(api.patch(NAME, &parameters, &Patch::Merge(patch))).await.map(drop)
 }
 
-/// What it pointed to before it was taken over.
+/// Gives the APIService of external metrics back once, as before the program is removed. `only`: if it was taken over by this Service,
+/// `namespace/name`. What was done, for people.
 ///
 /// # Errors
-/// When the annotation is no such thing.
-fn before(object: &APIService) -> Result<Option<Backend>, String> {
-    let annotations = object.metadata.annotations.as_ref();
-    let Some(text) = annotations.and_then(|annotations| annotations.get(BEFORE_ANNOTATION)) else {
-        return Ok(None);
+/// Why it could not be given back, and what to do.
+pub async fn give_back_once(client: &kube::Client, only: Option<&str>) -> Result<String, String> {
+    let api: Api<APIService> = Api::all(client.clone());
+    // A list, because the program itself may list this name, and not get it.
+    let named = ListParams::default().fields(&format!("metadata.name={NAME}"));
+    let listed = bounded(api.list(&named)).await;
+    let listed = listed.map_err(|error| {
+        format!("APIService {NAME} cannot be read: {}", error.with_hint("check that you may list it by name"))
+    })?;
+    let Some(object) = listed.items.into_iter().next() else {
+        return Ok(format!("APIService {NAME} does not exist: nothing to give back"));
     };
-    serde_json::from_str(text).map(Some).map_err(|error| {
-        format!("it cannot be given back: its annotation {BEFORE_ANNOTATION} is invalid ({error}); let it point to its owner by hand")
+    let of_object = |problem: Problem| format!("APIService {NAME}: {}", problem.message);
+    let Some((before, owner)) = before(&object).map_err(of_object)?.zip(taken_by(&object)) else {
+        return Ok(format!("APIService {NAME} was not taken over by wva: nothing to give back"));
+    };
+    if only.is_some_and(|only| only != owner) {
+        return Ok(format!("APIService {NAME} was taken over by Service {owner}: it is left alone"));
+    }
+    // What somebody else has let it point to meanwhile stays.
+    let is_theirs = !is_of_chart(&object);
+    let patch = given_back(Some(&before).filter(|_| !is_theirs), None);
+    write(client, &object, &patch).await.map_err(|error| {
+        let hint = "check that you may patch it by name, and try again";
+        format!("APIService {NAME} was not given back: {}", error.with_hint(hint))
+    })?;
+    Ok(match is_theirs {
+        true => format!("APIService {NAME} points to another program already: nothing to give back"),
+        false => format!("APIService {NAME} points to {} again", before.service()),
     })
-}
-
-/// The patch that lets it point to what it did before.
-fn given_back(before: &Backend) -> Value {
-    let annotations = json!({ BEFORE_ANNOTATION: null, SERVICE_ANNOTATION: null });
-    json!({ "metadata": { "annotations": annotations }, "spec": before.spec() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn object(spec: &Value) -> APIService {
-        let base = json!({
-            "metadata": { "name": apiservice::NAME, "labels": { "app": "keda" } },
-            "spec": { "group": "external.metrics.k8s.io", "groupPriorityMinimum": 100, "versionPriority": 100 },
-        });
-        patched(&serde_json::from_value(base).unwrap(), &json!({ "spec": spec }))
-    }
-
-    fn patched(object: &APIService, patch: &Value) -> APIService {
-        let mut value = serde_json::to_value(object).unwrap();
-        merge(&mut value, patch);
-        serde_json::from_value(value).unwrap()
-    }
-
-    /// What the API server makes of a merge patch.
-    fn merge(value: &mut Value, patch: &Value) {
-        let Value::Object(patch) = patch else { return *value = patch.clone() };
-        if !value.is_object() {
-            *value = json!({});
-        }
-        for (key, part) in patch {
-            match part {
-                Value::Null => drop(value.as_object_mut().unwrap().remove(key)),
-                part => merge(&mut value[key], part),
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_given_back_is_what_was_taken() {
-        let ours = ServiceRef { namespace: "wva-system".into(), name: "wva".into() };
-        for spec in [
-            json!({ "service": { "namespace": "keda", "name": "metrics", "port": 6443 }, "insecureSkipTLSVerify": true }),
-            json!({ "service": { "namespace": "keda", "name": "metrics" }, "caBundle": "Q0E=" }),
-        ] {
-            let original = object(&spec);
-            let taken_over = patched(&original, &taken(&original, (&ours, 443), "ours".into()).unwrap());
-            assert_eq!(ours.other_owner(&taken_over), None);
-            assert_eq!(apiservice::ca_bundle(&taken_over), Some(&b"ours"[..]));
-            assert!(!apiservice::skips_verification(&taken_over) && apiservice::is_of_chart(&taken_over));
-            let patch = given_back(&before(&taken_over).unwrap().unwrap());
-            let mut back = patched(&taken_over, &patch);
-            assert_eq!(back.metadata.annotations.take().unwrap_or_default().len(), 0);
-            assert_eq!(back, original);
-        }
-        assert_eq!(before(&object(&json!({}))), Ok(None));
-    }
 }

@@ -18,6 +18,7 @@ mod lifecycle;
 mod self_check;
 mod state;
 mod status;
+mod take_over;
 mod targets;
 mod wake;
 mod watches;

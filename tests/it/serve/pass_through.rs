@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use wva::pass_through::{FallbackApi, FallbackSettings};
+use wva::pass_through::{FallbackApi, FallbackSettings, ListState};
 use wva::serve::FallbackServer;
 use wva::telemetry::FallbackMetrics;
 
@@ -54,6 +54,7 @@ fn json_reply(status: &str, body: &str) -> Reply {
 struct Shared {
     list: Arc<Mutex<Reply>>,
     read: Arc<Mutex<Reply>>,
+    probe: Arc<Mutex<Reply>>,
     heads: Arc<Mutex<Vec<String>>>,
 }
 
@@ -67,6 +68,7 @@ struct Fake {
 
 impl Fake {
     async fn start() -> Self {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let authority = Authority::new("fallback");
         let usages = &[ExtendedKeyUsagePurpose::ServerAuth];
         let leaf = authority.issue(&Subject { names: &["localhost"], usages, ..Subject::default() });
@@ -79,6 +81,7 @@ impl Fake {
         let shared = Shared {
             list: Arc::new(Mutex::new(json_reply("200 OK", LIST))),
             read: Arc::new(Mutex::new(json_reply("200 OK", VALUES))),
+            probe: Arc::new(Mutex::new(json_reply("404 Not Found", "{}"))),
             heads: Arc::default(),
         };
         let (mut task, served) = (JoinSet::new(), shared.clone());
@@ -110,8 +113,12 @@ async fn connection(tcp: TcpStream, acceptor: TlsAcceptor, shared: Shared) {
     }
     let head = String::from_utf8(head).unwrap();
     let is_read = head.contains("/namespaces/");
-    shared.heads.lock().push(head);
-    let reply = if is_read { shared.read.lock().clone() } else { shared.list.lock().clone() };
+    let reply = if head.contains("/wva_probe ") {
+        shared.probe.lock().clone()
+    } else {
+        shared.heads.lock().push(head);
+        if is_read { shared.read.lock().clone() } else { shared.list.lock().clone() }
+    };
     match reply {
         Reply::Text(text) => {
             let _ = stream.write_all(text.as_bytes()).await;
@@ -130,8 +137,16 @@ struct Fixture {
 }
 
 async fn fixture() -> Fixture {
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    fixture_with(Fake::start().await).await
+}
+
+async fn fixture_that_refuses_reads() -> Fixture {
     let fake = Fake::start().await;
+    *fake.shared.probe.lock() = json_reply("403 Forbidden", "{}");
+    fixture_with(fake).await
+}
+
+async fn fixture_with(fake: Fake) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let (ca, token) = (directory.path().join("ca.crt"), directory.path().join("token"));
     std::fs::write(&ca, &fake.ca).unwrap();
@@ -345,6 +360,33 @@ async fn its_metrics_are_listed_beside_ours_and_stay_while_it_is_gone() {
     *fixture.fake.shared.list.lock() = json_reply("200 OK", &LIST.replace("jobs", "mails"));
     fixture.await_names(&["mails", "wva_desired_replicas"]).await;
     assert!(fixture.listed(&[]).await.contains(&"mails".to_owned()));
+}
+
+/// What the last list has shown, once it satisfies `is_expected`.
+async fn state(fixture: &Fixture, is_expected: impl FnMut(&ListState) -> bool) -> ListState {
+    let mut state = fixture.api.state();
+    let found = timeout(Duration::from_secs(20), state.wait_for(is_expected)).await;
+    found.unwrap_or_else(|_| panic!("{:?}", fixture.api.state().borrow())).unwrap().clone()
+}
+
+#[tokio::test]
+async fn nothing_told_whether_reads_can_be_passed_on_to_it() {
+    let fixture = fixture().await;
+    let ca = fixture.fake.ca.clone().into_bytes();
+    assert_eq!(state(&fixture, Result::is_ok).await, Ok(Some(ca)), "the CA that it was verified by");
+    *fixture.fake.shared.list.lock() = json_reply("503 Service Unavailable", "{}");
+    assert_eq!(state(&fixture, Result::is_err).await, Err("it answered 503".into()));
+    *fixture.fake.shared.list.lock() = json_reply("200 OK", LIST);
+    state(&fixture, Result::is_ok).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_lists_its_metrics_may_refuse_to_let_them_be_read() {
+    let refused = fixture_that_refuses_reads().await;
+    let cause = state(&refused, |state| state.as_ref().is_err_and(|cause| cause.contains("403"))).await;
+    assert!(cause.unwrap_err().contains("grant it the verbs get and list"));
+    *refused.fake.shared.probe.lock() = json_reply("404 Not Found", "{}");
+    state(&refused, Result::is_ok).await.unwrap();
 }
 
 #[tokio::test]

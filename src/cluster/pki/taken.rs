@@ -1,0 +1,283 @@
+//! What an APIService of another program says while it points to us: what it pointed to before, and why it is not taken over. Pure.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::apiservice::{NAME, SERVICE_ANNOTATION, ServiceRef};
+
+/// The annotation with what the APIService pointed to before: a [`Backend`] as JSON.
+const BEFORE_ANNOTATION: &str = "wva.llmd.ai/before-take-over";
+/// The annotation that keeps it from being taken over again, with the reason.
+pub(super) const GIVEN_UP_ANNOTATION: &str = "wva.llmd.ai/take-over-given-up";
+/// The annotations by which cert-manager writes a CA of its own into `caBundle`, whenever another one is there.
+const INJECTED_ANNOTATIONS: [&str; 3] = [
+    "cert-manager.io/inject-ca-from",
+    "cert-manager.io/inject-ca-from-secret",
+    "cert-manager.io/inject-apiserver-ca",
+];
+
+/// Why the APIService is not taken over, or what keeps it from being given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Problem {
+    /// The reason of the condition and of the event.
+    pub(super) reason: &'static str,
+    /// What is wrong, and what to do.
+    pub(super) message: String,
+}
+
+impl Problem {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// What the API server verifies and asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Backend {
+    service: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ca_bundle: Option<ByteString>,
+    #[serde(default, rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
+    insecure_skip_tls_verify: Option<bool>,
+}
+
+impl Backend {
+    pub(super) fn of(object: &APIService) -> Option<Self> {
+        let spec = object.spec.as_ref()?;
+        Some(Self {
+            service: serde_json::to_value(spec.service.as_ref()?).ok()?,
+            ca_bundle: spec.ca_bundle.clone(),
+            insecure_skip_tls_verify: spec.insecure_skip_tls_verify.filter(|skips| *skips),
+        })
+    }
+
+    /// A Service of ours, verified by `trust`, PEM.
+    pub(super) fn ours(ServiceRef { namespace, name }: &ServiceRef, port: u16, trust: &str) -> Self {
+        Self {
+            service: json!({ "namespace": namespace, "name": name, "port": port }),
+            ca_bundle: Some(ByteString(trust.as_bytes().to_vec())),
+            insecure_skip_tls_verify: None,
+        }
+    }
+
+    /// The same with these CAs, PEM, if it had others.
+    pub(super) fn renewed(&self, authorities: &[u8]) -> Option<Self> {
+        let certificates = |pem: &[u8]| -> BTreeSet<Vec<u8>> {
+            CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).map(|found| found.to_vec()).collect()
+        };
+        let (known, newest) = (certificates(&self.ca_bundle.as_ref()?.0), certificates(authorities));
+        let ca_bundle = Some(ByteString(authorities.to_vec()));
+        (!newest.is_empty() && newest != known).then(|| Self { ca_bundle, ..self.clone() })
+    }
+
+    /// Its Service, for people.
+    pub(super) fn service(&self) -> String {
+        let text = |field: &str| self.service[field].as_str().unwrap_or_default();
+        format!("Service {}/{}", text("namespace"), text("name"))
+    }
+
+    /// As fields of a merge patch, which removes what is not set.
+    fn spec(&self) -> Value {
+        let Self { service, ca_bundle, insecure_skip_tls_verify } = self;
+        let service =
+            json!({ "namespace": service["namespace"], "name": service["name"], "port": service["port"] });
+        json!({ "service": service, "caBundle": ca_bundle, "insecureSkipTLSVerify": insecure_skip_tls_verify })
+    }
+}
+
+fn annotation<'a>(object: &'a APIService, name: &str) -> Option<&'a str> {
+    object.metadata.annotations.as_ref()?.get(name).map(String::as_str)
+}
+
+/// True when it says what it pointed to before it was taken over.
+pub(super) fn is_taken(object: &APIService) -> bool {
+    annotation(object, BEFORE_ANNOTATION).is_some()
+}
+
+/// The Service that has taken it over, as `namespace/name`, if any has.
+pub(super) fn taken_by(object: &APIService) -> Option<&str> {
+    annotation(object, SERVICE_ANNOTATION).filter(|_| is_taken(object))
+}
+
+/// The Service that does not take it over any more, as `namespace/name`, if one has given up.
+pub(super) fn given_up_by(object: &APIService) -> Option<&str> {
+    let text = annotation(object, GIVEN_UP_ANNOTATION)?;
+    Some(text.split_once(' ').map_or(text, |(service, _)| service))
+}
+
+/// Why it must not point to `ours`, whatever the state of the server: `None` when it does already, or points to `previous`.
+pub(super) fn refusal(object: &APIService, ours: &ServiceRef, previous: &ServiceRef) -> Option<Problem> {
+    if let Some(text) = annotation(object, GIVEN_UP_ANNOTATION) {
+        let message = format!(
+            "it is not taken over again ({text}): end that, and then remove the annotation: kubectl annotate apiservice {NAME} \
+             {GIVEN_UP_ANNOTATION}-"
+        );
+        return Some(Problem::new("TakeOverGivenUp", message));
+    }
+    if let Some(name) = INJECTED_ANNOTATIONS.iter().find(|name| annotation(object, name).is_some()) {
+        let message = format!(
+            "its annotation {name} lets cert-manager write a CA into caBundle that has not signed the certificate of this program, \
+             so it is not taken over: remove the annotation where the other program is installed, and give its CA by --fallback-ca \
+             (docs/pass-through.md)"
+        );
+        return Some(Problem::new("CABundleInjected", message));
+    }
+    ours.other_owner(object)?;
+    let owner = previous.other_owner(object)?;
+    let message = format!(
+        "it points to {owner}, and only that of Service {previous} (--fallback-apiservice) is taken over"
+    );
+    Some(Problem::new("PointsElsewhere", message))
+}
+
+/// The patch that lets it point to us, or corrects what somebody has written meanwhile.
+///
+/// # Errors
+/// When it points to no Service.
+pub(super) fn taken(object: &APIService, ours: &ServiceRef, backend: &Backend) -> Result<Value, Problem> {
+    let unreadable =
+        || Problem::new("PointsElsewhere", "it points to no Service, so it cannot be taken over");
+    let before = Backend::of(object).ok_or_else(unreadable)?;
+    let annotations = json!({ BEFORE_ANNOTATION: text(&before), SERVICE_ANNOTATION: ours.to_string() });
+    Ok(json!({ "metadata": { "annotations": annotations }, "spec": backend.spec() }))
+}
+
+/// The patch that lets one that was taken over point to us again.
+pub(super) fn corrected(backend: &Backend) -> Value {
+    json!({ "spec": backend.spec() })
+}
+
+/// The patch that remembers `before`.
+pub(super) fn remembered(before: &Backend) -> Value {
+    json!({ "metadata": { "annotations": { BEFORE_ANNOTATION: text(before) } } })
+}
+
+fn text(backend: &Backend) -> String {
+    json!(backend).to_string()
+}
+
+/// What it pointed to before it was taken over.
+///
+/// # Errors
+/// When the annotation is no such thing.
+pub(super) fn before(object: &APIService) -> Result<Option<Backend>, Problem> {
+    let Some(text) = annotation(object, BEFORE_ANNOTATION) else { return Ok(None) };
+    serde_json::from_str(text).map(Some).map_err(|error| {
+        let message = format!(
+            "it cannot be given back: its annotation {BEFORE_ANNOTATION} is invalid ({error}); let it point to its owner by hand"
+        );
+        Problem::new("NotGivenBack", message)
+    })
+}
+
+/// The patch that lets it point to `before`, or only removes what was noted. With `given_up`, it is not taken over again.
+pub(super) fn given_back(before: Option<&Backend>, given_up: Option<&str>) -> Value {
+    let annotations =
+        json!({ BEFORE_ANNOTATION: null, SERVICE_ANNOTATION: null, GIVEN_UP_ANNOTATION: given_up });
+    let mut patch = json!({ "metadata": { "annotations": annotations } });
+    if let Some(before) = before {
+        patch["spec"] = before.spec();
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::pki::apiservice::{ca_bundle, is_of_chart, skips_verification};
+
+    fn object(spec: &Value) -> APIService {
+        let base = json!({
+            "metadata": { "name": NAME, "labels": { "app": "keda" } },
+            "spec": { "group": "external.metrics.k8s.io", "groupPriorityMinimum": 100, "versionPriority": 100 },
+        });
+        patched(&serde_json::from_value(base).unwrap(), &json!({ "spec": spec }))
+    }
+
+    fn patched(object: &APIService, patch: &Value) -> APIService {
+        let mut value = serde_json::to_value(object).unwrap();
+        merge(&mut value, patch);
+        serde_json::from_value(value).unwrap()
+    }
+
+    /// What the API server makes of a merge patch.
+    fn merge(value: &mut Value, patch: &Value) {
+        let Value::Object(patch) = patch else { return *value = patch.clone() };
+        if !value.is_object() {
+            *value = json!({});
+        }
+        for (key, part) in patch {
+            match part {
+                Value::Null => drop(value.as_object_mut().unwrap().remove(key)),
+                part => merge(&mut value[key], part),
+            }
+        }
+    }
+
+    fn service(namespace: &str, name: &str) -> ServiceRef {
+        ServiceRef { namespace: namespace.into(), name: name.into() }
+    }
+
+    #[test]
+    fn what_is_given_back_is_what_was_taken() {
+        let ours = service("wva-system", "wva");
+        for spec in [
+            json!({ "service": { "namespace": "keda", "name": "metrics", "port": 6443 }, "insecureSkipTLSVerify": true }),
+            json!({ "service": { "namespace": "keda", "name": "metrics" }, "caBundle": "Q0E=" }),
+        ] {
+            let original = object(&spec);
+            let backend = Backend::ours(&ours, 443, "ours");
+            let taken_over = patched(&original, &taken(&original, &ours, &backend).unwrap());
+            assert_eq!(
+                (ours.other_owner(&taken_over), taken_by(&taken_over)),
+                (None, Some("wva-system/wva"))
+            );
+            assert_eq!(Backend::of(&taken_over), Some(backend));
+            assert_eq!(ca_bundle(&taken_over), Some(&b"ours"[..]));
+            assert!(!skips_verification(&taken_over) && is_of_chart(&taken_over));
+            let before = before(&taken_over).unwrap();
+            let mut back = patched(&taken_over, &given_back(before.as_ref(), None));
+            assert_eq!(back.metadata.annotations.take().unwrap_or_default().len(), 0);
+            assert_eq!(back, original);
+        }
+        assert_eq!(before(&object(&json!({}))), Ok(None));
+    }
+
+    #[test]
+    fn one_whose_ca_bundle_cert_manager_writes_was_fought_over_for_ever() {
+        let (ours, keda) = (service("wva-system", "wva"), service("keda", "metrics"));
+        let original = object(&json!({ "service": { "namespace": "keda", "name": "metrics" } }));
+        assert_eq!(refusal(&original, &ours, &keda), None);
+        for name in INJECTED_ANNOTATIONS.into_iter().chain([GIVEN_UP_ANNOTATION]) {
+            let patch = json!({ "metadata": { "annotations": { name: "keda/ca" } } });
+            let problem = refusal(&patched(&original, &patch), &ours, &keda).unwrap();
+            assert!(problem.message.contains(name) && problem.message.contains("remove the"), "{problem:?}");
+        }
+        let problem = refusal(&original, &ours, &service("datadog", "metrics")).unwrap();
+        assert!(problem.message.contains("it points to Service keda/metrics"), "{problem:?}");
+        let to_us = object(&json!({ "service": { "namespace": "wva-system", "name": "wva" } }));
+        assert_eq!(refusal(&to_us, &ours, &keda), None);
+    }
+
+    #[test]
+    fn a_ca_that_was_replaced_meanwhile_was_given_back() {
+        let pem = |body: &str| format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n");
+        let with = |text: &str| Backend {
+            ca_bundle: Some(ByteString(text.into())),
+            ..Backend::ours(&service("a", "b"), 1, "")
+        };
+        let before = with(&pem("AAAA"));
+        assert_eq!(before.renewed(format!("\n{}", pem("AAAA")).as_bytes()), None, "the same certificate");
+        assert_eq!(before.renewed(b"no certificate"), None);
+        assert_eq!(before.renewed(pem("BBBB").as_bytes()), Some(with(&pem("BBBB"))));
+        let unverified = Backend { ca_bundle: None, ..before };
+        assert_eq!(unverified.renewed(pem("BBBB").as_bytes()), None, "it had none");
+    }
+}
