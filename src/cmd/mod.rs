@@ -5,6 +5,7 @@ mod check;
 mod decisions;
 mod demo;
 pub mod fleet;
+mod give_back;
 mod kubectl;
 mod migrate;
 mod output;
@@ -40,6 +41,7 @@ enum Command {
     Simulate(Box<simulate::Args>),
     Migrate(migrate::Args),
     Check(Box<check::Args>),
+    GiveBack(give_back::Args),
     Kubectl(kubectl::Args),
     /// Print the CustomResourceDefinition of VariantAutoscaling as YAML
     ///
@@ -62,6 +64,7 @@ pub fn main() -> ExitCode {
         Command::Simulate(args) => simulate::main(*args),
         Command::Migrate(args) => migrate::main(&args),
         Command::Check(args) => check::main(*args),
+        Command::GiveBack(args) => runtime::run(give_back::run(args)),
         Command::Kubectl(args) => kubectl::main(args),
         Command::Crd => {
             crd_yaml().map_or_else(|error| report_error(EXIT_FAILURE, &error), |yaml| print_page(&yaml))

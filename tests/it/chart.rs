@@ -390,10 +390,12 @@ fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
     };
     let template = read("charts/wva/templates/rbac.yaml");
     let with = |value: &str| {
-        let rest = template.split(&format!("{{{{- if $.Values.{value} }}}}")).nth(1).unwrap();
+        let rest = template.split(&format!("{{{{- if {value} }}}}")).nth(1).unwrap();
         rest.split("{{- end }}").next().unwrap()
     };
-    let granted = [with("wakeDirectly"), with("podDeletionCost"), with("externalScaler.enabled")].concat();
+    let granted = ["$.Values.wakeDirectly", "$.Values.podDeletionCost", "($.Values.externalScaler).enabled"]
+        .map(with)
+        .concat();
     let table = rights(names);
     let optional: Vec<Right> = rights(options).into_iter().filter(|right| !table.contains(right)).collect();
     assert_eq!(optional.len(), 5);

@@ -50,7 +50,7 @@ helm.sh/chart: {{ include "wva.chart" . }}
 - {group: custom.metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.custom.enabled}
 - {group: custom.metrics.k8s.io, version: v1beta2, priority: 200, value: apiService.custom.enabled}
 {{- end }}
-{{- if .Values.apiService.resource.enabled }}
+{{- if (.Values.apiService.resource).enabled }}
 - {group: metrics.k8s.io, version: v1beta1, priority: 100, value: apiService.resource.enabled}
 {{- end }}
 {{- if include "wva.servesExplanations" . }}
