@@ -12,6 +12,8 @@ use crate::pass_through::{FallbackApi, FallbackSettings};
 use crate::serve::FallbackServer;
 use crate::telemetry::FallbackMetrics;
 
+/// Where a pod's DNS is configured.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// How often its metrics are listed: as often as prometheus-adapter makes a new list.
 const LIST_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -33,8 +35,10 @@ pub(super) fn start_fallback(
 /// The configured server.
 pub(crate) fn fallback_api(from: &config::Fallback, metrics: FallbackMetrics) -> FallbackApi {
     let config::Fallback { namespace, name, port, ca, token, timeout, take_over: _ } = from.clone();
+    let resolv_conf = std::fs::read_to_string(RESOLV_CONF).unwrap_or_default();
     let settings = FallbackSettings {
         service: format!("{namespace}/{name}"),
+        lookup_name: config::absolute_name(&from.host(), &resolv_conf),
         host: from.host(),
         port,
         ca,

@@ -14,5 +14,6 @@ mod tasks;
 
 pub use client::client;
 pub(crate) use client::kubeconfig_problem;
+pub(crate) use fallback::fallback_api;
 pub use serve::serve;
 pub(crate) use sources::prometheus_settings;

@@ -52,6 +52,7 @@ pub(crate) fn prometheus_settings(from: config::Prometheus) -> PrometheusSetting
             client_cert_path,
             client_key_path,
             insecure_skip_verify: from.insecure_skip_verify,
+            lookup: None,
         },
         headers: from.headers.into_iter().map(header).collect(),
         server_name: from.server_name,

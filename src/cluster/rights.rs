@@ -47,6 +47,10 @@ pub struct RightNames<'a> {
     pub writes_deletion_costs: bool,
     /// Whether KEDA's external scaler is served.
     pub serves_external_scaler: bool,
+    /// Whether external metrics are read elsewhere with the program's own token.
+    pub passes_on: bool,
+    /// Whether the APIService of another program is taken over.
+    pub takes_over: bool,
     /// Whether one namespace is watched.
     pub is_of_namespace: bool,
     /// The name of the Lease.
@@ -60,6 +64,7 @@ pub struct RightNames<'a> {
 const READ: &[&str] = &["list", "watch"];
 const PATCH: &[&str] = &["patch"];
 const CREATE: &[&str] = &["create"];
+const API_SERVICES: (&str, &str) = ("apiregistration.k8s.io", "apiservices");
 
 /// The rights in use.
 #[must_use]
@@ -96,6 +101,15 @@ fn of_options(names: RightNames<'_>) -> Vec<Right> {
         let without = "ScaledObjects with modelID in their triggers are no variants";
         rights.push(right(RightScope::Watched, ("keda.sh", "scaledobjects"), &["get"], without));
     }
+    if names.passes_on {
+        let without = "the fallback server lets no metric be read, unless it authorises by something else";
+        rights.push(right(RightScope::Cluster, ("external.metrics.k8s.io", "*"), &["get", "list"], without));
+    }
+    if names.takes_over {
+        let without = "the APIService is neither taken over nor given back";
+        let take_over = right(RightScope::Cluster, API_SERVICES, PATCH, without);
+        rights.push(Right { names: vec![NAME.to_owned()], ..take_over });
+    }
     if names.writes_deletion_costs {
         let without = "pods get no deletion cost: a ReplicaSet deletes the youngest pods first, busy or not";
         rights.push(right(RightScope::Watched, ("", "pods"), PATCH, without));
@@ -113,7 +127,6 @@ const fn right(
 }
 
 fn of_cluster() -> Vec<Right> {
-    const API_SERVICES: (&str, &str) = ("apiregistration.k8s.io", "apiservices");
     const API_STATUS: (&str, &str) = ("apiregistration.k8s.io", "apiservices/status");
     const TOKENS: (&str, &str) = ("authentication.k8s.io", "tokenreviews");
     const REVIEWS: (&str, &str) = ("authorization.k8s.io", "subjectaccessreviews");

@@ -1,8 +1,10 @@
 //! The HTTP client of both sources and of other rooms: TLS trust, time-outs, and errors that name the next step.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, redirect};
 
 use crate::engine::SourceError;
@@ -25,6 +27,27 @@ pub struct TlsSettings {
     pub client_key_path: Option<PathBuf>,
     /// Accept any certificate. For tests and emergencies.
     pub insecure_skip_verify: bool,
+    /// The host of the server, and the name by which its address is looked up, if that is another one.
+    pub lookup: Option<Lookup>,
+}
+
+/// A host whose address is looked up by another name than the one that its certificate is for.
+#[derive(Debug, Clone)]
+pub struct Lookup {
+    /// The host of URLs.
+    pub host: String,
+    /// The name that is looked up.
+    pub name: String,
+}
+
+impl Resolve for Lookup {
+    fn resolve(&self, name: Name) -> Resolving {
+        let name = if name.as_str() == self.host { self.name.clone() } else { name.as_str().to_owned() };
+        Box::pin(async move {
+            let found: Vec<_> = tokio::net::lookup_host((name, 0)).await?.collect();
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
 }
 
 /// A client for another room, each of whose requests takes at most `limit`. It speaks HTTP/1.1 only: a connection whose request got no
@@ -61,6 +84,10 @@ pub(super) fn client_builder(tls: &TlsSettings, https: bool) -> Result<ClientBui
         // Without verification no CA is needed, and upstream's chart mounts an empty CA file when none is given.
         _ if tls.insecure_skip_verify => builder.tls_certs_only([]),
         Some(path) => builder.tls_certs_only(ca_certificates(path)?),
+        None => builder,
+    };
+    let builder = match &tls.lookup {
+        Some(lookup) => builder.dns_resolver(Arc::new(lookup.clone())),
         None => builder,
     };
     let builder = builder.tls_danger_accept_invalid_certs(tls.insecure_skip_verify);

@@ -23,7 +23,7 @@ mod signals_page;
 mod token;
 
 pub(crate) use http_client::error_kind;
-pub use http_client::{TlsSettings, http_client, root_cause};
+pub use http_client::{Lookup, TlsSettings, http_client, root_cause};
 pub use prometheus::{PrometheusApi, PrometheusSettings, PrometheusSource, QuerySample, SeriesLabels};
 pub use scrape::{QueueScraper, ScrapeSettings, ScrapeSource};
 pub use signals::current_series_names;

@@ -1,6 +1,6 @@
 //! Which metrics server is asked for metrics that are not served here.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::SignedDuration;
@@ -30,8 +30,8 @@ pub struct FallbackArgs {
     /// Accept any certificate of it. Whoever answers at its address then gets the token and sets the replicas of its autoscalers.
     #[arg(long, env = "WVA_FALLBACK_INSECURE_SKIP_TLS_VERIFY")]
     pub fallback_insecure_skip_tls_verify: bool,
-    /// Let its APIService v1beta1.external.metrics.k8s.io point to this program's Service. Without the flag it points back to what it did
-    /// before. Not with a certificate of your own.
+    /// Let its APIService v1beta1.external.metrics.k8s.io point to this program's Service, once the server answers. Without the flag it
+    /// points back to what it did before. Not with a certificate of your own.
     #[arg(long, env = "WVA_FALLBACK_TAKE_OVER")]
     pub fallback_take_over: bool,
     /// Port of this program's Service that the APIService then points to.
@@ -66,7 +66,10 @@ pub struct Fallback {
 
 impl Fallback {
     /// The server, if one is named. It is not `own`, the namespace and the name of this program's Service.
-    pub(super) fn of(args: FallbackArgs, own: (&str, &str)) -> Result<Option<Self>, ConfigError> {
+    ///
+    /// # Errors
+    /// When the flags contradict each other, or name no Service.
+    pub fn of(args: FallbackArgs, own: (&str, &str)) -> Result<Option<Self>, ConfigError> {
         let Some(text) = non_empty(args.fallback_apiservice) else {
             return if args.fallback_take_over { Err(ConfigError::TakeOverFromNobody) } else { Ok(None) };
         };
@@ -90,11 +93,28 @@ impl Fallback {
         }))
     }
 
+    /// Whether it is sent the token of this program's own service account.
+    #[must_use]
+    pub fn has_own_token(&self) -> bool {
+        self.token == Path::new(OWN_TOKEN)
+    }
+
     /// The name of its Service in the cluster, which is that in its certificate.
     #[must_use]
     pub fn host(&self) -> String {
         format!("{}.{}.svc", self.name, self.namespace)
     }
+}
+
+/// The absolute name of a host `SERVICE.NAMESPACE.svc`, by the domain of the cluster in a pod's `resolv.conf`. Without it, the resolver would
+/// try other domains first, among them those of a namespace `svc`, whose owner would get the token. Where no cluster is known, the host.
+#[must_use]
+pub fn absolute_name(host: &str, resolv_conf: &str) -> String {
+    let searched = resolv_conf.lines().filter_map(|line| line.trim().strip_prefix("search"));
+    let domains = searched.flat_map(str::split_ascii_whitespace);
+    // The shortest: a pod in a namespace `svc` searches `svc.svc.` first.
+    let cluster = domains.filter_map(|domain| domain.strip_prefix("svc.")).min_by_key(|domain| domain.len());
+    cluster.map_or_else(|| host.to_owned(), |domain| format!("{host}.{}.", domain.trim_end_matches('.')))
 }
 
 /// Namespace, name and port of `namespace/name[:port]`.
@@ -134,6 +154,17 @@ mod tests {
         let own = fallback("wva-system/wva:8443", Some("/ca.crt"), false);
         assert!(matches!(own, Err(ConfigError::FallbackIsOwn(_))));
         assert!(matches!(fallback("", None, false), Err(ConfigError::TakeOverFromNobody)));
+    }
+
+    #[test]
+    fn a_pod_of_a_namespace_named_svc_got_the_token() {
+        let pod = "search wva-system.svc.cluster.local svc.cluster.local cluster.local example.com\nnameserver 10.96.0.10\noptions ndots:5\n";
+        assert_eq!(absolute_name("metrics.keda.svc", pod), "metrics.keda.svc.cluster.local.");
+        let own_domain = "nameserver fd00::a\nsearch a.svc.k8s.example. svc.k8s.example. k8s.example.\n";
+        assert_eq!(absolute_name("metrics.keda.svc", own_domain), "metrics.keda.svc.k8s.example.");
+        let of_svc = "search svc.svc.cluster.local svc.cluster.local cluster.local\n";
+        assert_eq!(absolute_name("metrics.keda.svc", of_svc), "metrics.keda.svc.cluster.local.");
+        assert_eq!(absolute_name("metrics.keda.svc", "search example.com\n"), "metrics.keda.svc", "no pod");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use args::{
 };
 pub use command_line::{CommandLine, NOT_A_SETTING};
 pub use error::ConfigError;
-pub use fallback::{Fallback, FallbackArgs};
+pub use fallback::{Fallback, FallbackArgs, absolute_name};
 pub use installations::{ForwarderCertificate, Installation, InstallationArgs};
 pub use lease::LeaseTimes;
 pub use legacy::{LegacyFlags, Unused};

@@ -11,7 +11,7 @@ use http::{HeaderValue, StatusCode};
 use reqwest::{Client, Response};
 use tokio::time::timeout;
 
-use crate::collect::{HeaderSource, TlsSettings, Token, error_kind, http_client, root_cause};
+use crate::collect::{HeaderSource, Lookup, TlsSettings, Token, error_kind, http_client, root_cause};
 use crate::serve::{AUDIT_ID, FallbackAnswer, PASSED_ON};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -23,6 +23,8 @@ pub struct FallbackSettings {
     pub service: String,
     /// The host of the Service, which is the name in its certificate.
     pub host: String,
+    /// The name by which its address is looked up.
+    pub lookup_name: String,
     /// The port of the Service.
     pub port: u16,
     /// PEM file with the CAs of its certificate; `None` verifies nothing.
@@ -59,6 +61,7 @@ impl Failure {
 pub(super) struct Exchange {
     address: String,
     ca: Option<PathBuf>,
+    lookup: Lookup,
     timeout: Duration,
     token: HeaderSource,
     client: ArcSwap<TlsClient>,
@@ -72,23 +75,26 @@ struct TlsClient {
 }
 
 impl TlsClient {
-    fn new(ca_path: Option<PathBuf>, timeout: Duration) -> Self {
+    fn new(ca_path: Option<PathBuf>, lookup: Lookup, timeout: Duration) -> Self {
         let ca = ca_path.as_ref().and_then(|path| std::fs::read(path).ok());
         let insecure_skip_verify = ca_path.is_none();
-        let tls = TlsSettings { ca_path, insecure_skip_verify, ..TlsSettings::default() };
+        let tls =
+            TlsSettings { ca_path, insecure_skip_verify, lookup: Some(lookup), ..TlsSettings::default() };
         Self { ca, client: http_client(&tls, true, timeout).map_err(|error| error.message) }
     }
 }
 
 impl Exchange {
     pub(super) fn new(settings: &FallbackSettings) -> Self {
-        let FallbackSettings { host, port, ca, token, timeout, .. } = settings;
+        let FallbackSettings { host, lookup_name, port, ca, token, timeout, .. } = settings;
+        let lookup = Lookup { host: host.clone(), name: lookup_name.clone() };
         Self {
             address: format!("https://{host}:{port}"),
             ca: ca.clone(),
             timeout: *timeout,
             token: HeaderSource::bearer(Token::File(token.clone())),
-            client: ArcSwap::from_pointee(TlsClient::new(ca.clone(), *timeout)),
+            client: ArcSwap::from_pointee(TlsClient::new(ca.clone(), lookup.clone(), *timeout)),
+            lookup,
         }
     }
 
@@ -99,7 +105,7 @@ impl Exchange {
         if known.client.is_ok() && std::fs::read(path).ok() == known.ca {
             return;
         }
-        let newest = TlsClient::new(self.ca.clone(), self.timeout);
+        let newest = TlsClient::new(self.ca.clone(), self.lookup.clone(), self.timeout);
         // What cannot be read or parsed any more leaves the client of before.
         if newest.client.is_ok() || known.client.is_err() {
             self.client.store(Arc::new(newest));

@@ -360,6 +360,8 @@ fn the_table_of_rights_is_what_the_chart_grants_and_nothing_more() {
         wakes_directly: false,
         writes_deletion_costs: false,
         serves_external_scaler: false,
+        passes_on: false,
+        takes_over: false,
         is_of_namespace: false,
         lease: LEASE_NAME,
         controller_instance: None,

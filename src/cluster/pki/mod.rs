@@ -17,4 +17,5 @@ pub use certificate_bundle::{CertificateBundle, PkiError};
 pub use certificates::{CertificateManager, CertificateSettings};
 pub use self_check::SelfCheck;
 pub use take_over::{FallbackState, PreviousOwner, TAKEN_OVER_CONDITION, TakeOver, give_back_once};
+pub(crate) use taken::refusal as take_over_refusal;
 pub(crate) use verification::verify;

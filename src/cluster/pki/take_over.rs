@@ -37,6 +37,10 @@ const MIN_UPTIME: Duration = Duration::from_secs(15);
 const LOST_GRACE: Duration = Duration::from_secs(300);
 /// Shortest time between two corrections of what others have written.
 const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest time between two writes of the condition: several installations may disagree.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a change is awaited in the watch.
+const MAX_WATCH_LAG: Duration = Duration::from_secs(10);
 /// Writes of others in a row after which it is given up: an upgrade of the other program is one, a GitOps tool goes on for ever.
 const MAX_FOREIGN_WRITES: u32 = 3;
 /// How long nobody else must write it, so that the next write counts as the first: longer than GitOps tools wait between two.
@@ -86,8 +90,12 @@ struct History {
     /// The CAs with which it was as it is to be.
     right_with: Option<String>,
     corrected: Option<Instant>,
+    /// The version that was last changed here, and when.
+    changed: Option<(Option<String>, Instant)>,
     foreign_writes: u32,
     last_foreign: Option<Instant>,
+    /// When the condition was last written.
+    reported: Option<Instant>,
     logged: LogOnce,
 }
 
@@ -99,10 +107,18 @@ impl History {
             is_lost: false,
             right_with: None,
             corrected: None,
+            changed: None,
             foreign_writes: 0,
             last_foreign: None,
+            reported: None,
             logged: LogOnce::default(),
         }
+    }
+
+    /// True while a change that was made here is not seen yet: nobody else has changed this version.
+    fn awaits(&self, object: &APIService) -> bool {
+        let version = &object.metadata.resource_version;
+        self.changed.as_ref().is_some_and(|(changed, at)| changed == version && at.elapsed() < MAX_WATCH_LAG)
     }
 
     /// Somebody else has written it.
@@ -148,9 +164,9 @@ impl TakeOver {
             let external = apiservices.present().find(|(name, _)| *name == NAME);
             let Some((_, object)) = external else { continue };
             history.notice(object, &self.service);
-            if self.leadership.borrow().is_mine() {
+            if self.leadership.borrow().is_mine() && !history.awaits(object) {
                 let result = self.act(object, &mut history).await;
-                self.report(object, result, &mut history.logged).await;
+                self.report(object, result, &mut history).await;
             }
         }
     }
@@ -213,7 +229,8 @@ impl TakeOver {
         }
         let Some(trust) = self.trust() else { return Ok(()) };
         let patch = taken(object, &self.service, &Backend::ours(&self.service, port, &trust))?;
-        if self.write(object, &patch).await? {
+        if self.write(object, &patch, history).await? {
+            history.right_with = Some(trust);
             tracing::info!("took over APIService {NAME}: this server answers now");
             self.record(
                 object,
@@ -239,7 +256,7 @@ impl TakeOver {
             history.right_with = Some(trust);
             let newest = previous.state.borrow().clone().ok().flatten();
             if let Some(renewed) = newest.and_then(|authorities| before.renewed(&authorities))
-                && self.write(object, &remembered(&renewed)).await?
+                && self.write(object, &remembered(&renewed), history).await?
             {
                 tracing::info!(
                     "the CA of {} has changed: APIService {NAME} is given back with it",
@@ -248,7 +265,7 @@ impl TakeOver {
             }
             return Ok(());
         }
-        if history.right_with.take() == Some(trust) {
+        if history.right_with.take().as_ref() == Some(&trust) {
             history.count_foreign_write();
             if history.foreign_writes >= MAX_FOREIGN_WRITES {
                 return self.give_up(object, history).await;
@@ -256,7 +273,8 @@ impl TakeOver {
         }
         if history.corrected.is_none_or(|at| at.elapsed() >= MIN_WRITE_INTERVAL) {
             history.corrected = Some(Instant::now());
-            if self.write(object, &corrected(&backend)).await? {
+            if self.write(object, &corrected(&backend), history).await? {
+                history.right_with = Some(trust);
                 tracing::info!("corrected what others had written to APIService {NAME}, or wrote our new CA");
             }
         }
@@ -281,7 +299,7 @@ impl TakeOver {
         history: &mut History,
     ) -> Result<(), Problem> {
         let before = before(object)?.filter(|_| self.service.other_owner(object).is_none());
-        if !self.write(object, &given_back(before.as_ref(), given_up)).await? {
+        if !self.write(object, &given_back(before.as_ref(), given_up), history).await? {
             return Ok(());
         }
         history.was_ours = false;
@@ -301,9 +319,17 @@ impl TakeOver {
     }
 
     /// Writes a merge patch of the object as it is known. False when somebody has changed it since: the next change is looked at.
-    async fn write(&self, object: &APIService, patch: &Value) -> Result<bool, Problem> {
+    async fn write(
+        &self,
+        object: &APIService,
+        patch: &Value,
+        history: &mut History,
+    ) -> Result<bool, Problem> {
         match write(&self.client, object, patch).await {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                history.changed = Some((object.metadata.resource_version.clone(), Instant::now()));
+                Ok(true)
+            }
             Err(error) if error.is_conflict() => Ok(false),
             Err(error) => {
                 let hint = "check that the service account may patch it by name (the chart grants it where apiService.enabled is false)";
@@ -317,50 +343,54 @@ impl TakeOver {
     }
 
     /// Logs a problem once, and says in the condition how things are.
-    async fn report(&self, object: &APIService, result: Result<(), Problem>, logged: &mut LogOnce) {
+    async fn report(&self, object: &APIService, result: Result<(), Problem>, history: &mut History) {
         let is_ours = self.service.other_owner(object).is_none();
-        let (status, reason, message) = match result {
+        let own = format!("Service {} ", self.service);
+        let wanted = match result {
             Err(Problem { reason, message }) => {
-                if logged.is_new(&message) {
+                if history.logged.is_new(&message) {
                     tracing::warn!("APIService {NAME}: {message}");
                     self.record(object, (EventType::Warning, reason), &message);
                 }
-                ("False", reason, message)
+                Some(("False", reason, format!("{own}does not answer here: {message}")))
             }
             Ok(()) => {
-                logged.clear();
-                match self.wanted() {
-                    Some((previous, _)) if is_ours && is_taken(object) => {
-                        let service = &previous.service;
-                        let message = format!(
-                            "it points to this program, which passes on to Service {service} what is not its own"
-                        );
-                        ("True", TAKEN_OVER_CONDITION, message)
-                    }
-                    _ => return self.retract(object).await,
-                }
+                history.logged.clear();
+                let taken = self.wanted().filter(|_| is_ours && is_taken(object));
+                taken.map(|(previous, _)| {
+                    let service = &previous.service;
+                    let message =
+                        format!("{own}answers here, and passes on to Service {service} what is not its own");
+                    ("True", TAKEN_OVER_CONDITION, message)
+                })
             }
         };
-        let old = condition(object, TAKEN_OVER_CONDITION);
-        let same_status = old.filter(|old| old.status == status);
-        if same_status.is_some_and(|old| {
-            old.reason.as_deref() == Some(reason) && old.message.as_ref() == Some(&message)
-        }) {
+        // What another installation says is its own.
+        let is_of_another = taken_by(object).is_some_and(|by| by != self.service.to_string());
+        if is_of_another || history.reported.is_some_and(|at| at.elapsed() < MIN_REPORT_INTERVAL) {
             return;
         }
-        let since = same_status.and_then(|old| old.last_transition_time.clone());
-        let since = since.unwrap_or_else(|| Time(self.clock.now()));
-        self.apply(object, json!([{
-            "type": TAKEN_OVER_CONDITION, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
-        }]))
-        .await;
-    }
-
-    /// Removes the condition.
-    async fn retract(&self, object: &APIService) {
-        if condition(object, TAKEN_OVER_CONDITION).is_some() {
-            self.apply(object, json!([])).await;
-        }
+        let old = condition(object, TAKEN_OVER_CONDITION);
+        let old_message = old.and_then(|old| old.message.as_deref()).unwrap_or_default();
+        let conditions = match wanted {
+            None if !old_message.starts_with(&own) => return,
+            None => json!([]),
+            Some((status, reason, message)) => {
+                let same_status = old.filter(|old| old.status == status);
+                let is_same = same_status.is_some_and(|old| old.reason.as_deref() == Some(reason));
+                if is_same && old_message == message {
+                    return;
+                }
+                let since = same_status.and_then(|old| old.last_transition_time.clone());
+                let since = since.unwrap_or_else(|| Time(self.clock.now()));
+                json!([{
+                    "type": TAKEN_OVER_CONDITION, "status": status, "reason": reason, "message": message,
+                    "lastTransitionTime": since,
+                }])
+            }
+        };
+        history.reported = Some(Instant::now());
+        self.apply(object, conditions).await;
     }
 
     /// Makes `conditions` the only ones of ours.

@@ -24,11 +24,11 @@ const INJECTED_ANNOTATIONS: [&str; 3] = [
 
 /// Why the APIService is not taken over, or what keeps it from being given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     /// The reason of the condition and of the event.
-    pub(super) reason: &'static str,
+    pub(crate) reason: &'static str,
     /// What is wrong, and what to do.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 impl Problem {
@@ -113,7 +113,7 @@ pub(super) fn given_up_by(object: &APIService) -> Option<&str> {
 }
 
 /// Why it must not point to `ours`, whatever the state of the server: `None` when it does already, or points to `previous`.
-pub(super) fn refusal(object: &APIService, ours: &ServiceRef, previous: &ServiceRef) -> Option<Problem> {
+pub(crate) fn refusal(object: &APIService, ours: &ServiceRef, previous: &ServiceRef) -> Option<Problem> {
     if let Some(text) = annotation(object, GIVEN_UP_ANNOTATION) {
         let message = format!(
             "it is not taken over again ({text}): end that, and then remove the annotation: kubectl annotate apiservice {NAME} \

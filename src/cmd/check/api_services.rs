@@ -74,6 +74,11 @@ impl Services {
         present.find(|object| is_of_chart(object)).and_then(service)
     }
 
+    /// That of external metrics, if it exists.
+    pub(super) fn external(&self) -> Option<&APIService> {
+        self.0.get(NAME)?.as_ref().ok()?.as_ref()
+    }
+
     /// Checks those that point at this program.
     pub(super) async fn check(&self, client: &Client, settings: &Settings, now: Timestamp) -> Report {
         let mut report = Report::default();

@@ -3,6 +3,7 @@
 mod api_services;
 mod autoscalers;
 mod definition;
+mod fallback;
 mod files;
 mod gather;
 mod inputs;
@@ -32,8 +33,8 @@ use crate::cmd::api::{self, ConnectionArgs};
 use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::cmd::terminal::StatusLine;
 use crate::config::{
-    ConfigMapArgs, LEASE_NAME, Source, SourceArgs, SourceKind, config_map_names, default_policy,
-    lenient_bool, source,
+    ConfigMapArgs, Fallback, FallbackArgs, LEASE_NAME, Source, SourceArgs, SourceKind, config_map_names,
+    default_policy, lenient_bool, source,
 };
 use crate::engine::{Clock as _, SystemClock};
 
@@ -58,7 +59,7 @@ use crate::engine::{Clock as _, SystemClock};
 ///   note     worth knowing
 ///
 /// Checked are: the API server and its version; each right that the program uses; the definition of VariantAutoscaling; the
-/// APIServices of the metrics APIs, their owner and certificate; Prometheus, its clock, and the series of each model; every HPA and
+/// APIServices of the metrics APIs, their owner and certificate; the server that metrics are passed on to; Prometheus, its clock, and the series of each model; every HPA and
 /// ScaledObject that reads a number or scales a variant; the endpoint pickers of models that may go to zero; how pods end; room on the
 /// nodes; and the ConfigMaps. A check that cannot be made is a finding of its own. docs/check.md explains each finding.
 ///
@@ -125,6 +126,9 @@ pub(super) struct Args {
     /// ConfigMaps, by the flags of `wva serve`.
     #[command(flatten)]
     config_maps: ConfigMapArgs,
+    /// The server that external metrics are passed on to, by the flags of `wva serve`.
+    #[command(flatten)]
+    fallback: FallbackArgs,
 }
 
 /// The format of the result.
@@ -182,6 +186,8 @@ fn settings(args: Args) -> Result<Settings, String> {
         Source::Prometheus(prometheus) => Some(prometheus_settings(*prometheus)),
         Source::Scrape(_) => None,
     };
+    let own = (release.as_deref().unwrap_or(RELEASE_NAMESPACE), RELEASE_NAME);
+    let fallback = Fallback::of(args.fallback, own).map_err(|error| error.to_string())?;
     let is_in_pod = args.connection.is_default() && Path::new(POD_TOKEN).exists();
     Ok(Settings {
         namespace,
@@ -205,6 +211,7 @@ fn settings(args: Args) -> Result<Settings, String> {
         wakes_directly: args.wake_directly,
         writes_deletion_costs: args.pod_deletion_cost,
         serves_external_scaler: args.external_scaler_port.is_some(),
+        fallback,
     })
 }
 
@@ -228,6 +235,7 @@ async fn check_cluster(client: &kube::Client, mut settings: Settings) -> Result<
         report.merge(rights);
         report.merge(definition);
         report.merge(services.check(client, &settings, now).await);
+        report.merge(fallback::check(client, &settings, services.external()).await);
         report
     });
     report.merge(other);

@@ -16,6 +16,7 @@ use super::report::Report;
 use super::settings::{ServiceAccount, Settings};
 use crate::cluster::requests::{RequestError, bounded_by};
 use crate::cluster::rights::{Right, RightNames, RightScope, rights};
+use crate::config::Fallback;
 use crate::lint::Severity;
 
 /// Reviews that are requested at a time: 50 take a few round trips.
@@ -47,6 +48,8 @@ pub(super) async fn check(client: &Client, settings: &Settings) -> Report {
         wakes_directly: settings.wakes_directly,
         writes_deletion_costs: settings.writes_deletion_costs,
         serves_external_scaler: settings.serves_external_scaler,
+        passes_on: settings.fallback.as_ref().is_some_and(Fallback::has_own_token),
+        takes_over: settings.fallback.as_ref().is_some_and(|fallback| fallback.take_over.is_some()),
         is_of_namespace: settings.namespace.is_some(),
         lease: &settings.lease,
         controller_instance: settings.controller_instance.as_deref(),

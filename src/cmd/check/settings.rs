@@ -6,6 +6,7 @@ use wva_core::Policy;
 
 use crate::cluster::ServiceRef;
 use crate::collect::PrometheusSettings;
+use crate::config::Fallback;
 use crate::config::policy_config::ConfigMapNames;
 
 /// The namespace of the chart's instructions.
@@ -72,6 +73,8 @@ pub(super) struct Settings {
     pub(super) writes_deletion_costs: bool,
     /// Whether it serves KEDA's external scaler.
     pub(super) serves_external_scaler: bool,
+    /// The server that external metrics are passed on to.
+    pub(super) fallback: Option<Fallback>,
 }
 
 impl Settings {

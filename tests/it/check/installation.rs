@@ -178,3 +178,49 @@ async fn a_queue_that_is_missing_answers_with_gaps_and_an_accelerator_without_no
     cluster.objects.put_in("/api/v1/nodes", node);
     assert_eq!(cluster.found(&[]).await.0, ["warning AcceleratorNotFound"]);
 }
+
+#[tokio::test]
+async fn a_server_that_metrics_are_passed_on_to_was_not_checked_before_its_apiservice_was_taken_over() {
+    let cluster = Cluster::start("fallback").await;
+    let path = format!("{SERVICES}/{}", apiservice::NAME);
+    let of_keda = |annotations: Value| {
+        let mut object = api_service("keda", "True");
+        object["metadata"]["annotations"] = annotations;
+        object["status"]["conditions"].as_array_mut().unwrap().truncate(1);
+        object
+    };
+    cluster.objects.put(&path, of_keda(json!({})));
+    let flags = ["--fallback-apiservice=wva-system/keda", "--fallback-ca=/ca.crt", "--fallback-take-over"];
+    let said = cluster.check(&[&flags[..], &["--output=json"]].concat()).await;
+    let expected = ["error ApiServiceOfAnother", "error FallbackServiceMissing", "note NotChecked"];
+    assert_eq!(reasons(&said), expected, "{}", said.out);
+    assert!(said.out.contains("-- /wva check"), "how it is checked whether it answers: {}", said.out);
+    let service = |port: u16| {
+        json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "wva-system", "name": "keda" },
+            "spec": { "ports": [{ "port": port }] } })
+    };
+    cluster.objects.put_in("/api/v1/services", service(6443));
+    let said = cluster.check(&[&flags[..], &["--output=json"]].concat()).await;
+    assert!(said.out.contains("it has no port 443, but 6443"), "{}", said.out);
+    cluster.objects.put_in("/api/v1/services", service(443));
+    let found = async |flags: &[&str]| cluster.found(flags).await.0;
+    assert_eq!(found(&flags).await, ["error ApiServiceOfAnother", "note NotChecked"]);
+    // What the leader says, and what would be refused.
+    let mut waiting = of_keda(json!({}));
+    let condition = json!({
+        "type": "TakenOver", "status": "False", "reason": "FallbackUnavailable", "message": "it did not answer"
+    });
+    waiting["status"]["conditions"].as_array_mut().unwrap().push(condition);
+    cluster.objects.put(&path, waiting);
+    let expected = ["error ApiServiceOfAnother", "warning TakeOverWaits", "note NotChecked"];
+    assert_eq!(found(&flags).await, expected);
+    cluster.objects.put(&path, of_keda(json!({ "cert-manager.io/inject-ca-from": "keda/ca" })));
+    let expected = ["error ApiServiceOfAnother", "error TakeOverRefused", "note NotChecked"];
+    assert_eq!(found(&flags).await, expected);
+    let expected = ["error ApiServiceOfAnother", "warning TakeOverRefused", "note NotChecked"];
+    assert_eq!(found(&flags[..2]).await, expected, "not asked for yet");
+    cluster.objects.put(&path, of_keda(json!({})));
+    cluster.behavior.lock().denied.insert("get *");
+    let said = cluster.check(&[&flags[..], &["--output=json"]].concat()).await;
+    assert!(said.out.contains("it may not get *.external.metrics.k8s.io in the cluster"), "{}", said.out);
+}

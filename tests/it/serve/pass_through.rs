@@ -71,7 +71,7 @@ impl Fake {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let authority = Authority::new("fallback");
         let usages = &[ExtendedKeyUsagePurpose::ServerAuth];
-        let leaf = authority.issue(&Subject { names: &["localhost"], usages, ..Subject::default() });
+        let leaf = authority.issue(&Subject { names: &["metrics.keda.svc"], usages, ..Subject::default() });
         let chain = vec![CertificateDer::from_pem_slice(leaf.certificate.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(leaf.key.as_bytes()).unwrap();
         let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key).unwrap();
@@ -153,7 +153,8 @@ async fn fixture_with(fake: Fake) -> Fixture {
     std::fs::write(&token, "s3cret\n").unwrap();
     let settings = FallbackSettings {
         service: "keda/metrics".into(),
-        host: "localhost".into(),
+        host: "metrics.keda.svc".into(),
+        lookup_name: "localhost".into(),
         port: fake.port,
         ca: Some(ca),
         token,

@@ -2,7 +2,9 @@
 # (50) Pass-through: the real prometheus-adapter owns external metrics by an APIService of its Helm release, and an HPA follows one of its metrics.
 # wva takes the APIService over and gives it back by one flag, as the chart's value does, and no read of a probe every 0.2 s fails. Meanwhile it
 # answers what is its own, and passes the rest on with its service account's token. A fallback server that hangs or is gone costs only its own
-# metrics: not those of variants, not discovery, and not the deletion of a namespace. Then the real KEDA, whose ScaledObject is followed through wva.
+# metrics: not those of variants, not discovery, and not the deletion of a namespace. An APIService whose server does not answer, or whose CA
+# cert-manager injects, is not taken over, and a program that keeps writing it is given way. Then the real KEDA, whose ScaledObject is followed
+# through wva, until all of the pass-through is switched off in one upgrade.
 
 choose_port adapter_port
 external=v1beta1.external.metrics.k8s.io
@@ -11,6 +13,13 @@ mkdir -p "$adapter_tls"
 listed() { kubectl get --raw "$external_metrics" | jq -c '[.resources[].name] | sort'; }
 lists() { local names; names=$(listed) && echo "$names" && jq -e --arg name "$1" 'index($name)' <<<"$names" >/dev/null; }
 points_to() { is "\"$(kubectl get apiservice "$external" -o jsonpath='{.spec.service.namespace}/{.spec.service.name}')\" == \"$1\""; }
+# taken_over_is REASON: of the condition that wva writes
+taken_over_is() {
+  local actual
+  actual=$(kubectl get apiservice "$external" -o jsonpath='{range .status.conditions[?(@.type=="TakenOver")]}{.status} {.reason}: {.message}{end}')
+  echo "$actual"
+  [[ $actual == *" $1: "* ]]
+}
 follower_is() { is "$(kubectl -n llm get deployment worker -o jsonpath='{.spec.replicas}') == $1"; }
 # passed_on NAME: the answer to a read of this metric through the API server, as the administrator, whose errors are on one line
 passed_on() { kubectl get --raw "$external_metrics/namespaces/llm/$1?labelSelector=${2:-}" 2>&1; }
@@ -120,7 +129,21 @@ end_probe() {
   assert_eq "$1: of $reads reads every 0.2 s failed" "$failures" 0
 }
 
+# ---- what is not taken over
 install_chart "${pass_on[@]}" --set fallback.takeOver=true
+kubectl annotate apiservice "$external" cert-manager.io/inject-ca-from=monitoring/ca >/dev/null
+stop wva-0
+signal_to adapter STOP
+WVA_UNDER=$with_hosts WVA_ARGS="$pass_on_args --fallback-take-over" start_wva wva-0 "$wva_port"
+eventually 60 "an APIService whose CA cert-manager injects is refused" taken_over_is CABundleInjected
+kubectl annotate apiservice "$external" cert-manager.io/inject-ca-from- >/dev/null
+eventually 60 "so is one whose server does not answer" taken_over_is FallbackUnavailable
+throughout 20 "it is left alone" points_to monitoring/adapter
+stop wva-0
+signal_to adapter CONT
+WVA_UNDER=$with_hosts WVA_ARGS=$pass_on_args start_wva wva-0 "$wva_port"
+eventually 60 "the server answers again" has_value queue_messages_ready 7
+
 choose_port second_port
 begin_probe
 WVA_UNDER=$with_hosts WVA_ARGS="$pass_on_args --fallback-take-over" start_wva wva-1 "$second_port"
@@ -165,6 +188,37 @@ kubectl delete clusterrolebinding "$release_namespace:wva-fallback-reader" >/dev
 eventually 30 "without its right, the error says which" fails_with queue_messages_ready "may not read there (403): grant it the verbs get and list"
 install_chart "${pass_on[@]}" --set fallback.takeOver=true
 eventually 60 "with it, the metric is read again" has_value queue_messages_ready 11
+
+# ---- a program that keeps writing it, as one with a CA of its own does
+foreign=$CLUSTER_DIR/foreign-writer
+cat >"$foreign" <<SH
+#!/bin/sh
+while :; do
+  [ "\$(kubectl get apiservice $external -o jsonpath='{.spec.service.name}')" != wva ] ||
+    kubectl patch apiservice $external --type merge -p '{"spec": {"caBundle": "$(base64 -w0 <"$adapter_tls/ca.crt")"}}'
+  sleep 1
+done
+SH
+chmod +x "$foreign"
+spawn foreign-writer "$foreign"
+eventually 60 "a program that keeps writing its own CA is given way" points_to monitoring/adapter
+eventually 10 "the condition says so" taken_over_is TakeOverGivenUp
+throughout 20 "for good" points_to monitoring/adapter
+assert_eq "after as few writes" "$(grep -c 'patched$' "$CLUSTER_DIR/logs/foreign-writer.log")" 3
+stop foreign-writer
+kubectl annotate apiservice "$external" wva.llmd.ai/take-over-given-up- >/dev/null
+eventually 30 "until the annotation is removed" points_to "$release_namespace/wva"
+eventually 30 "the adapter's metric is read again" has_value queue_messages_ready 11
+
+# ---- before an uninstall: the command of the chart's pre-delete hook, with the rights of the chart
+assert_eq "the chart has a hook that gives it back" "$(helm get hooks wva -n "$release_namespace" | grep -c 'args: \[give-back, --service=wva-system/wva\]')" 1
+stop wva-0
+eventually 10 "the hook gives it back" "$WVA" give-back --kubeconfig "$CLUSTER_DIR/wva-0.kubeconfig" --service="$release_namespace/wva"
+eventually 10 "to the adapter" points_to monitoring/adapter
+eventually 60 "whose metric is read" has_value queue_messages_ready 11
+WVA_UNDER=$with_hosts WVA_ARGS="$pass_on_args --fallback-take-over" start_wva wva-0 "$wva_port"
+eventually 90 "the next release takes it over" points_to "$release_namespace/wva"
+eventually 30 "it is available" is_available
 
 # ---- given back
 # Before the probe: for a moment this leaves the Service without the port of the processes here.
@@ -215,10 +269,15 @@ signal_to prometheus HUP
 eventually 60 "KEDA's HPA follows its metric through wva: 6 replicas" follower_is 6
 assert_eq "and reads it there" "$(kubectl -n llm get hpa keda-hpa-worker -o jsonpath='{.status.conditions[?(@.type=="ScalingActive")].status}')" True
 eventually 10 "an error of KEDA names it" fails_with s0-prometheus "Service keda/keda-metrics"
+# All at once, which takes away the rights and flags of the pass-through, and not the right to give back.
+install_chart --set apiService.enabled=false
+eventually 10 "the HPA may read here until it is given back" kubectl auth can-i get wva_desired_replicas.external.metrics.k8s.io -n llm \
+  --as system:serviceaccount:kube-system:horizontal-pod-autoscaler
 stop wva-0
-WVA_UNDER=$with_hosts WVA_ARGS=$keda_args start_wva wva-0 "$wva_port"
-eventually 90 "without the flag KEDA gets it back" points_to keda/keda-metrics
+start_wva wva-0 "$wva_port"
+eventually 90 "switched off in one upgrade, KEDA gets it back" points_to keda/keda-metrics
 eventually 30 "and answers" is_available
+eventually 30 "KEDA's HPA reads there" has_value s0-prometheus 17 scaledobject.keda.sh%2Fname%3Dworker
 assert_eq "as it was" "$(kubectl get apiservice "$external" -o jsonpath='{.spec.insecureSkipTLSVerify} {.spec.service.port} {.metadata.annotations}')" "true $adapter_port "
 
 kubectl -n llm delete scaledobject,deployment worker >/dev/null
