@@ -68,7 +68,7 @@ impl Outage {
         let mut state = self.state.lock();
         let State { server, reads } = &mut *state;
         let mut both = [Some(server), reads.get_mut(&self.hasher.hash_one(path))];
-        for failures in both.iter().flatten().filter(|failures| !failures.may_try()) {
+        if let Some(failures) = both.iter().flatten().find(|failures| !failures.may_try()) {
             return Err(failures.cause.clone());
         }
         both.iter_mut().flatten().for_each(|failures| failures.postpone());
