@@ -15,5 +15,6 @@ mod tasks;
 pub use client::client;
 pub(crate) use client::kubeconfig_problem;
 pub(crate) use fallback::fallback_api;
+pub(crate) use rules::ClusterObjects;
 pub use serve::serve;
 pub(crate) use sources::prometheus_settings;

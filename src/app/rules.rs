@@ -41,14 +41,20 @@ fn adapter_rules(
         .context("cannot set up the rules of --adapter-config")?;
     Ok(AdapterRules::new(
         api,
-        Arc::new(ClusterObjects(ObjectLists::new(client))),
+        Arc::new(ClusterObjects::new(client)),
         clock,
         RuleSettings { file, relist_interval, max_age, serves_usage },
     ))
 }
 
 /// The objects of the cluster, for rules.
-struct ClusterObjects(ObjectLists);
+pub(crate) struct ClusterObjects(ObjectLists);
+
+impl ClusterObjects {
+    pub(crate) fn new(client: kube::Client) -> Self {
+        Self(ObjectLists::new(client))
+    }
+}
 
 impl ObjectApi for ClusterObjects {
     fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {

@@ -20,6 +20,7 @@ use super::kinds::KindTable;
 use super::lists::Lists;
 use super::object_registry::ObjectRegistry;
 use super::object_rule::ObjectRule;
+use super::object_series::series_of;
 use super::ports::ObjectApi;
 use super::registry::{MAX_METRICS, Registry};
 use super::rule::ExternalRule;
@@ -31,8 +32,6 @@ use crate::engine::SourceError;
 const CONCURRENT_LISTS: usize = 8;
 /// How often what is known is published while lists arrive.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
-/// Most labels of the series of a rule that may name objects. Each is a query.
-const MAX_LABELS: usize = 128;
 
 /// How rules are used.
 #[derive(Debug, Clone)]
@@ -258,50 +257,6 @@ async fn list_series(
     (query, List::Series(series))
 }
 
-/// The series of a query, with those of their labels that name objects by some of the rules.
-async fn series_of(
-    api: &PrometheusApi,
-    query: &str,
-    (rules, kinds): (&[Arc<ObjectRule>], &KindTable),
-    (max_age, now): (Duration, Timestamp),
-) -> Result<Vec<SeriesLabels>, SourceError> {
-    let mut labels: BTreeSet<String> =
-        rules.iter().flat_map(|rule| rule.labels.overridden()).cloned().collect();
-    if rules.iter().any(|rule| rule.labels.has_template()) {
-        labels.extend(api.label_names(query, max_age, now).await?);
-    }
-    let labels = object_labels(labels, (rules, kinds), query);
-    api.series_labels(query, &labels, max_age, now).await
-}
-
-/// Those of the labels that name objects by some of the rules. Of too many, those of the rules themselves and of Kubernetes' own kinds stay:
-/// whoever writes series does not choose which.
-fn object_labels(
-    labels: BTreeSet<String>,
-    (rules, kinds): (&[Arc<ObjectRule>], &KindTable),
-    series_query: &str,
-) -> Vec<String> {
-    let rank = |label: &String| {
-        let found = rules.iter().filter_map(|rule| {
-            let kind = rule.labels.queried_kind(label, kinds)?;
-            let is_own = !kind.group.contains('.') || kind.group.ends_with(".k8s.io");
-            Some((!rule.labels.overrides(label), !is_own))
-        });
-        found.min()
-    };
-    let ranked = labels.into_iter().filter_map(|label| Some((rank(&label)?, label)));
-    let ranked: BTreeSet<_> = ranked.collect();
-    let count = ranked.len();
-    if count > MAX_LABELS {
-        warn!(
-            series_query,
-            count,
-            "the series of a rule have labels of more than {MAX_LABELS} kinds; the rest is left out: narrow its seriesQuery"
-        );
-    }
-    ranked.into_iter().take(MAX_LABELS).map(|(_, label)| label).collect()
-}
-
 /// The text of a file, or why there is none.
 async fn read(path: &Path) -> Result<String, String> {
     let mut text = String::new();
@@ -433,18 +388,6 @@ externalRules:
         let objects = book.registries().objects;
         assert_eq!((objects.listed.len(), objects.unlisted), (1, None));
         assert_eq!(book.unknown, BTreeSet::from(["brand".to_owned()]));
-    }
-
-    #[test]
-    fn labels_of_a_tenants_kinds_crowded_out_those_of_pods() {
-        let names: Vec<String> = (0..200).map(|index| format!("a{index:03}")).collect();
-        let tenants = names.iter().map(|name| kind("example.com", name, &format!("{name}s"), true));
-        let kinds = KindTable::new(tenants.chain([kind("", "Pod", "pods", true)]).collect());
-        let text = "rules: [{seriesQuery: a, resources: {template: <<.Resource>>, overrides: {z: {resource: a199}}}, metricsQuery: q}]";
-        let rule = Arc::new(ObjectRule::new(&RulesFile::parse(text).unwrap().rules[0]).unwrap());
-        let labels = names.iter().cloned().chain(["pod", "PODS", "z", "job"].map(str::to_owned)).collect();
-        let labels = object_labels(labels, (&[rule], &kinds), "a");
-        assert_eq!((labels.len(), &labels[..3]), (MAX_LABELS, &["z", "pod", "a000"].map(str::to_owned)[..]));
     }
 
     #[tokio::test]

@@ -3,7 +3,8 @@
 //!
 //! `config` reads the file. `rule`, `object_rule` and `usage_rule` say what query a read becomes (with `naming`, `query` and `object_names`, which they share).
 //! `registry` and `object_registry` are the metrics at one time, and `book` keeps them up to date (with `lists`, and the `kinds` of the API
-//! server in `kind_cache`). `read`, `object_read` and `usage_read` answer reads with what they `ask` Prometheus.
+//! server in `kind_cache`; `object_series` finds their labels). `read`, `object_read` and `usage_read` answer reads with what they `ask` Prometheus. `review` says what is wrong with a
+//! file.
 
 mod ask;
 mod book;
@@ -16,10 +17,12 @@ mod object_names;
 mod object_read;
 mod object_registry;
 mod object_rule;
+mod object_series;
 mod ports;
 mod query;
 mod read;
 mod registry;
+mod review;
 mod rule;
 mod template;
 mod usage_read;
@@ -29,3 +32,4 @@ pub use book::RuleSettings;
 pub use kinds::ObjectKind;
 pub use ports::{ListedObject, ObjectApi, Selection};
 pub use read::AdapterRules;
+pub use review::{Review, ReviewSources, RuleProblem, review};

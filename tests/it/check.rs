@@ -2,6 +2,7 @@
 
 mod cluster;
 mod installation;
+mod rules;
 
 use std::time::Duration;
 

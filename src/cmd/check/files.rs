@@ -108,6 +108,11 @@ fn add_text(
     let mut has_policy = false;
     for (number, document) in manifest_objects(text) {
         match document {
+            // All of it: lines are those of the file, in which there is one document.
+            Ok(object) if is_rules(&object, is_named) => {
+                inputs.add_rules(origin, text.to_owned());
+                return true;
+            }
             // A template of Helm, which is no manifest yet.
             Err(_) if !is_named && text.contains("{{") => {}
             Err(cause) => report.add(
@@ -146,8 +151,38 @@ fn is_policy(document: &Value) -> bool {
         .is_some_and(|fields| !fields.is_empty() && fields.keys().all(|field| settings.get(field).is_some()))
 }
 
+/// Whether a document is a file of rules of prometheus-adapter: it has their fields and no others, or at least some of them where it
+/// `is_named` on the command line.
+fn is_rules(document: &Value, is_named: bool) -> bool {
+    const FIELDS: [&str; 3] = ["rules", "externalRules", "resourceRules"];
+    let Some(fields) = document.as_object() else { return false };
+    let is_object = fields.contains_key("kind") || fields.contains_key("apiVersion");
+    let mut are_known = fields.keys().map(|field| FIELDS.contains(&field.as_str()));
+    !is_object
+        && !fields.is_empty()
+        && if is_named { are_known.any(|known| known) } else { are_known.all(|known| known) }
+}
+
+/// Adds the rules of prometheus-adapter in a ConfigMap, and says whether there are some.
+fn add_rules(map: &Value, inputs: &mut Inputs) -> bool {
+    let texts = map.get("data").and_then(Value::as_object).into_iter().flatten();
+    let mut has_rules = false;
+    for (key, text) in texts.filter_map(|(key, text)| Some((key, text.as_str()?))) {
+        let documents = manifest_objects(text);
+        if documents.iter().flat_map(|(_, document)| document).any(|document| is_rules(document, false)) {
+            let name = map.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            inputs.add_rules(format!("ConfigMap {name}, {key}"), text.to_owned());
+            has_rules = true;
+        }
+    }
+    has_rules
+}
+
 fn add_object(mut object: Value, settings: &Settings, inputs: &mut Inputs) {
     let Some(kind) = kind_of(&object) else { return };
+    if kind == Kind::ConfigMap && add_rules(&object, inputs) {
+        return;
+    }
     if object["apiVersion"] == "autoscaling/v1" {
         with_metrics(&mut object);
     }

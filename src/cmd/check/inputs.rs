@@ -39,6 +39,8 @@ pub(super) struct Inputs {
     pub(super) vertical: Vec<VerticalPodAutoscaler>,
     pub(super) terminations: BTreeMap<TargetKey, Termination>,
     pub(super) config_maps: Vec<ConfigMap>,
+    /// Texts of rules of prometheus-adapter, each with where it stands.
+    pub(super) rules: Vec<(String, String)>,
     /// Whether a cluster was asked for all objects.
     pub(super) is_cluster: bool,
     added: usize,
@@ -88,6 +90,12 @@ impl Inputs {
                 }
             }
         }
+    }
+
+    /// Adds the text of rules of prometheus-adapter.
+    pub(super) fn add_rules(&mut self, place: String, text: String) {
+        self.added += 1;
+        self.rules.push((place, text));
     }
 
     /// Removes the object with the name of `object`.

@@ -13,6 +13,7 @@ mod prometheus;
 mod report;
 mod rights;
 mod room;
+mod rules;
 mod settings;
 mod text;
 
@@ -26,15 +27,15 @@ use wva_core::Policy;
 use self::inputs::Inputs;
 use self::policy::Loaded;
 use self::report::Report;
-use self::settings::{POD_TOKEN, RELEASE_NAME, RELEASE_NAMESPACE, Settings};
+use self::settings::{POD_TOKEN, RELEASE_NAME, RELEASE_NAMESPACE, RuleSettings, Settings};
 use crate::app::prometheus_settings;
 use crate::cluster::ServiceRef;
 use crate::cmd::api::{self, ConnectionArgs};
 use crate::cmd::output::{CommandError, EXIT_FAILURE, EXIT_UNUSABLE_INPUT, exit_code};
 use crate::cmd::terminal::StatusLine;
 use crate::config::{
-    ConfigMapArgs, Fallback, FallbackArgs, LEASE_NAME, Source, SourceArgs, SourceKind, config_map_names,
-    default_policy, lenient_bool, source,
+    ConfigMapArgs, Fallback, FallbackArgs, LEASE_NAME, RuleArgs, Source, SourceArgs, SourceKind,
+    config_map_names, default_policy, lenient_bool, source,
 };
 use crate::engine::{Clock as _, SystemClock};
 
@@ -61,7 +62,7 @@ use crate::engine::{Clock as _, SystemClock};
 /// Checked are: the API server and its version; each right that the program uses; the definition of VariantAutoscaling; the
 /// APIServices of the metrics APIs, their owner and certificate; the server that metrics are passed on to; Prometheus, its clock, and the series of each model; every HPA and
 /// ScaledObject that reads a number or scales a variant; the endpoint pickers of models that may go to zero; how pods end; room on the
-/// nodes; and the ConfigMaps. A check that cannot be made is a finding of its own. docs/check.md explains each finding.
+/// nodes; the ConfigMaps; and the rules of prometheus-adapter. A check that cannot be made is a finding of its own. docs/check.md explains each finding.
 ///
 /// The rights are those of --service-account, else of the pod this runs in, else of ServiceAccount wva in --release-namespace.
 ///
@@ -129,6 +130,9 @@ pub(super) struct Args {
     /// The server that external metrics are passed on to, by the flags of `wva serve`.
     #[command(flatten)]
     fallback: FallbackArgs,
+    /// Rules of prometheus-adapter, by the flags of `wva serve`.
+    #[command(flatten)]
+    rules: RuleArgs,
 }
 
 /// The format of the result.
@@ -158,7 +162,7 @@ fn run(args: Args) -> Result<ExitCode, CommandError> {
             check_cluster(&client, settings).await
         })?
     } else {
-        check_files(&files, &settings)
+        check_files(&files, &settings)?
     };
     report.sort();
     let mut out = io::stdout().lock();
@@ -181,6 +185,7 @@ fn settings(args: Args) -> Result<Settings, String> {
     let namespace = args.namespace.filter(|name| !name.is_empty());
     let release = args.release_namespace.filter(|name| !name.is_empty());
     let is_scraping = args.source.source == SourceKind::Scrape;
+    let rules = rule_settings(args.rules)?;
     let source = source(args.source, None).map_err(|error| error.to_string())?;
     let prometheus = match source {
         Source::Prometheus(prometheus) => Some(prometheus_settings(*prometheus)),
@@ -212,6 +217,16 @@ fn settings(args: Args) -> Result<Settings, String> {
         writes_deletion_costs: args.pod_deletion_cost,
         serves_external_scaler: args.external_scaler_port.is_some(),
         fallback,
+        rules,
+    })
+}
+
+fn rule_settings(args: RuleArgs) -> Result<RuleSettings, String> {
+    let max_age = args.metrics_max_age.unwrap_or(args.metrics_relist_interval);
+    Ok(RuleSettings {
+        file: args.adapter_config.filter(|file| !file.as_os_str().is_empty()),
+        max_age: max_age.try_into().map_err(|_| "--metrics-max-age is negative")?,
+        serves_usage: args.serve_resource_metrics,
     })
 }
 
@@ -245,17 +260,23 @@ async fn check_cluster(client: &kube::Client, mut settings: Settings) -> Result<
     services.check_readers(&inputs, &settings, &mut report);
     services.check_explanations(&settings, &mut report);
     report.merge(prometheus::check(&loaded, &settings).await);
+    report.merge(rules::check(client, &settings).await);
     report.merge(loaded.report);
     status.clear();
     Ok(report)
 }
 
-fn check_files(files: &[PathBuf], settings: &Settings) -> Report {
+/// # Errors
+/// When this program cannot run at all.
+fn check_files(files: &[PathBuf], settings: &Settings) -> Result<Report, CommandError> {
     let (inputs, mut report) = files::read(files, settings);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
+    report.merge(runtime.block_on(rules::check_texts(&inputs, settings)));
     let loaded = policy::load(&inputs, settings);
     report.merge(check_inputs(&inputs, &loaded, settings));
     report.merge(loaded.report);
-    report
+    Ok(report)
 }
 
 /// What can be judged by the objects alone.

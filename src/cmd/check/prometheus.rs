@@ -66,12 +66,7 @@ pub(super) async fn check(loaded: &Loaded, settings: &Settings) -> Report {
         );
         return report;
     };
-    let limits = PrometheusSettings {
-        query_timeout: QUERY_TIMEOUT,
-        deadline: COLLECTION_TIMEOUT,
-        ..configured.clone()
-    };
-    let source = match PrometheusSource::new(&limits) {
+    let source = match PrometheusSource::new(&limited(configured)) {
         Ok(source) => source,
         Err(error) => {
             report.add(
@@ -90,6 +85,11 @@ pub(super) async fn check(loaded: &Loaded, settings: &Settings) -> Report {
         check_series(&source, loaded, &mut report).await;
     }
     report
+}
+
+/// The settings with the time that a check has.
+pub(super) fn limited(configured: &PrometheusSettings) -> PrometheusSettings {
+    PrometheusSettings { query_timeout: QUERY_TIMEOUT, deadline: COLLECTION_TIMEOUT, ..configured.clone() }
 }
 
 async fn check_clock(source: &PrometheusSource, report: &mut Report) {

@@ -1,5 +1,7 @@
 //! Whether the program has each right that it uses, by access reviews.
 
+use std::sync::Arc;
+
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
@@ -18,6 +20,7 @@ use crate::cluster::requests::{RequestError, bounded_by};
 use crate::cluster::rights::{Right, RightNames, RightScope, rights};
 use crate::config::Fallback;
 use crate::lint::Severity;
+use crate::rules::ObjectKind;
 
 /// Reviews that are requested at a time: 50 take a few round trips.
 const CONCURRENCY: usize = 12;
@@ -147,28 +150,76 @@ async fn review(client: &Client, settings: &Settings, subject: &Subject, right: 
             verb: Some((*verb).into()),
             ..ResourceAttributes::default()
         };
-        let status = match subject {
-            Subject::Pod => {
-                let spec = SelfSubjectAccessReviewSpec {
-                    resource_attributes: Some(attributes),
-                    ..SelfSubjectAccessReviewSpec::default()
-                };
-                let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-                create(client, &review).await?.status
-            }
-            Subject::ServiceAccount(account) => {
-                let review = SubjectAccessReview {
-                    spec: of_account(account, attributes),
-                    ..SubjectAccessReview::default()
-                };
-                create(client, &review).await?.status
-            }
-        };
-        if !is_allowed(status) {
+        if !may(client, subject, attributes).await? {
             missing.push(*verb);
         }
     }
     Ok(missing)
+}
+
+/// Whether the subject has a right.
+async fn may(
+    client: &Client,
+    subject: &Subject,
+    attributes: ResourceAttributes,
+) -> Result<bool, RequestError> {
+    let status = match subject {
+        Subject::Pod => {
+            let spec = SelfSubjectAccessReviewSpec {
+                resource_attributes: Some(attributes),
+                ..SelfSubjectAccessReviewSpec::default()
+            };
+            let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+            create(client, &review).await?.status
+        }
+        Subject::ServiceAccount(account) => {
+            let review = SubjectAccessReview {
+                spec: of_account(account, attributes),
+                ..SubjectAccessReview::default()
+            };
+            create(client, &review).await?.status
+        }
+    };
+    Ok(is_allowed(status))
+}
+
+/// Reviews the right to list the objects of these kinds, which reads of metrics of rules by selector need.
+pub(super) async fn check_lists(client: &Client, settings: &Settings, kinds: &[Arc<ObjectKind>]) -> Report {
+    let mut report = Report::default();
+    if kinds.is_empty() {
+        return report;
+    }
+    // What is not known of the ServiceAccount was said with the other rights.
+    let Some(subject) = subject(client, settings, &mut Report::default()).await else { return report };
+    let reviews = kinds.iter().map(async |kind| {
+        let attributes = ResourceAttributes {
+            group: Some(kind.group.to_string()),
+            resource: Some(kind.plural.to_string()),
+            namespace: settings.namespace.clone().filter(|_| kind.is_namespaced),
+            verb: Some("list".into()),
+            ..ResourceAttributes::default()
+        };
+        (kind, may(client, &subject, attributes).await)
+    });
+    let verdicts: Vec<_> = stream::iter(reviews).buffered(CONCURRENCY).collect().await;
+    for (kind, verdict) in verdicts {
+        // Why a review fails was said with the other rights too.
+        if !verdict.is_ok_and(|may| !may) {
+            continue;
+        }
+        let (group, plural) = (&kind.group, &kind.plural);
+        report.add(
+            (Severity::Warning, "RightMissing"),
+            subject.name(),
+            format!("it may not list {}, of which rules make metrics", kind.resource()),
+            "a read of such a metric by a label selector, as HPAs on pods send it, is an error; one by name is answered",
+            format!(
+                "# in the chart: adapterRules.extraRules; or in a ClusterRole of {}\nrules:\n  - apiGroups: [{group:?}]\n    resources: [{plural}]\n    verbs: [list]",
+                subject.name()
+            ),
+        );
+    }
+    report
 }
 
 fn of_account(account: &ServiceAccount, attributes: ResourceAttributes) -> SubjectAccessReviewSpec {

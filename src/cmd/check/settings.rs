@@ -1,6 +1,8 @@
 //! What is checked, and by which settings of the program.
 
 use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use wva_core::Policy;
 
@@ -35,6 +37,16 @@ pub(super) fn service_account(text: &str) -> Result<ServiceAccount, String> {
     let (namespace, name) =
         text.split_once('/').ok_or("it is written NAMESPACE/NAME, such as wva-system/wva")?;
     Ok(ServiceAccount { namespace: namespace.into(), name: name.into() })
+}
+
+/// The rules of prometheus-adapter.
+#[derive(Debug)]
+pub(super) struct RuleSettings {
+    pub(super) file: Option<PathBuf>,
+    /// A series without a sample for so long makes no metric.
+    pub(super) max_age: Duration,
+    /// Whether the rules of processor time and memory are used.
+    pub(super) serves_usage: bool,
 }
 
 /// What is checked.
@@ -75,6 +87,7 @@ pub(super) struct Settings {
     pub(super) serves_external_scaler: bool,
     /// The server that external metrics are passed on to.
     pub(super) fallback: Option<Fallback>,
+    pub(super) rules: RuleSettings,
 }
 
 impl Settings {

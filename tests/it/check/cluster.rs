@@ -160,6 +160,9 @@ async fn answer(State(handler): State<Handler>, request: Request<Body>) -> Respo
         let minor = if minor.is_empty() { "36".to_owned() } else { minor };
         return ok(&json!({ "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0") }));
     }
+    if path == "/api" || path == "/apis" {
+        return ok(&discovery(&path));
+    }
     if path.ends_with("accessreviews") {
         let mut review = body(request).await;
         let attributes = &review["spec"]["resourceAttributes"];
@@ -173,6 +176,9 @@ async fn answer(State(handler): State<Handler>, request: Request<Body>) -> Respo
         review["status"] = json!({ "allowed": !is_denied });
         return ok(&review);
     }
+    if path == "/api/v1/labels" {
+        return ok(&json!({ "status": "success", "data": ["namespace", "pod"] }));
+    }
     if path == "/api/v1/query" {
         let text = request.into_body().collect().await.unwrap().to_bytes();
         return prometheus(&handler.behavior.lock(), std::str::from_utf8(&text).unwrap());
@@ -184,6 +190,16 @@ async fn answer(State(handler): State<Handler>, request: Request<Body>) -> Respo
     }
     let answer = handler.objects.answer(request).await;
     if query.contains("limit=") { page(answer, &query).await } else { answer }
+}
+
+/// Aggregated discovery: pods.
+fn discovery(path: &str) -> Value {
+    let kind = |kind: &str| json!({ "group": "", "version": "v1", "kind": kind });
+    let resource = |name: &str, own: &str, scope: &str| json!({ "resource": name, "responseKind": kind(own), "scope": scope, "singularResource": own.to_lowercase(), "verbs": ["list"] });
+    let resources = [resource("pods", "Pod", "Namespaced"), resource("namespaces", "Namespace", "Cluster")];
+    let core = json!({ "metadata": {}, "versions": [{ "version": "v1", "resources": resources }] });
+    let items = if path == "/api" { vec![core] } else { Vec::new() };
+    json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
 }
 
 async fn body(request: Request<Body>) -> Value {
@@ -214,7 +230,10 @@ async fn page(answer: Response<Body>, query: &str) -> Response<Body> {
 
 fn prometheus(behavior: &Behavior, form: &str) -> Response<Body> {
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs_f64() + behavior.skew;
-    let (kind, result) = if form.contains("query=vector") {
+    let (kind, result) = if form.contains("requests_total") {
+        // A series of a rule, with the labels that it asks about.
+        ("vector", json!([{ "metric": { "__name__": "requests_total", "__has": "1" }, "value": [now, "1"] }]))
+    } else if form.contains("query=vector") {
         ("vector", json!([{ "metric": {}, "value": [now, now.to_string()] }]))
     } else if form.contains("query=count") {
         ("vector", json!([{ "metric": { "namespace": "llm" }, "value": [now, "4"] }]))
