@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, PostParams};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
-use super::call_times::{CallTimes, Refusal, Times, decode, encode};
+use super::call_times::{AttentiveTime, CONFIRM_INTERVAL, CallTimes, Refusal, Times, decode, encode};
 use super::state_store::{ENTRIES_KEY, StateStore};
 use crate::cluster::objects::{CalledObjects, ObjectKey};
 use crate::cluster::requests::{LogOnce, RequestError, bounded};
@@ -38,6 +38,8 @@ const HINT: &str = "check that the service account may get, update, create, list
 #[derive(Clone)]
 pub struct CallRegister {
     calls: Arc<Mutex<CallTimes>>,
+    /// Locked before the calls, where both are.
+    attention: Arc<Mutex<AttentiveTime>>,
     objects: watch::Sender<Option<Arc<BTreeSet<ObjectKey>>>>,
     is_new: Arc<Notify>,
     clock: Arc<dyn Clock>,
@@ -50,7 +52,14 @@ impl CallRegister {
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, namespace: Option<String>) -> Self {
         let objects = watch::Sender::new(None);
-        Self { calls: Arc::default(), objects, is_new: Arc::default(), clock, namespace }
+        Self {
+            calls: Arc::default(),
+            attention: Arc::default(),
+            objects,
+            is_new: Arc::default(),
+            clock,
+            namespace,
+        }
     }
 
     /// Which ScaledObjects are noted.
@@ -73,13 +82,14 @@ impl CallRegister {
         if let Some(watched) = self.namespace.as_deref().filter(|watched| *watched != namespace) {
             return Err(format!("only namespace {watched} is watched (--watch-namespace)"));
         }
-        let (key, now, mut calls) = (ObjectKey::new(namespace, name), self.clock.now(), self.calls.lock());
-        let noted = calls.note(key.clone(), now).or_else(|refusal| {
+        let (key, at) = (ObjectKey::new(namespace, name), self.time_of_call());
+        let mut calls = self.calls.lock();
+        let noted = calls.note(key.clone(), at).or_else(|refusal| {
             if refusal == Refusal::Name {
                 return Err(refusal);
             }
             calls.remove(idle().iter().map(|id| ObjectKey::new(&id.namespace, &id.name)));
-            calls.note(key, now)
+            calls.note(key, at)
         });
         drop(calls);
         if noted.map_err(|refusal| refusal.to_string())? {
@@ -90,7 +100,16 @@ impl CallRegister {
 
     /// Notes a call of a ScaledObject that is noted already.
     pub fn renew(&self, namespace: &str, name: &str) {
-        self.calls.lock().renew(&ObjectKey::new(namespace, name), self.clock.now());
+        let at = self.time_of_call();
+        self.calls.lock().renew(&ObjectKey::new(namespace, name), at);
+    }
+
+    fn time_of_call(&self) -> Duration {
+        self.attention.lock().of_call(Instant::now())
+    }
+
+    fn counted(&self) -> Duration {
+        self.attention.lock().counted()
     }
 
     /// Shares the calls with the other instances until cancelled.
@@ -100,13 +119,15 @@ impl CallRegister {
         let (mut health, mut errors) =
             (WatchHealth::new("the ConfigMap of KEDA's calls", HINT), LogOnce::default());
         let (mut review_at, mut not_before) = (Instant::now() + REVIEW_INTERVAL, Instant::now());
+        let mut confirmations = interval(CONFIRM_INTERVAL);
+        confirmations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 Some(map) = maps.next() => match map {
                     Ok(map) => {
                         health.report_recovery();
-                        self.calls.lock().merge(map.as_ref().map(times).unwrap_or_default(), self.clock.now());
+                        self.merge(map.as_ref());
                     }
                     Err(error) => health.report_failure(&error),
                 },
@@ -114,6 +135,7 @@ impl CallRegister {
                     not_before = not_before.max(Instant::now() + GATHER_WINDOW);
                     review_at = not_before;
                 }
+                _ = confirmations.tick() => self.confirm(&api, &name).await,
                 () = sleep_until(review_at) => review_at = Instant::now() + REVIEW_INTERVAL,
             }
             self.publish();
@@ -126,11 +148,29 @@ impl CallRegister {
         }
     }
 
+    /// Confirms that the API server answers, and with it that calls can arrive. A watch says nothing for minutes, whether or not it does.
+    async fn confirm(&self, api: &Api<ConfigMap>, name: &str) {
+        match bounded(api.get_opt(name)).await {
+            Ok(map) => {
+                self.attention.lock().confirm(Instant::now());
+                self.merge(map.as_ref());
+            }
+            // The watch says so too, and why.
+            Err(_) => self.attention.lock().interrupt(),
+        }
+    }
+
+    fn merge(&self, map: Option<&ConfigMap>) {
+        let at = self.time_of_call();
+        self.calls.lock().merge(map.map(times).unwrap_or_default(), at);
+    }
+
     /// Forgets what is old, and tells which ScaledObjects there are.
     fn publish(&self) {
         let objects = {
+            let at = self.counted();
             let mut calls = self.calls.lock();
-            calls.expire(self.clock.now());
+            calls.expire(at);
             calls.objects()
         };
         self.objects.send_if_modified(|known| {
@@ -149,7 +189,7 @@ impl CallRegister {
         api: &Api<ConfigMap>,
         errors: &mut LogOnce,
     ) -> Option<Duration> {
-        self.calls.lock().to_store()?;
+        self.calls.lock().to_store(self.clock.now())?;
         let written = self.exchange(store, api).await;
         Some(match written {
             Ok(()) => {
@@ -172,20 +212,17 @@ impl CallRegister {
     async fn exchange(&self, store: &StateStore, api: &Api<ConfigMap>) -> Result<(), RequestError> {
         let name = store.calls_name();
         let old = bounded(api.get_opt(&name)).await?;
-        let entries = {
-            let mut calls = self.calls.lock();
-            calls.merge(old.as_ref().map(times).unwrap_or_default(), self.clock.now());
-            let Some(entries) = calls.to_store() else { return Ok(()) };
-            encode(entries)
-        };
+        self.merge(old.as_ref());
+        let Some(entries) = self.calls.lock().to_store(self.clock.now()) else { return Ok(()) };
         let version = old.as_ref().and_then(|map| map.metadata.resource_version.clone());
-        let map = store.calls_object(version, entries.clone());
+        let map = store.calls_object(version, encode(&entries));
         let parameters = PostParams::default();
         match old {
             Some(_) => bounded(api.replace(&name, &parameters, &map)).await?,
             None => bounded(api.create(&parameters, &map)).await?,
         };
-        self.calls.lock().merge(decode(&entries), self.clock.now());
+        let at = self.time_of_call();
+        self.calls.lock().note_stored(entries, at);
         Ok(())
     }
 }
