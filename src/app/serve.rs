@@ -31,8 +31,8 @@ use crate::cluster::writers::deletion_cost::DeletionCostMetrics;
 use crate::cluster::{
     AnnotatedEventWriter, ApiServiceWatch, CaBundleWriter, CallRegister, CertificateBundle,
     CertificateManager, ClusterReader, ClusterWatch, ConfigMapReader, ConfigMapWatch, DeletionCostWriter,
-    Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, SelfCheck, StateStore, StateWriter,
-    StatusWriter, TrustWatch, WatchSettings,
+    Election, ElectionSettings, EventRecorder, ExternalOf, ScaleWriter, ScalerService, SelfCheck, StateStore,
+    StateWriter, StatusWriter, TrustWatch, WatchSettings,
 };
 use crate::collect::current_series_names;
 use crate::config::Config;
@@ -204,6 +204,10 @@ impl App {
             max_stale: Duration::from_secs_f64(self.config.policy.max_stale.get()),
             annotated: self.config.annotated_autoscalers,
             value_targets: self.config.serve_value_targets,
+            service: Some(ScalerService {
+                namespace: self.config.namespace.as_str().into(),
+                name: self.config.service.as_str().into(),
+            }),
         };
         let (watching, cluster) = ClusterWatch::new(self.client.clone(), settings);
         let watching = watching.with_inventory(inventory);

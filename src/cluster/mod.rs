@@ -19,8 +19,8 @@ pub use pki::{
     ServiceRef,
 };
 pub use watch::{
-    ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, TrustData, TrustWatch,
-    WatchSettings,
+    ClusterReader, ClusterState, ClusterWatch, ConfigMapReader, ConfigMapWatch, ScalerService, TrustData,
+    TrustWatch, WatchSettings,
 };
 pub use writers::{
     AnnotatedEventWriter, DeletionCostWriter, EventRecorder, EventType, ExternalOf, Recorded, ScaleWriter,

@@ -327,6 +327,38 @@ fn files_are_checked_before_they_are_applied() {
     assert!(missing.code == 2 && missing.out.contains("file /nonexistent.yaml"), "{}", missing.out);
 }
 
+/// What a ScaledObject will be once KEDA calls for it.
+#[test]
+fn scaled_objects_with_a_model_alone_are_variants() {
+    let scaled = |name: &str, metadata: Value| {
+        json!({
+            "apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": { "namespace": "llm", "name": name, "uid": format!("s-{name}") },
+            "spec": {
+                "scaleTargetRef": { "name": name }, "minReplicaCount": 1, "maxReplicaCount": 8,
+                "advanced": { "horizontalPodAutoscalerConfig": { "behavior": { "scaleDown": { "stabilizationWindowSeconds": 0 } } } },
+                "triggers": [{ "type": "external-push", "metadata": metadata }]
+            }
+        })
+    };
+    let of = |objects: &[Value]| {
+        found_in(&objects.iter().map(|object| format!("---\n{object}\n")).collect::<String>())
+    };
+    let ours = "wva.wva-system.svc:9443";
+    let sound = scaled("chat", json!({ "scalerAddress": ours, "modelID": "org/m", "variantCost": "2.5" }));
+    assert_eq!(of(std::slice::from_ref(&sound)), (vec![], 0));
+    let costly = scaled("chat", json!({ "scalerAddress": ours, "modelID": "org/m", "variantCost": "much" }));
+    assert_eq!(of(&[costly]), (vec!["error InvalidConfiguration".into()], 1));
+    let fork = scaled("chat", json!({ "scalerAddress": "fork.fork-system.svc:9443", "modelID": "org/m" }));
+    assert_eq!(of(&[fork]), (vec!["note ScalerOfAnother".into()], 0));
+    let mut taken = variant("chat");
+    taken["spec"]["scaleTargetRef"]["name"] = json!("other");
+    assert!(of(&[sound.clone(), taken, hpa("other")]).0.contains(&"warning NameTaken".to_owned()));
+    let mut decided = variant("llama");
+    decided["spec"]["scaleTargetRef"]["name"] = json!("chat");
+    assert_eq!(of(&[sound, decided]).0, ["warning TargetDecidedElsewhere"]);
+}
+
 /// The policy that a ConfigMap selects decides how an HPA is judged.
 #[test]
 fn an_hpa_is_judged_by_the_analyzer_that_its_config_map_selects() {

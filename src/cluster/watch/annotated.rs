@@ -13,7 +13,7 @@ use smol_str::SmolStr;
 use wva_core::model::{Bounds, Role, TargetRef, Variant};
 
 use super::autoscalers::Scaler;
-use super::called_trigger::{Settings, called_settings};
+use super::called_trigger::{ScalerService, Settings, called_settings};
 use super::convert::{accelerator_label, bounds, invalid_variant, target_ref, variant_id, woken_by};
 use super::partial_objects::{PartialObject, annotation};
 use super::pause::Pause;
@@ -171,15 +171,20 @@ fn annotated_object(
     Some(Arc::new(variant_object(kind, object, Ok(settings))))
 }
 
-/// The variant that a ScaledObject makes for which KEDA calls: its model and cost are in the metadata of its trigger. `None` where no
-/// trigger of the external scaler names a model.
-pub(super) fn called_object(object: Result<Autoscaler, InvalidObject>) -> Option<VariantObject> {
+/// The variant that a ScaledObject makes for which KEDA calls: its model and cost are in the metadata of its trigger.
+///
+/// # Errors
+/// Says why no trigger makes it one.
+pub(super) fn called_object(
+    object: Result<Autoscaler, InvalidObject>,
+    service: Option<&ScalerService>,
+) -> Result<VariantObject, SmolStr> {
     let settings = match &object {
-        Ok(object) => called_settings(&object.spec.whole)?,
+        Ok(object) => called_settings(&object.spec.whole, service)?,
         // What is wrong is said where it is parsed.
         Err(_) => Ok(Settings::default()),
     };
-    Some(VariantObject { is_called: true, ..variant_object(VariantKind::ScaledObject, object, settings) })
+    Ok(VariantObject { is_called: true, ..variant_object(VariantKind::ScaledObject, object, settings) })
 }
 
 fn variant_object(

@@ -16,6 +16,7 @@ use wva_core::model::TargetRef;
 
 use super::annotated::{Autoscaler, called_object};
 use super::called_objects::{CalledAnswer, NoVariant};
+use super::called_trigger::ScalerService;
 use super::known_targets::TargetKey;
 use super::optional_watch::api_of;
 use super::partial_objects::ParseGuard;
@@ -44,6 +45,7 @@ pub(super) struct CalledReader {
     client: kube::Client,
     resource: ApiResource,
     controller_instance: Option<SmolStr>,
+    service: Option<ScalerService>,
     noted: Noted,
     queue: ReadQueue,
     /// When each was read last.
@@ -56,7 +58,7 @@ pub(super) struct CalledReader {
 impl CalledReader {
     pub(super) fn new(
         client: &kube::Client,
-        controller_instance: Option<SmolStr>,
+        (controller_instance, service): (Option<SmolStr>, Option<ScalerService>),
         max_stale: Duration,
         mut noted: Noted,
     ) -> Self {
@@ -66,6 +68,7 @@ impl CalledReader {
             client: client.clone(),
             resource: ApiResource::from_gvk_with_plural(&kind, "scaledobjects"),
             controller_instance,
+            service,
             noted,
             queue: ReadQueue::default(),
             answered_at: BTreeMap::new(),
@@ -131,7 +134,8 @@ impl CalledReader {
             Err(due) => due,
             Ok(key) => {
                 let api = api_of(&self.client, Some(key.namespace.as_str()), &self.resource);
-                self.reads.push(read(api, key, self.controller_instance.clone()).boxed());
+                self.reads
+                    .push(read(api, key, self.controller_instance.clone(), self.service.clone()).boxed());
                 self.next_start = now + START_INTERVAL;
                 Some(self.next_start)
             }
@@ -161,6 +165,7 @@ async fn read(
     api: Api<ParseGuard<Autoscaler>>,
     key: TargetKey,
     controller_instance: Option<SmolStr>,
+    service: Option<ScalerService>,
 ) -> (TargetKey, CalledAnswer) {
     let answer = match bounded(api.get(&key.target.name)).await {
         Ok(ParseGuard(object)) => {
@@ -169,14 +174,11 @@ async fn read(
             let label = metadata.labels.as_ref().and_then(|labels| labels.get(CONTROLLER_INSTANCE_LABEL));
             let is_ours =
                 controller_instance.as_ref().is_none_or(|own| label.is_some_and(|label| label == own));
-            match called_object(object) {
+            match called_object(object, service.as_ref()) {
                 _ if !is_ours => Err(answered(format_smolstr!(
                     "it is not of this installation: give it the label {CONTROLLER_INSTANCE_LABEL} of that, or call another one"
                 ))),
-                Some(object) => Ok(Arc::new(object)),
-                None => Err(answered(SmolStr::new_static(
-                    "none of its triggers of the type external-push or external has modelID in its metadata: add it there",
-                ))),
+                made => made.map(Arc::new).map_err(answered),
             }
         }
         Err(error) => Err(failed(&error, &key.target.name)),

@@ -20,6 +20,7 @@ use wva_core::model::Variant;
 
 use super::annotated_watch::annotated_changes;
 use super::called_reads::CalledReader;
+use super::called_trigger::ScalerService;
 use super::convert::{
     invalid_variant, model_settings, notices, own_status, readable_model, readable_target, variant_id,
 };
@@ -81,6 +82,8 @@ pub struct WatchSettings {
     pub value_targets: bool,
     /// How long a scale target that may be absent stays known while the API server does not confirm it.
     pub max_stale: Duration,
+    /// KEDA's calls make variants of ScaledObjects that name no other Service as their scaler; of all where it is not known.
+    pub service: Option<ScalerService>,
 }
 
 impl Default for WatchSettings {
@@ -93,6 +96,7 @@ impl Default for WatchSettings {
             annotated: false,
             value_targets: false,
             max_stale: Duration::from_secs_f64(wva_core::Policy::default().max_stale.get()),
+            service: None,
         }
     }
 }
@@ -285,8 +289,9 @@ impl ClusterWatch {
         }
         if let Some(called) = self.called.clone() {
             let instance = self.settings.controller_instance.as_deref().map(SmolStr::from);
+            let settings = (instance, self.settings.service.clone());
             changes
-                .push(CalledReader::new(&self.client, instance, self.settings.max_stale, called.0).changes());
+                .push(CalledReader::new(&self.client, settings, self.settings.max_stale, called.0).changes());
         }
         if self.settings.namespace.is_none() {
             let namespaces = self.excluded_namespaces();

@@ -1,6 +1,7 @@
 //! The state of a cluster whose objects were listed once, made as by the watches: for commands that look once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::core::Resource;
@@ -13,7 +14,8 @@ use wva_core::model::VariantId;
 use wva_core::snapshot::VariantState;
 use wva_core::units::Replicas;
 
-use super::annotated::watched_autoscaler;
+use super::annotated::{called_object, watched_autoscaler};
+use super::called_trigger::ScalerService;
 use super::cluster_watch::{is_excluded, variant_object};
 use super::devices::{claimed_gpus, slice_gpus};
 use super::inference_pool::{PoolJoin, WatchedPool, service_selector, watched_pool};
@@ -142,6 +144,22 @@ impl ListedCluster {
                     store.services.apply(Ok(event));
                 }
             }
+        }
+    }
+
+    /// Adds what ScaledObjects would be once KEDA calls `service` for them.
+    pub(crate) fn add_called(&mut self, objects: &[Value], service: &ScalerService) {
+        let events = events(objects, |object| called_object(object, Some(service)).ok());
+        let made: BTreeMap<_, _> = events
+            .into_iter()
+            .filter_map(|event| match event {
+                Event::InitApply((key, Some(object))) => Some((key, Arc::new(object))),
+                _ => None,
+            })
+            .collect();
+        self.0.called.follow(&made.keys().cloned().collect());
+        for (key, object) in made {
+            self.0.called.apply(&key, Ok(object));
         }
     }
 

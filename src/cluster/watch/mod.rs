@@ -50,6 +50,8 @@ pub(crate) mod watch_health;
 
 pub(crate) use annotated::annotated_manifest;
 pub(crate) use autoscalers::{AutoscalerVerdict, VerdictContext, candidates};
+pub use called_trigger::ScalerService;
+pub(crate) use called_trigger::another_scaler;
 pub(crate) use claims::{claims, split_by_validity};
 pub(crate) use cluster_watch::variant_object;
 pub use cluster_watch::{ClusterReader, ClusterWatch, WatchSettings};

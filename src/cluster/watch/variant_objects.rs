@@ -108,11 +108,11 @@ impl VariantObjects {
                 let kind = kind(decider);
                 // The object scales the workload, so deleting it is no advice.
                 let remedy = if object.is_called {
-                    "take modelID out of its trigger: the number stays the same"
+                    format!("in its trigger, set variantName: {} in place of modelID", decider.name)
                 } else if kind.is_annotated() {
-                    "remove the annotations from one of the two"
+                    "remove the annotations from one of the two".to_owned()
                 } else {
-                    "remove the annotations here, or delete the VariantAutoscaling"
+                    "remove the annotations here, or delete the VariantAutoscaling".to_owned()
                 };
                 Notice {
                     reason: "TargetDecidedElsewhere",
@@ -123,6 +123,15 @@ impl VariantObjects {
                 }
             }
             (None, Err(invalid)) => Notice { reason: "InvalidConfiguration", note: invalid.problem.clone() },
+            (None, Ok(_)) if object.is_called => Notice {
+                reason: NAME_TAKEN,
+                note: format!(
+                    "{} {id} has the name of this object and another scale target, so that no number is computed for this object's scale target: \
+                     give one of the two another name, or make this one's target a variant by a VariantAutoscaling and name that by variantName \
+                     in the trigger",
+                    kind(id)
+                ),
+            },
             (None, Ok(_)) => Notice {
                 reason: NAME_TAKEN,
                 note: format!(
@@ -291,6 +300,30 @@ mod tests {
         );
         let two = note(&[], &[created(HPA, 5, "young", "chat"), created(HPA, 3, "old", "chat")]);
         assert!(two.ends_with("remove the annotations from one of the two"), "{two}");
+    }
+
+    #[test]
+    fn a_called_object_was_told_to_remove_what_gives_it_its_number() {
+        let called = |(id, object): Named| {
+            (id, Arc::new(VariantObject { is_called: true, ..VariantObject::clone(&object) }))
+        };
+        let note = |target: &str| {
+            let scaled = called(created(SCALED_OBJECT, 1, "chat", "web"));
+            merge(&[created(VA, 9, if target == "web" { "llama" } else { "chat" }, target)], &[scaled])
+                .bystanders
+                .remove(0)
+                .notice
+        };
+        let elsewhere = note("web");
+        assert_eq!(elsewhere.reason, "TargetDecidedElsewhere");
+        assert!(elsewhere.note.ends_with("set variantName: llama in place of modelID"), "{}", elsewhere.note);
+        let taken = note("b");
+        assert_eq!(taken.reason, "NameTaken");
+        assert!(
+            taken.note.contains("and name that by variantName") && !taken.note.contains("annotations"),
+            "{}",
+            taken.note
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::Value;
 use smol_str::SmolStr;
 use wva_core::Policy;
 use wva_core::model::{TargetRef, VariantId};
@@ -13,7 +14,7 @@ use super::policy::Loaded;
 use super::report::Report;
 use super::settings::Settings;
 use crate::cluster::ClusterState;
-use crate::cluster::watch::{ListedKind, candidates};
+use crate::cluster::watch::{ListedKind, another_scaler, candidates};
 use crate::lint::{
     Candidates, Finding, ScaledTarget, Severity, VariantFacts, Workload, is_of_keda, lint, reads_a_number,
 };
@@ -39,6 +40,7 @@ struct Autoscalers {
 pub(super) fn check(inputs: &Inputs, loaded: &Loaded, settings: &Settings, report: &mut Report) {
     let Loaded { state, policy, .. } = loaded;
     check_variants(inputs, state, report);
+    check_scalers(inputs, settings, report);
     let instance = settings.controller_instance.as_deref();
     let candidates: Candidates = candidates(&state.view, instance).collect();
     let facts: BTreeMap<TargetKey, VariantFacts> = facts(state, policy).collect();
@@ -100,12 +102,18 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
         );
     }
     for bystander in &state.bystanders {
+        let is_called = bystander.object.is_called;
+        let (set, fix) = if is_called {
+            ("modelID in its trigger makes no variant", "# the sentence above says what to write")
+        } else {
+            ("its annotations make no variant", "metadata:\n  annotations: {llm-d.ai/managed: \"false\"}")
+        };
         report.add(
             (Severity::Warning, bystander.notice.reason),
             format!("{} {}", bystander.object.kind, bystander.id),
-            "its annotations make no variant",
+            set,
             &bystander.notice.note,
-            "metadata:\n  annotations: {llm-d.ai/managed: \"false\"}",
+            fix,
         );
     }
     for VariantState { variant, scale, target_problem, .. } in &state.view.variants {
@@ -124,6 +132,27 @@ fn check_variants(inputs: &Inputs, state: &ClusterState, report: &mut Report) {
                 "spec:\n  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME} # that of the model servers",
             );
         }
+    }
+}
+
+/// Reports ScaledObjects whose trigger gives a model to another scaler.
+fn check_scalers(inputs: &Inputs, settings: &Settings, report: &mut Report) {
+    let service = settings.scaler();
+    for object in inputs.scaled_values() {
+        let Some(address) = object.get("spec").and_then(|spec| another_scaler(spec, &service)) else {
+            continue;
+        };
+        let text = |field: &str| object.pointer(field).and_then(Value::as_str).unwrap_or_default();
+        report.add(
+            (Severity::Note, "ScalerOfAnother"),
+            format!("ScaledObject {}/{}", text("/metadata/namespace"), text("/metadata/name")),
+            format!("its trigger with modelID has the scalerAddress {address}"),
+            "KEDA asks that scaler, and the object makes no variant here",
+            format!(
+                "# nothing to mend, if that is meant; else, with the value externalScaler.enabled:\nspec:\n  triggers:\n  - metadata:\n      scalerAddress: {}.{}.svc:9443",
+                service.name, service.namespace
+            ),
+        );
     }
 }
 

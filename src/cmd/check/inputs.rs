@@ -140,9 +140,17 @@ impl Inputs {
     pub(super) fn cluster(&self, settings: &Settings) -> ListedCluster {
         let mut cluster = ListedCluster::new(settings.serve_value_targets);
         for (kind, objects) in &self.listed {
-            cluster.add(*kind, objects);
+            if *kind != ListedKind::ScaledObject || settings.annotated_autoscalers {
+                cluster.add(*kind, objects);
+            }
         }
+        cluster.add_called(self.scaled_values(), &settings.scaler());
         cluster
+    }
+
+    /// The ScaledObjects that the program reads, as they are written.
+    pub(super) fn scaled_values(&self) -> &[Value] {
+        self.listed.get(&ListedKind::ScaledObject).map_or(&[], Vec::as_slice)
     }
 
     /// Whether all objects of a kind were read.
@@ -251,10 +259,9 @@ fn is_of_program(kind: ListedKind, object: &Value, settings: &Settings) -> bool 
         .as_deref()
         .is_none_or(|instance| label.and_then(Value::as_str) == Some(instance));
     match kind {
-        ListedKind::VariantAutoscaling => is_of_instance,
-        ListedKind::HorizontalPodAutoscaler | ListedKind::ScaledObject => {
-            is_of_instance && settings.annotated_autoscalers
-        }
+        // KEDA's calls make ScaledObjects variants without annotations too.
+        ListedKind::VariantAutoscaling | ListedKind::ScaledObject => is_of_instance,
+        ListedKind::HorizontalPodAutoscaler => is_of_instance && settings.annotated_autoscalers,
         _ => true,
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wva_core::Policy;
 
-use crate::cluster::ServiceRef;
+use crate::cluster::{ScalerService, ServiceRef};
 use crate::collect::PrometheusSettings;
 use crate::config::Fallback;
 use crate::config::policy_config::ConfigMapNames;
@@ -91,6 +91,12 @@ pub(super) struct Settings {
 }
 
 impl Settings {
+    /// The Service by which KEDA reaches the external scaler.
+    pub(super) fn scaler(&self) -> ScalerService {
+        let ServiceRef { namespace, name } = &self.service;
+        ScalerService { namespace: namespace.as_str().into(), name: name.as_str().into() }
+    }
+
     /// Takes the Service that serves external metrics for the program's, unless another namespace was given.
     pub(super) fn adopt_release(&mut self, service: Option<ServiceRef>) {
         if let Some(service) =
