@@ -6,6 +6,7 @@ use anyhow::Context;
 use futures::future::BoxFuture;
 use kube::api::ListParams;
 use kube::discovery::ApiResource;
+use prometheus_client::registry::Registry;
 
 use super::sources::prometheus_settings;
 use super::tasks::Phase;
@@ -15,16 +16,19 @@ use crate::config::{self, Config};
 use crate::engine::Clock;
 use crate::rules::{AdapterRules, ListedObject, ObjectApi, ObjectKind, RuleSettings, Selection};
 use crate::serve::RuleMetrics;
+use crate::telemetry::RuleMetricFamilies;
 
 /// Starts what follows the configured rules, if there are some.
 pub(super) fn start_rules(
     config: &Config,
     client: kube::Client,
     clock: Arc<dyn Clock>,
+    registry: &mut Registry,
     watches: &mut Phase,
 ) -> anyhow::Result<Option<Arc<dyn RuleMetrics>>> {
     let Some(rules) = config.rules.clone() else { return Ok(None) };
-    let rules = Arc::new(adapter_rules(rules, client, clock)?);
+    let metrics = RuleMetricFamilies::register(registry);
+    let rules = Arc::new(adapter_rules(rules, client, clock, metrics)?);
     let following = Arc::clone(&rules);
     watches.start("rules", |stop| following.run(stop));
     Ok(Some(rules))
@@ -35,15 +39,17 @@ fn adapter_rules(
     from: config::Rules,
     client: kube::Client,
     clock: Arc<dyn Clock>,
+    metrics: RuleMetricFamilies,
 ) -> anyhow::Result<AdapterRules> {
     let config::Rules { file, relist_interval, max_age, serves_usage, prometheus } = from;
     let api = PrometheusApi::new(&prometheus_settings(prometheus))
-        .context("cannot set up the rules of --adapter-config")?;
+        .context("cannot set up the rules of --adapter-config")?
+        .with_metrics(metrics.clone());
     Ok(AdapterRules::new(
         api,
         Arc::new(ClusterObjects::new(client)),
         clock,
-        RuleSettings { file, relist_interval, max_age, serves_usage },
+        RuleSettings { file, relist_interval, max_age, serves_usage, metrics },
     ))
 }
 

@@ -161,7 +161,7 @@ impl App {
         let reviewer = Arc::new(ClusterReviewer(self.client.clone()));
         let (reader, sink) = (Arc::new(reader), Arc::new(events.clone()));
         let (client, clock) = (self.client.clone(), self.clock.clone());
-        let rules = start_rules(&self.config, client, clock, &mut self.phases.watches)?;
+        let rules = start_rules(&self.config, client, clock, &mut registry, &mut self.phases.watches)?;
         let ports = ServerPorts { reader, reviewer, events: sink, recent, rules, calls, fallback, registry };
         let server = self.bind(settings, ports).await?;
         self.start_self_check(Arc::new(server.served_chain()), certificates, events, ca_metrics);

@@ -81,7 +81,7 @@ impl Queries {
     pub(super) async fn ask(&self, query: &str) -> Result<Vec<QuerySample>, RuleError> {
         let query = async {
             let _permit = self.permits.acquire().await;
-            self.api.query(query, self.clock.now()).await
+            self.api.query(query).await
         };
         let samples = timeout(READ_TIMEOUT, query).await.map_err(|_| RuleError(no_answer_in_time()))?;
         samples.map_err(|error| RuleError(error.message))

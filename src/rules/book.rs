@@ -27,6 +27,7 @@ use super::rule::ExternalRule;
 use super::usage_rule::UsageRule;
 use crate::collect::{PrometheusApi, SeriesLabels};
 use crate::engine::SourceError;
+use crate::telemetry::{RuleCounts, RuleMetricFamilies};
 
 /// Lists that are requested at a time.
 const CONCURRENT_LISTS: usize = 8;
@@ -44,6 +45,8 @@ pub struct RuleSettings {
     pub max_age: Duration,
     /// Whether the rules of processor time and memory are used.
     pub serves_usage: bool,
+    /// What shows how they are.
+    pub metrics: RuleMetricFamilies,
 }
 
 /// All metrics at one time.
@@ -53,6 +56,7 @@ pub(super) struct Registries {
     pub(super) objects: ObjectRegistry,
     /// The rule of processor time and memory, if it is used.
     pub(super) usage: Option<Arc<UsageRule>>,
+    pub(super) counts: RuleCounts,
 }
 
 impl Registries {
@@ -89,6 +93,10 @@ impl Registries {
 pub(super) struct RuleBook {
     /// The file, or why it cannot be read.
     text: Option<Result<String, String>>,
+    /// Rules of the file in force that are wrong.
+    wrong: usize,
+    /// Whether the file in force is the one that was read last.
+    is_file_valid: bool,
     external: Vec<Arc<ExternalRule>>,
     objects: Vec<Arc<ObjectRule>>,
     usage: Option<Arc<UsageRule>>,
@@ -111,6 +119,8 @@ impl RuleBook {
     pub(super) fn new(objects: Arc<dyn ObjectApi>) -> Self {
         Self {
             text: None,
+            wrong: 0,
+            is_file_valid: false,
             external: Vec::new(),
             objects: Vec::new(),
             usage: None,
@@ -131,7 +141,15 @@ impl RuleBook {
         let unlisted = self.unlisted(unlisted);
         let objects =
             ObjectRegistry::new(&self.objects, &self.series.series, Arc::clone(&self.kinds.table), unlisted);
-        Registries { external, objects, usage: self.usage.clone() }
+        let counts = RuleCounts {
+            valid: self.external.len() + self.objects.len() + usize::from(self.usage.is_some()),
+            wrong: self.wrong,
+            is_file_valid: self.is_file_valid,
+            failing_lists: self.names.failing() + self.series.failing(),
+            external_metrics: external.names.len(),
+            object_metrics: objects.listed.iter().map(|of_kind| of_kind.metrics.len()).sum(),
+        };
+        Registries { external, objects, usage: self.usage.clone(), counts }
     }
 
     /// Why metrics may be missing: the file, or else what is not listed of its rules.
@@ -154,6 +172,7 @@ impl RuleBook {
         let file = settings.file.display();
         let parsed = text.as_ref().map_err(Clone::clone).and_then(|text| RulesFile::parse(text));
         self.text = Some(text);
+        self.is_file_valid = parsed.is_ok();
         match parsed {
             Ok(parsed) => {
                 self.external = valid_rules("externalRules", &parsed.external_rules, ExternalRule::new);
@@ -161,6 +180,10 @@ impl RuleBook {
                 let (external_rules, rules) = (self.external.len(), self.objects.len());
                 info!(%file, rules, external_rules, "rules are in force");
                 self.usage = usage_rule(&parsed, settings.serves_usage);
+                let is_usage_wrong =
+                    settings.serves_usage && parsed.resource_rules.is_some() && self.usage.is_none();
+                self.wrong = parsed.external_rules.len() + parsed.rules.len() - external_rules - rules
+                    + usize::from(is_usage_wrong);
                 true
             }
             Err(cause) => {
@@ -242,7 +265,7 @@ impl RuleBook {
 }
 
 async fn list_names(api: &PrometheusApi, query: String, at: (Duration, Timestamp)) -> (String, List) {
-    let names = api.series_names(&query, at.0, at.1).await;
+    let names = api.series_names(&query, at.0).await;
     (query, List::Names(names))
 }
 
@@ -399,6 +422,7 @@ externalRules:
             relist_interval: Duration::from_secs(60),
             max_age: Duration::from_secs(60),
             serves_usage: false,
+            metrics: RuleMetricFamilies::default(),
         };
         let mut book = RuleBook::new(Arc::new(NoObjects));
         assert!(!book.reload(&settings).await, "it is not there yet");

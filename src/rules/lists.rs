@@ -48,6 +48,11 @@ impl<T> Lists<T> {
         }
     }
 
+    /// How many queries could not be listed the last time.
+    pub(super) fn failing(&self) -> usize {
+        self.failing.len()
+    }
+
     /// Why the metrics of some of these queries may not be known.
     pub(super) fn unlisted<'a>(&self, mut queries: impl Iterator<Item = &'a String>) -> Option<String> {
         let query = queries.find(|query| !self.series.contains_key(*query))?;

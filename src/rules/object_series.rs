@@ -28,7 +28,7 @@ pub(super) async fn series_of(
         labels.extend(api.label_names(query, max_age, now).await?);
     }
     let labels = object_labels(labels, (rules, kinds), query);
-    api.series_labels(query, &labels, max_age, now).await
+    api.series_labels(query, &labels, max_age).await
 }
 
 /// Those of the labels that name objects by some of the rules. Of too many, those of the rules themselves and of Kubernetes' own kinds stay:

@@ -83,15 +83,18 @@ impl AdapterRules {
                 self.publish(book.registries());
             }
             if is_new || has_kinds || is_due {
+                let began = Instant::now();
                 let at = (self.settings.max_age, self.prometheus.clock.now());
                 book.relist(&self.prometheus.api, at, |registries| self.publish(registries)).await;
                 listed = Some(Instant::now());
+                self.settings.metrics.relisted(began.elapsed());
             }
         }
     }
 
     fn publish(&self, mut registries: Registries) {
         let last = self.registries.load();
+        self.settings.metrics.show(registries.counts);
         registries.log(&last);
         registries.reuse_lists(&last);
         self.registries.store(Arc::new(registries));

@@ -371,7 +371,7 @@ async fn list<'r>(
         rules.iter().map(|rule| (rule.is_external(), rule.series_query())).collect();
     let lists = queries.into_iter().map(async |(is_external, query)| {
         let names = async || {
-            let names = api.series_names(query, max_age, now).await?;
+            let names = api.series_names(query, max_age).await?;
             let series = |name| SeriesLabels { name, labels: BTreeSet::new() };
             Ok(names.into_iter().map(series).collect())
         };
@@ -403,8 +403,8 @@ async fn list<'r>(
 
 /// What is wrong with a query, if Prometheus is there to say so.
 async fn ask(query: &str, sources: ReviewSources<'_>, deadline: Instant) -> Option<RuleProblem> {
-    let (api, _, now) = sources.prometheus?;
-    match timeout_at(deadline, api.query(query, now)).await {
+    let (api, ..) = sources.prometheus?;
+    match timeout_at(deadline, api.query(query)).await {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => {
             let error = SourceError { message: format!("{query:.300}: {}", error.message), ..error };

@@ -31,6 +31,7 @@ mod resource_metrics;
 pub(crate) mod reviewing_api_server;
 mod reviews;
 mod rules;
+mod rules_in_faults;
 mod rules_of_objects;
 mod scaled_objects;
 mod shutdown;

@@ -35,7 +35,7 @@ const ROOMS: &[(&str, &[&str], &[&str])] = &[
     ("serve", &["engine", "explain", "record", "telemetry"], &["kube", "prometheus_http_query"]),
     (
         "rules",
-        &["collect", "engine", "serve"],
+        &["collect", "engine", "serve", "telemetry"],
         &["kube", "k8s_openapi", "axum", "hyper", "reqwest", "prometheus_http_query"],
     ),
     (

@@ -8,11 +8,13 @@ use http::{StatusCode, header};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::PrometheusSettings;
 use super::client::{QueryClient, RequestLimits};
 use crate::collect::http_client;
 use crate::engine::SourceError;
+use crate::telemetry::RuleMetricFamilies;
 
 /// Longest answer. That to the query for a metric has some hundred bytes for each of its series.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
@@ -66,7 +68,10 @@ impl QueryClient {
 }
 
 /// A Prometheus for questions beside those of an evaluation.
-pub struct PrometheusApi(QueryClient);
+pub struct PrometheusApi {
+    client: QueryClient,
+    metrics: RuleMetricFamilies,
+}
 
 /// The series of one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,28 +127,30 @@ impl PrometheusApi {
     /// # Errors
     /// When its URL, CA or client certificate cannot be used.
     pub fn new(settings: &PrometheusSettings) -> Result<Self, SourceError> {
-        QueryClient::new(settings).map(Self)
+        let client = QueryClient::new(settings)?;
+        Ok(Self { client, metrics: RuleMetricFamilies::default() })
+    }
+
+    /// Counts its requests there.
+    #[must_use]
+    pub fn with_metrics(self, metrics: RuleMetricFamilies) -> Self {
+        Self { metrics, ..self }
     }
 
     /// Its name in messages for administrators: the URL without user, password and query.
     pub fn name(&self) -> &str {
-        self.0.name()
+        self.client.name()
     }
 
-    /// The names of the series that `selector` selects and that have had a sample for as long before `now`, sorted. An answer has a few
+    /// The names of the series that `selector` selects and that have had a sample in the last `max_age`, sorted. An answer has a few
     /// bytes for each name, where a list of all series has some hundred for each of these.
     ///
     /// # Errors
     /// When Prometheus cannot be reached, refuses the selector, or has only a part of the answer.
-    pub async fn series_names(
-        &self,
-        selector: &str,
-        max_age: Duration,
-        now: Timestamp,
-    ) -> Result<Vec<String>, SourceError> {
+    pub async fn series_names(&self, selector: &str, max_age: Duration) -> Result<Vec<String>, SourceError> {
         let age = max_age.as_secs().max(1);
         let query = format!("group by (__name__) (last_over_time({selector}[{age}s]))");
-        let samples = self.query(&query, now).await?;
+        let samples = self.counted("list", self.samples(&query)).await?;
         let name = |mut sample: QuerySample| sample.labels.remove("__name__");
         let mut names: Vec<String> = samples.into_iter().filter_map(name).collect();
         names.sort_unstable();
@@ -164,10 +171,10 @@ impl PrometheusApi {
         let start = end.saturating_sub(max_age.as_secs().try_into().unwrap_or(i64::MAX));
         let times = [start.to_string(), end.to_string()];
         let body = form(&[("match[]", selector), ("start", &times[0]), ("end", &times[1])]);
-        data(&self.post("api/v1/labels", body).await?)
+        self.counted("list", async { data(&self.post("api/v1/labels", body).await?) }).await
     }
 
-    /// The series that `selector` selects and that have had a sample for as long before `now`, by their names, and which of `labels` they
+    /// The series that `selector` selects and that have had a sample in the last `max_age`, by their names, and which of `labels` they
     /// have. The answer to the query for each label is at most twice as long as that of [`Self::series_names`], whatever labels the series
     /// have besides.
     ///
@@ -178,7 +185,6 @@ impl PrometheusApi {
         selector: &str,
         labels: &[String],
         max_age: Duration,
-        now: Timestamp,
     ) -> Result<Vec<SeriesLabels>, SourceError> {
         let age = max_age.as_secs().max(1);
         let mut by_name: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -187,7 +193,7 @@ impl PrometheusApi {
             let series = format!("group by (__name__, {label}) (last_over_time({selector}[{age}s]))");
             let series = format!("label_replace({series}, {PRESENCE:?}, \"1\", {label:?}, \".+\")");
             let query = format!("group by (__name__, {PRESENCE}) ({series})");
-            for mut sample in self.query(&query, now).await? {
+            for mut sample in self.counted("list", self.samples(&query)).await? {
                 let Some(name) = sample.labels.remove("__name__") else { continue };
                 let present = sample.labels.contains_key(PRESENCE).then(|| label.clone());
                 by_name.entry(name).or_default().extend(present);
@@ -197,20 +203,34 @@ impl PrometheusApi {
     }
 
     async fn post(&self, path: &str, body: String) -> Result<Answer, SourceError> {
-        let answer = self.0.request(path, Some(body), MAX_ANSWER_BYTES).await;
+        let answer = self.client.request(path, Some(body), MAX_ANSWER_BYTES).await;
         answer.map_err(|cause| {
             error("connect", format!("Prometheus cannot be read: {cause}"), "check that it is not overloaded")
         })
     }
 
-    /// The values of a query at that time: of a vector, or of a scalar.
+    /// The values of a query now: of a vector, or of a scalar. What time it is Prometheus says: by a clock here that is an hour late, the
+    /// values would be those of an hour ago.
     ///
     /// # Errors
     /// When Prometheus cannot be reached, refuses the query, has only a part of the answer, or answers with another type.
-    pub async fn query(&self, promql: &str, at: Timestamp) -> Result<Vec<QuerySample>, SourceError> {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds are below 2⁵³ until the year 287396")]
-        let seconds = at.as_millisecond() as f64 / 1_000.0;
-        let body = form(&[("query", promql), ("time", &seconds.to_string())]);
+    pub async fn query(&self, promql: &str) -> Result<Vec<QuerySample>, SourceError> {
+        self.counted("read", self.samples(promql)).await
+    }
+
+    async fn counted<T>(
+        &self,
+        purpose: &'static str,
+        answer: impl Future<Output = Result<T, SourceError>>,
+    ) -> Result<T, SourceError> {
+        let began = Instant::now();
+        let answer = answer.await;
+        self.metrics.requested(purpose, answer.is_ok(), began.elapsed());
+        answer
+    }
+
+    async fn samples(&self, promql: &str) -> Result<Vec<QuerySample>, SourceError> {
+        let body = form(&[("query", promql)]);
         let answer = self.post("api/v1/query", body).await?;
         let data: QueryData<'_> = data(&answer)?;
         let unreadable = |error: serde_json::Error| unreadable(&answer.limits, &error.to_string());
@@ -309,8 +329,7 @@ mod tests {
             .respond_with(response)
             .mount(&server)
             .await;
-        let at = Timestamp::from_second(1_764_000_000).unwrap();
-        api(&server).query("up", at).await.map_err(|error| error.message)
+        api(&server).query("up").await.map_err(|error| error.message)
     }
 
     #[tokio::test]
@@ -391,7 +410,7 @@ mod tests {
             vec![(http::HeaderName::from_static("x-scope-orgid"), Token::Inline("secret-token".into()))];
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let api = PrometheusApi::new(&settings).unwrap();
-        let error = api.query("up", Timestamp::UNIX_EPOCH).await.unwrap_err().message;
+        let error = api.query("up").await.unwrap_err().message;
         assert!(!error.contains("secret-token") && !error.contains(&server.uri()), "{error}");
         assert!(error.len() < 500, "{error}");
     }
@@ -404,7 +423,7 @@ mod tests {
             ResponseTemplate::new(200).set_body_json(json!({ "status": "success", "data": data }))
         };
         let names = json!([{ "metric": { "__name__": "b" }, "value": [1, "1"] }, { "metric": { "__name__": "a" }, "value": [1, "1"] }]);
-        let body = "query=group+by+%28__name__%29+%28last_over_time%28%7Bx%3D%22%2B%26%22%7D%5B60s%5D%29%29&time=1764000000.5";
+        let body = "query=group+by+%28__name__%29+%28last_over_time%28%7Bx%3D%22%2B%26%22%7D%5B60s%5D%29%29";
         Mock::given(method("POST"))
             .and(path("/base/api/v1/query"))
             .and(query_param("extra_label", "team=a"))
@@ -415,8 +434,7 @@ mod tests {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let url = format!("{}/base/?extra_label=team%3Da", server.uri());
         let api = PrometheusApi::new(&PrometheusSettings::new(url)).unwrap();
-        let at = Timestamp::from_millisecond(1_764_000_000_500).unwrap();
-        let names = api.series_names(r#"{x="+&"}"#, Duration::from_secs(60), at).await;
+        let names = api.series_names(r#"{x="+&"}"#, Duration::from_secs(60)).await;
         assert_eq!(names.map_err(|error| error.message), Ok(vec!["a".to_owned(), "b".to_owned()]));
     }
 
@@ -436,7 +454,7 @@ mod tests {
             let data = json!({ "resultType": "vector", "result": samples });
             let answer = json!({ "status": "success", "data": data });
             Mock::given(path("/base/api/v1/query"))
-                .and(body_string(form(&[("query", &query), ("time", "1764000000")])))
+                .and(body_string(form(&[("query", &query)])))
                 .respond_with(ResponseTemplate::new(200).set_body_json(answer))
                 .mount(&server)
                 .await;
@@ -449,7 +467,7 @@ mod tests {
             .await;
         let (age, at) = (Duration::from_secs(60), Timestamp::from_second(1_764_000_000).unwrap());
         let api = api(&server);
-        let series = api.series_labels("s", &["pod".into(), "node".into()], age, at).await.unwrap();
+        let series = api.series_labels("s", &["pod".into(), "node".into()], age).await.unwrap();
         let series: Vec<_> = series
             .iter()
             .map(|SeriesLabels { name, labels }| {

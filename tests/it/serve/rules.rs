@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 use wiremock::matchers::{body_string_contains, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 use wva::collect::{PrometheusApi, PrometheusSettings};
-use wva::engine::SystemClock;
+use wva::engine::{Clock, SystemClock};
 use wva::rules::{AdapterRules, ListedObject, ObjectApi, ObjectKind, RuleSettings, Selection};
 use wva::serve::RuleMetrics;
+use wva::telemetry::RuleMetricFamilies;
 
 use super::client::Answer;
 use super::path;
@@ -121,6 +122,10 @@ async fn fixture() -> Fixture {
 
 impl Fixture {
     pub(super) async fn new(text: &str, prometheus: MockServer) -> Self {
+        Self::with_clock(text, prometheus, Arc::new(SystemClock)).await
+    }
+
+    pub(super) async fn with_clock(text: &str, prometheus: MockServer, clock: Arc<dyn Clock>) -> Self {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let directory = tempfile::tempdir().unwrap();
         let file: PathBuf = directory.path().join("config.yaml");
@@ -132,9 +137,10 @@ impl Fixture {
             relist_interval: interval,
             max_age: Duration::from_secs(60),
             serves_usage: true,
+            metrics: RuleMetricFamilies::default(),
         };
         let objects = Arc::new(FakeObjects::default());
-        let rules = Arc::new(AdapterRules::new(api, objects.clone(), Arc::new(SystemClock), settings));
+        let rules = Arc::new(AdapterRules::new(api, objects.clone(), clock, settings));
         let mut following = JoinSet::new();
         following.spawn(rules.clone().run(CancellationToken::new()));
         let served: Arc<dyn RuleMetrics> = rules.clone();
@@ -142,7 +148,7 @@ impl Fixture {
         Self { server, prometheus, rules, objects, directory, _following: following }
     }
 
-    async fn await_names(&self, expected: &[&str]) {
+    pub(super) async fn await_names(&self, expected: &[&str]) {
         let listed = async {
             while self.rules.names().iter().map(|name| name.as_str()).ne(expected.iter().copied()) {
                 sleep(Duration::from_millis(20)).await;
@@ -161,7 +167,7 @@ impl Fixture {
     }
 
     /// The answer to a read, as the API server passes it on.
-    async fn read(&self, metric: &str, query: &str) -> Answer {
+    pub(super) async fn read(&self, metric: &str, query: &str) -> Answer {
         self.server.read_as_hpa(&(path("llm", metric) + query), &[]).await
     }
 
