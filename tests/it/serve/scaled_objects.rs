@@ -103,6 +103,11 @@ async fn a_thousand_scaled_objects_are_answered_at_once() {
     loop {
         let (_, refusals) = poll(&keda).await;
         let Some((code, message)) = refusals.first() else { break };
+        println!(
+            "{:.1} s: {} without a number, such as {message}",
+            began.elapsed().as_secs_f64(),
+            refusals.len()
+        );
         assert!(
             began.elapsed() < Duration::from_secs(180),
             "{} errors, such as {code} {message}",
