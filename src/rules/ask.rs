@@ -9,18 +9,18 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
+use super::commute::Requirement;
+use super::shared_queries::SharedQueries;
 use crate::collect::{PrometheusApi, QuerySample};
 use crate::engine::Clock;
 use crate::serve::{ObjectError, RuleError};
 
-/// How long an answer is used again: HPAs that follow one metric read it within a sync of 15 s.
-pub(super) const ANSWER_AGE: Duration = Duration::from_secs(1);
-/// Most bytes of answers that are kept for that time.
-pub(super) const MAX_KEPT_BYTES: u64 = 16 * 1024 * 1024;
 /// Queries at a time.
 const CONCURRENT_QUERIES: usize = 32;
 /// Longest wait for a query and its answer. An HPA waits 30 s.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(12);
+/// The same for a query that many reads share: after it, each of them has time for its own.
+const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the log repeats that a metric cannot be read.
 const LOG_INTERVAL: Duration = Duration::from_mins(10);
 /// Most metrics, each in a namespace, that the log names in this time.
@@ -33,6 +33,7 @@ pub(super) struct Queries {
     pub(super) api: PrometheusApi,
     pub(super) clock: Arc<dyn Clock>,
     permits: Semaphore,
+    shared: SharedQueries,
     /// What failed a while ago or less.
     logged: Mutex<HashMap<String, Instant>>,
 }
@@ -41,8 +42,8 @@ pub(super) struct Queries {
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// That Prometheus took too long.
-pub(super) fn no_answer_in_time() -> String {
-    let seconds = READ_TIMEOUT.as_secs();
+pub(super) fn no_answer_in_time(limit: Duration) -> String {
+    let seconds = limit.as_secs();
     format!("Prometheus did not answer within {seconds} s: check that it is not overloaded")
 }
 
@@ -74,7 +75,28 @@ pub(super) fn of_query(query: &str, cause: &str) -> String {
 
 impl Queries {
     pub(super) fn new(api: PrometheusApi, clock: Arc<dyn Clock>) -> Self {
-        Self { api, clock, permits: Semaphore::new(CONCURRENT_QUERIES), logged: Mutex::default() }
+        Self {
+            api,
+            clock,
+            permits: Semaphore::new(CONCURRENT_QUERIES),
+            shared: SharedQueries::new(),
+            logged: Mutex::default(),
+        }
+    }
+
+    /// The values of a query, of the answer to a query that other reads share; `None` if it has to be asked for by itself. `requirements` are
+    /// those of which reads may differ in one.
+    pub(super) async fn find_shared(
+        &self,
+        query: &str,
+        requirements: &[Requirement<'_>],
+    ) -> Option<Vec<QuerySample>> {
+        let ask = |query: String| async move {
+            let _permit = self.permits.acquire().await;
+            let answer = timeout(SHARED_TIMEOUT, self.api.query(&query)).await;
+            answer.map_err(|_| no_answer_in_time(SHARED_TIMEOUT))?.map_err(|error| error.message)
+        };
+        self.shared.samples(query, requirements, ask).await
     }
 
     /// The values of a query now.
@@ -83,7 +105,8 @@ impl Queries {
             let _permit = self.permits.acquire().await;
             self.api.query(query).await
         };
-        let samples = timeout(READ_TIMEOUT, query).await.map_err(|_| RuleError(no_answer_in_time()))?;
+        let samples =
+            timeout(READ_TIMEOUT, query).await.map_err(|_| RuleError(no_answer_in_time(READ_TIMEOUT)))?;
         samples.map_err(|error| RuleError(error.message))
     }
 

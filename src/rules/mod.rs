@@ -3,14 +3,17 @@
 //!
 //! `config` reads the file. `rule`, `object_rule` and `usage_rule` say what query a read becomes (with `naming`, `query` and `object_names`, which they share).
 //! `registry` and `object_registry` are the metrics at one time, and `book` keeps them up to date (with `lists`, and the `kinds` of the API
-//! server in `kind_cache`; `object_series` finds their labels). `read`, `object_read` and `usage_read` answer reads with what they `ask` Prometheus. `review` says what is wrong with a
-//! file.
+//! server in `kind_cache`; `object_series` finds their labels). `read`, `object_read` and `usage_read` answer reads with what they `ask`
+//! Prometheus, in `shared_queries` for many of them at once where that is exact, as `commute` says. `limits` is how long and how much they
+//! keep. `review` says what is wrong with a file.
 
 mod ask;
 mod book;
+mod commute;
 mod config;
 mod kind_cache;
 mod kinds;
+mod limits;
 mod lists;
 mod naming;
 mod object_names;
@@ -24,6 +27,7 @@ mod read;
 mod registry;
 mod review;
 mod rule;
+mod shared_queries;
 mod template;
 mod usage_read;
 mod usage_rule;

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 
-use super::ask::{
-    ANSWER_AGE, MAX_KEPT_BYTES, Queries, answered_in_time, listed_in_time, of_query, thousandths,
-};
+use super::ask::{Queries, answered_in_time, listed_in_time, of_query, thousandths};
+use super::commute::Requirement;
+use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
 use super::object_names::{check_name, check_namespace, is_object_name};
 use super::object_registry::{ObjectMetric, ObjectRegistry};
+use super::object_rule::ObjectLabels;
 use super::ports::{ListedObject, ObjectApi, Selection};
+use super::query::is_plain;
 use crate::collect::QuerySample;
 use crate::serve::{
     LabelOperator, ObjectAnswer, ObjectError, ObjectRead, ObjectValue, ObjectValues, Objects, RuleError,
@@ -143,16 +145,20 @@ impl ObjectReader {
             Objects::Selected(_) => Ok(()),
         };
         named.and_then(|()| check_namespace(read.namespace)).map_err(ObjectError::NotFound)?;
-        let key = AnswerKey::new(&metric, &name, &read);
-        let ask = self.ask(prometheus, &name, &metric, &read);
-        answered_in_time(self.answers.get_with(key, ask)).await
+        let answer = async {
+            if let Some(answer) = shared_answer(prometheus, (&name, &metric), &read).await {
+                return answer;
+            }
+            let key = AnswerKey::new(&metric, &name, &read);
+            self.answers.get_with(key, self.ask(prometheus, (&name, &metric), &read)).await
+        };
+        answered_in_time(answer).await
     }
 
     async fn ask(
         &self,
         prometheus: &Queries,
-        name: &str,
-        metric: &ObjectMetric,
+        (name, metric): (&str, &ObjectMetric),
         read: &ObjectRead<'_>,
     ) -> ObjectAnswer {
         let list;
@@ -169,30 +175,61 @@ impl ObjectReader {
         if names.is_empty() {
             return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
         }
-        let ObjectMetric { kind, series, rule, labels } = metric;
-        let query = rule.query(series, labels, (read.namespace, &names), &read.requirements);
-        let query =
-            query.map_err(|cause| ObjectError::NotFound(format!("its rule makes no query: {cause}")))?;
+        let query = query(metric, read, &names)?;
         let samples = prometheus.ask(&query).await;
-        let values = samples.map_err(|RuleError(cause)| cause).and_then(|samples| {
-            let label = labels.object.as_ref().map_err(Clone::clone)?;
-            let (values, unusable) = values(samples, label, &names);
-            match unusable {
-                Some(cause) if values.is_empty() => Err(cause),
-                unusable => Ok((values, unusable)),
-            }
-        });
-        let values = values.map_err(|cause| of_query(&query, &cause));
-        let unusable = values.as_ref().map_or_else(Some, |(_, unusable)| unusable.as_ref());
-        if let Some(cause) = unusable {
-            prometheus.log((name, &kind.resource(), read.namespace), cause);
-        }
-        let (values, _) = values.map_err(ObjectError::Failed)?;
-        if values.is_empty() && matches!(read.objects, Objects::Named(_)) {
-            return Err(ObjectError::NotFound(of_query(&query, "it has no value of this object now")));
-        }
-        Ok(Arc::new(ObjectValues { kind: kind.kind.clone(), api_version: kind.api_version(), values }))
+        answer_of(prometheus, (name, metric), read, (&query, &names), samples)
     }
+}
+
+/// The query of a read about these objects.
+fn query(metric: &ObjectMetric, read: &ObjectRead<'_>, names: &[&str]) -> Result<String, ObjectError> {
+    let ObjectMetric { series, rule, labels, .. } = metric;
+    let query = rule.query(series, labels, (read.namespace, names), &read.requirements);
+    query.map_err(|cause| ObjectError::NotFound(format!("its rule makes no query: {cause}")))
+}
+
+/// The answer about a named object, if other reads share its query.
+async fn shared_answer(
+    prometheus: &Queries,
+    (name, metric): (&str, &ObjectMetric),
+    read: &ObjectRead<'_>,
+) -> Option<ObjectAnswer> {
+    let ObjectLabels { object: Ok(label), namespace } = metric.labels.as_ref() else { return None };
+    // The requirement of a namespace always stays.
+    let is_variable = namespace.as_ref() != Ok(label) && is_plain(&read.requirements);
+    let (Objects::Named(object), true) = (&read.objects, is_variable) else { return None };
+    let query = query(metric, read, &[object]).ok()?;
+    let samples = prometheus.find_shared(&query, &[Requirement { label, value: object }]).await?;
+    Some(answer_of(prometheus, (name, metric), read, (&query, &[object]), Ok(samples)))
+}
+
+/// What the samples of a query answer about the objects `names`.
+fn answer_of(
+    prometheus: &Queries,
+    (name, metric): (&str, &ObjectMetric),
+    read: &ObjectRead<'_>,
+    (query, names): (&str, &[&str]),
+    samples: Result<Vec<QuerySample>, RuleError>,
+) -> ObjectAnswer {
+    let ObjectMetric { kind, labels, .. } = metric;
+    let values = samples.map_err(|RuleError(cause)| cause).and_then(|samples| {
+        let label = labels.object.as_ref().map_err(Clone::clone)?;
+        let (values, unusable) = values(samples, label, names);
+        match unusable {
+            Some(cause) if values.is_empty() => Err(cause),
+            unusable => Ok((values, unusable)),
+        }
+    });
+    let values = values.map_err(|cause| of_query(query, &cause));
+    let unusable = values.as_ref().map_or_else(Some, |(_, unusable)| unusable.as_ref());
+    if let Some(cause) = unusable {
+        prometheus.log((name, &kind.resource(), read.namespace), cause);
+    }
+    let (values, _) = values.map_err(ObjectError::Failed)?;
+    if values.is_empty() && matches!(read.objects, Objects::Named(_)) {
+        return Err(ObjectError::NotFound(of_query(query, "it has no value of this object now")));
+    }
+    Ok(Arc::new(ObjectValues { kind: kind.kind.clone(), api_version: kind.api_version(), values }))
 }
 
 /// The values of `names`, in their order: of each, that of the last sample whose label has this name. An object whose value is no quantity

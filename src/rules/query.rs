@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::commute::Requirement;
+use super::object_names::is_object_name;
 use super::template::{Template, Value};
 use crate::serve::{LabelOperator, LabelRequirement};
 
@@ -49,6 +51,24 @@ impl<'a> QueryFields<'a> {
         let query = template.render(fields).map_err(|error| format!("{field}: {error}"))?;
         if query.is_empty() { Err(format!("{field} makes an empty query")) } else { Ok(query) }
     }
+}
+
+/// The requirements of a selector that a label has a value. None if another part of the selector is more than the comparison with one plain
+/// value: its text, which is the reader's, may be an expression that takes long to parse.
+pub(super) fn plain_requirements<'a>(selector: &[LabelRequirement<'a>]) -> Vec<Requirement<'a>> {
+    if !is_plain(selector) {
+        return Vec::new();
+    }
+    let required = selector.iter().filter(|own| own.operator == LabelOperator::Equals);
+    required.flat_map(|own| own.values.iter().map(|value| Requirement { label: own.key, value })).collect()
+}
+
+/// Whether each part of a selector is the comparison with one plain value, or with none.
+pub(super) fn is_plain(selector: &[LabelRequirement<'_>]) -> bool {
+    selector.iter().all(|LabelRequirement { key, operator, values }| {
+        let is_comparison = !matches!(operator, LabelOperator::In | LabelOperator::NotIn);
+        is_comparison && is_object_name(key) && values.iter().all(|value| is_object_name(value))
+    })
 }
 
 /// How a requirement is written in PromQL.

@@ -12,10 +12,10 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{
-    ANSWER_AGE, MAX_KEPT_BYTES, Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths,
-};
+use super::ask::{Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths};
 use super::book::{Registries, RuleBook, RuleSettings};
+use super::commute::Requirement;
+use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
 use super::object_read::ObjectReader;
 use super::ports::ObjectApi;
 use super::usage_read::UsageReader;
@@ -100,15 +100,26 @@ impl AdapterRules {
         self.registries.store(Arc::new(registries));
     }
 
-    /// The answer to a query, which all readers of the moment share.
-    async fn answer(&self, metric: &str, namespace: &str, query: String) -> RuleAnswer {
+    /// The answer to a query, which all readers of the moment share. `requirements` are those of which reads may differ in one.
+    async fn answer(
+        &self,
+        (metric, namespace): (&str, &str),
+        query: String,
+        requirements: &[Requirement<'_>],
+    ) -> RuleAnswer {
         let ask = async {
             let samples = self.prometheus.ask(&query).await?;
             values(samples)
         };
+        let answer = async {
+            match self.prometheus.find_shared(&query, requirements).await {
+                Some(samples) => values(samples),
+                None => self.answers.get_with(query.clone(), ask).await,
+            }
+        };
         // Around all of it: a reader may have to ask in place of those that went away.
-        let answer = timeout(READ_TIMEOUT, self.answers.get_with(query.clone(), ask)).await;
-        let answer = answer.unwrap_or_else(|_| Err(RuleError(no_answer_in_time())));
+        let answer = timeout(READ_TIMEOUT, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(RuleError(no_answer_in_time(READ_TIMEOUT))));
         let answer = answer.map_err(|RuleError(cause)| RuleError(of_query(&query, &cause)));
         if let Err(RuleError(cause)) = &answer {
             self.prometheus.log((metric, "", namespace), cause);
@@ -162,9 +173,10 @@ impl RuleMetrics for AdapterRules {
         let registries = self.registries.load();
         let (name, metric) = registries.external.find(metric)?;
         let (name, query) = (name.clone(), metric.query(namespace, &requirements));
+        let variable = metric.variable(&requirements);
         let answer = async move {
             let query = query.map_err(|cause| RuleError(format!("its rule makes no query: {cause}")))?;
-            self.answer(&name, namespace, query).await
+            self.answer((&name, namespace), query, &variable).await
         };
         Some(answer.boxed())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
+use super::commute::Requirement;
 use super::rule::ExternalRule;
 use crate::serve::LabelRequirement;
 
@@ -98,6 +99,11 @@ impl Metric {
         requirements: &[LabelRequirement<'_>],
     ) -> Result<String, String> {
         self.rule.query(&self.series, namespace, requirements)
+    }
+
+    /// The requirements of which reads may differ in one and still share a query.
+    pub(super) fn variable<'a>(&self, requirements: &[LabelRequirement<'a>]) -> Vec<Requirement<'a>> {
+        self.rule.variable(requirements)
     }
 }
 

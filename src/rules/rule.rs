@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::commute::Requirement;
 use super::config::{DiscoveryRule, ResourceMapping};
 use super::naming::SeriesNaming;
 use super::object_names::check_namespace;
-use super::query::QueryFields;
+use super::query::{QueryFields, plain_requirements};
 use super::template::Template;
 use crate::serve::LabelRequirement;
 
@@ -50,6 +51,14 @@ impl ExternalRule {
             fields.require(label.as_ref().map_err(Clone::clone)?, "=", namespace.to_owned());
         }
         fields.render(&self.query, "metricsQuery", &[])
+    }
+
+    /// The requirements of a selector of which reads may differ in one and still share a query. That of the namespace always stays.
+    pub(super) fn variable<'a>(&self, selector: &[LabelRequirement<'a>]) -> Vec<Requirement<'a>> {
+        let namespace = self.namespace_label.as_ref().and_then(|label| label.as_deref().ok());
+        let mut requirements = plain_requirements(selector);
+        requirements.retain(|own| Some(own.label) != namespace);
+        requirements
     }
 }
 

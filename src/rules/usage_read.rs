@@ -10,10 +10,9 @@ use moka::policy::EvictionPolicy;
 use smol_str::SmolStr;
 use tokio::sync::Semaphore;
 
-use super::ask::{
-    ANSWER_AGE, MAX_KEPT_BYTES, Queries, answered_in_time, listed_in_time, of_query, thousandths,
-};
+use super::ask::{Queries, answered_in_time, listed_in_time, of_query, thousandths};
 use super::kinds::KindTable;
+use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
 use super::object_names::{check_name, check_namespace, is_object_name};
 use super::ports::{ListedObject, ObjectApi, Selection};
 use super::usage_rule::{UsageQuery, UsageRule};

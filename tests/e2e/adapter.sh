@@ -10,3 +10,18 @@ start_adapter() {
     --authentication-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" --authorization-kubeconfig "$CLUSTER_DIR/admin.kubeconfig" "${@:2}"
   await_http adapter 60 --insecure "https://127.0.0.1:$adapter_port/healthz"
 }
+
+# log_queries, log_no_queries: whether Prometheus logs its queries
+log_queries() {
+  sed -i "s|^global: {|&query_log_file: $CLUSTER_DIR/queries.log, |" "$CLUSTER_DIR/prometheus.yml"
+  signal_to prometheus HUP
+  eventually 20 "Prometheus logs its queries" test -s "$CLUSTER_DIR/queries.log"
+}
+log_no_queries() {
+  sed -i "s|^global: {query_log_file: [^ ]* |global: {|" "$CLUSTER_DIR/prometheus.yml"
+  signal_to prometheus HUP
+}
+# was_queried QUERY: yes or no, while queries are logged
+was_queried() {
+  if jq -r .params.query "$CLUSTER_DIR/queries.log" | grep -qxF -- "$1"; then echo yes; else echo no; fi
+}

@@ -233,6 +233,69 @@ async fn readers_of_a_moment_share_a_query() {
     assert_eq!(fixture.queries().await.len(), 2, "an answer is used again for a second");
 }
 
+/// A series of a queue.
+fn series(queue: &str, value: &str) -> Value {
+    json!({ "metric": { "queue": queue }, "value": [1_764_000_000, value] })
+}
+
+#[tokio::test]
+async fn reads_that_differ_in_the_value_of_a_label_share_a_query() {
+    let fixture = fixture().await;
+    fixture.answer("queue%3D", vector(&json!([series("alone", "1")]))).await;
+    let all = json!([series("q-9", "9"), series("q-3", "3.5"), { "metric": {}, "value": [1, "7"] }]);
+    fixture.answer("queue_jobs_total", vector(&all)).await;
+    let read = async |queue: u8| {
+        let answer = fixture.read("queue_jobs_rate", &format!("?labelSelector=queue%3Dq-{queue}")).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let list: Value = serde_json::from_str(&answer.body).unwrap();
+        list["items"].clone()
+    };
+    for queue in 0..3 {
+        assert_eq!(read(queue).await[0]["metricLabels"], json!({ "queue": "alone" }));
+    }
+    let item = |queue: &str, value: &str| {
+        let labels = json!({ "queue": queue });
+        json!([{ "metricName": "queue_jobs_rate", "metricLabels": labels, "timestamp": "2025-11-24T16:00:00Z", "value": value }])
+    };
+    let answers = join_all((3..10).map(read)).await;
+    assert_eq!((&answers[0], &answers[6]), (&item("q-3", "3500m"), &item("q-9", "9")));
+    assert!(
+        answers[1..6].iter().all(|items| *items == json!([])),
+        "no sample is no item, as alone: {answers:?}"
+    );
+    let alone = (0..3).map(|queue| {
+        format!(r#"sum(rate(queue_jobs_total{{queue="q-{queue}",namespace="llm"}}[2m])) by (queue)"#)
+    });
+    let shared = r#"sum(rate(queue_jobs_total{namespace="llm"}[2m])) by (queue)"#.to_owned();
+    assert_eq!(fixture.queries().await, alone.chain([shared]).collect::<Vec<_>>(), "the namespace stays");
+}
+
+#[tokio::test]
+async fn a_shared_query_that_fails_costs_no_read_its_answer() {
+    let fixture = fixture().await;
+    fixture.answer("queue%3D", vector(&json!([series("alone", "1")]))).await;
+    fixture.answer("queue_jobs_total", ResponseTemplate::new(503)).await;
+    for queue in 0..12 {
+        let answer = fixture.read("queue_jobs_rate", &format!("?labelSelector=queue%3Dq-{queue}")).await;
+        assert_eq!(answer.value(), "1");
+    }
+    assert_eq!(fixture.queries().await.len(), 13, "one of them is shared, and not asked again");
+}
+
+#[tokio::test]
+async fn a_query_that_adds_up_all_values_of_a_label_is_asked_for_each() {
+    let fixture = fixture().await;
+    fixture.answer("Orders", vector(&json!([series("alone", "1")]))).await;
+    for queue in 0..8 {
+        fixture.read("Orders", &format!("?labelSelector=queue%3Dq-{queue}")).await;
+    }
+    for queue in 0..8 {
+        fixture.read("queue_jobs_rate", &format!("?labelSelector=queue%3Dq-{queue},size+in+(1,2)")).await;
+    }
+    let queries = fixture.queries().await;
+    assert!(queries.len() == 16 && queries.iter().all(|query| query.contains("queue=")), "{queries:?}");
+}
+
 #[tokio::test]
 async fn a_metric_of_variants_is_never_that_of_a_rule() {
     let fixture = fixture().await;

@@ -185,6 +185,48 @@ async fn readers_of_a_moment_share_the_list_and_the_query() {
 }
 
 #[tokio::test]
+async fn reads_of_objects_by_name_share_a_query() {
+    let fixture = fixture().await;
+    fixture.answer("pod%3D", vector(&json!([]))).await;
+    let sample = |label: &str, name: &str, value: &str| json!({ "metric": { label: name }, "value": [1_764_000_000, value] });
+    let all = json!([sample("pod", "p-8", "2.5"), sample("pod", "p-7", "NaN"), sample("pod", "p-3", "4")]);
+    let part = form_urlencoded::byte_serialize(b"by (pod)").collect::<String>();
+    fixture.answer(&part, vector(&all)).await;
+    let read = async |pod: u8| {
+        let answer = read(&fixture, "v1beta2", &format!("namespaces/llm/pods/p-{pod}/http_hits_rate")).await;
+        match answer.status {
+            200 => body(&answer)["items"][0]["value"].as_str().unwrap().to_owned(),
+            status => format!("{status} {}", answer.message()),
+        }
+    };
+    let missing = |pod: u8| {
+        let query = format!(r#"sum(rate(http_hits_total{{namespace="llm",pod="p-{pod}"}}[2m])) by (pod)"#);
+        (query.clone(), format!("the query of its rule, {query}: it has no value of this object now"))
+    };
+    for pod in 0..3 {
+        assert!(read(pod).await.ends_with(&missing(pod).1), "asked for alone");
+    }
+    let answers = join_all((3..9).map(read)).await;
+    assert_eq!((answers[0].as_str(), answers[5].as_str()), ("4", "2500m"));
+    assert!(answers[1].starts_with("404 ") && answers[1].ends_with(&missing(4).1), "{answers:?}");
+    assert!(answers[4].starts_with("500 ") && answers[4].contains("the value of p-7 is NaN"), "{answers:?}");
+    let shared = r#"sum(rate(http_hits_total{namespace="llm",}[2m])) by (pod)"#.to_owned();
+    let expected: Vec<_> = (0..3).map(|pod| missing(pod).0).chain([shared]).collect();
+    assert_eq!(fixture.queries().await, expected);
+}
+
+#[tokio::test]
+async fn reads_of_namespaces_are_asked_for_one_by_one() {
+    let fixture = fixture().await;
+    fixture.answer("http_hits_total", vector(&json!([]))).await;
+    for namespace in 0..8 {
+        read(&fixture, "v1beta2", &format!("namespaces/n-{namespace}/metrics/http_hits_rate")).await;
+    }
+    let queries = fixture.queries().await;
+    assert!(queries.len() == 8 && queries.iter().all(|query| query.contains("namespace=")), "{queries:?}");
+}
+
+#[tokio::test]
 async fn what_is_not_known_is_an_error_that_says_why_and_never_zero() {
     let fixture = fixture().await;
     fixture.objects.lists.lock().insert("pods llm app=secret".into(), Err("pods is forbidden".into()));

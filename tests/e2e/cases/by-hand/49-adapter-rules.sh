@@ -152,6 +152,35 @@ done
 cat "$CLUSTER_DIR/differences"
 assert_eq "answers that differ, beside $same that are the same and $nan of a value that is none" "$(wc -l <"$CLUSTER_DIR/differences")" 0
 
+# Reads that differ in the value of one label, within a second: wva shares a query where that is exact.
+# answers_together PORT METRIC LABEL VALUES: the same as answer_of, for each value and for four that no series has
+answers_together() {
+  ask "$1" "/namespaces/llm/$2?labelSelector=$3%3D{none-1,none-2,none-3,none-4,$4}" --write-out '%{http_code}\n' 2>/dev/null |
+    jq -c 'if type == "number" then . elif .kind == "Status" then "error" else [.items[] | del(.timestamp) | .metricLabels |= (. // {})] | sort_by(.metricLabels | tostring) end'
+}
+log_queries
+while read -r metric label values; do
+  assert_eq "$metric by $label, within a second" "$(answers_together "$wva_port" "$metric" "$label" "$values")" "$(answers_together "$adapter_port" "$metric" "$label" "$values")"
+done <<'READS'
+queue_messages_ready queue jobs,mail
+kafka_lag_metric_sum topic orders,refunds
+kafka_lag_metric_sum partition 0,1
+nginx_ingress_controller_requests_per_second ingress front,back
+nginx_ingress_controller_requests_per_second status 200,503
+istio_requests destination_workload shop,none
+celery_queue_length queue_name celery,other
+gpu_util exported_pod a,b
+vllm_num_requests_waiting model_name m,n
+stat_activity datname app,other
+http_requests_per_second pod web-1,web-2
+sidekiq_latency queue low,lo
+broken key a,b
+READS
+assert_eq "Prometheus was asked for all queues" "$(was_queried 'rabbitmq_queue_messages_ready{namespace="llm"}')" yes
+assert_eq "and for all pods" "$(was_queried 'round(sum(rate(http_requests_total{namespace="llm"}[1m])) by (pod), 0.5)')" yes
+assert_eq "but not for the average of all pods" "$(was_queried 'avg(DCGM_FI_DEV_GPU_UTIL{exported_namespace="llm"})')" no
+log_no_queries
+
 # An HPA follows a metric of a rule.
 follower_is() { is "$(kubectl -n llm get deployment worker -o jsonpath='{.spec.replicas}') == $1"; }
 kubectl -n llm create deployment worker --image=registry.k8s.io/pause --replicas=1 --dry-run=client -o yaml | kubectl apply -f - >/dev/null

@@ -235,6 +235,33 @@ done
 cat "$CLUSTER_DIR/differences"
 assert_eq "answers that differ, beside $same that are the same, $nan of a value that is none and $invalid of selectors that are none" "$(wc -l <"$CLUSTER_DIR/differences")" 0
 
+# Reads of several objects by name, within a second: wva shares a query where that is exact.
+# answers_together PORT PATH METRIC NAMES: the same as answer_of, for each name and for four that no object has
+answers_together() {
+  ask "$1" "v1beta2/$2/{none-1,none-2,none-3,none-4,$4}/$3" --write-out '%{http_code}\n' 2>/dev/null |
+    jq -c 'if type == "number" then . elif .kind == "Status" then "error" else [.items[] | del(.timestamp) | .describedObject.apiVersion |= ltrimstr("/")] end'
+}
+log_queries
+while read -r path metric names; do
+  assert_eq "$metric of $path, within a second" "$(answers_together "$wva_port" "$path" "$metric" "$names")" "$(answers_together "$adapter_port" "$path" "$metric" "$names")"
+done <<'READS'
+namespaces/llm/pods some_time shop-0,shop-1,other-0
+namespaces/llm/pods some_count shop-0,shop-1
+namespaces/llm/pods some_usage shop-0,shop-1,other-0
+namespaces/llm/pods http_requests_per_second shop-0,shop-1
+namespaces/llm/pods gpu_util shop-0,shop-1
+namespaces/llm/pods queue_depth shop-0,shop-1,shop-2
+namespaces/default/pods queue_depth shop-0,shop-1,shop-2
+namespaces/llm/pods broken shop-0,shop-1
+namespaces/llm/services ingress_hits shop,other
+namespaces/llm/deployments.apps istio_requests worker,other
+nodes node_gigawatts cpu-0,gpu-0
+READS
+assert_eq "Prometheus was asked for all pods" "$(was_queried 'sum(queue_depth{namespace="llm",}) by (pod)')" yes
+assert_eq "of another namespace too" "$(was_queried 'sum(queue_depth{namespace="default",}) by (pod)')" yes
+assert_eq "and for all nodes" "$(was_queried 'sum(node_gigawatts{}) by (kube_node)')" yes
+log_no_queries
+
 # HPAs follow a metric of pods, and one of a Service.
 replicas_are() { is "$(kubectl -n llm get "$1" -o jsonpath='{.spec.replicas}') == $2"; }
 kubectl apply -f - >/dev/null <<'YAML'
