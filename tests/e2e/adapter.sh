@@ -13,6 +13,7 @@ start_adapter() {
 
 # log_queries, log_no_queries: whether Prometheus logs its queries
 log_queries() {
+  rm -f "$CLUSTER_DIR/queries.log"
   sed -i "s|^global: {|&query_log_file: $CLUSTER_DIR/queries.log, |" "$CLUSTER_DIR/prometheus.yml"
   signal_to prometheus HUP
   eventually 20 "Prometheus logs its queries" test -s "$CLUSTER_DIR/queries.log"
@@ -23,5 +24,7 @@ log_no_queries() {
 }
 # was_queried QUERY: yes or no, while queries are logged
 was_queried() {
-  if jq -r .params.query "$CLUSTER_DIR/queries.log" | grep -qxF -- "$1"; then echo yes; else echo no; fi
+  local query
+  query=$(jq -n --arg text "$1" '$text')
+  if grep -qF -- "\"query\":$query" "$CLUSTER_DIR/queries.log"; then echo yes; else echo no; fi
 }
