@@ -12,15 +12,17 @@ use tracing::warn;
 use super::commute::Requirement;
 use super::shared_queries::SharedQueries;
 use crate::collect::{PrometheusApi, QuerySample};
-use crate::engine::Clock;
+use crate::engine::{Clock, SourceError};
 use crate::serve::{ObjectError, RuleError};
 
 /// Queries at a time.
 const CONCURRENT_QUERIES: usize = 32;
-/// Longest wait for a query and its answer. An HPA waits 30 s.
-pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(12);
-/// The same for a query that many reads share: after it, each of them has time for its own.
+/// Longest wait for a query and its answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(12);
+/// The same for a query that many reads share.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait of a read: after a shared query without an answer it has time for its own. An HPA waits 30 s.
+pub(super) const ANSWER_TIMEOUT: Duration = SHARED_TIMEOUT.saturating_add(READ_TIMEOUT);
 /// How often the log repeats that a metric cannot be read.
 const LOG_INTERVAL: Duration = Duration::from_mins(10);
 /// Most metrics, each in a namespace, that the log names in this time.
@@ -61,7 +63,7 @@ pub(super) async fn listed_in_time<T>(list: impl Future<Output = Result<T, Strin
 pub(super) async fn answered_in_time<T>(
     answer: impl Future<Output = Result<T, ObjectError>>,
 ) -> Result<T, ObjectError> {
-    let limit = LIST_TIMEOUT + READ_TIMEOUT;
+    let limit = LIST_TIMEOUT + ANSWER_TIMEOUT;
     timeout(limit, answer).await.unwrap_or_else(|_| {
         let seconds = limit.as_secs();
         Err(ObjectError::Failed(format!("the API server and Prometheus did not answer within {seconds} s")))
@@ -103,7 +105,10 @@ impl Queries {
     pub(super) async fn ask(&self, query: &str) -> Result<Vec<QuerySample>, RuleError> {
         let query = async {
             let _permit = self.permits.acquire().await;
-            self.api.query(query).await
+            let asked = Instant::now();
+            let samples = self.api.query(query).await?;
+            self.shared.note_own_query(asked.elapsed());
+            Ok::<_, SourceError>(samples)
         };
         let samples =
             timeout(READ_TIMEOUT, query).await.map_err(|_| RuleError(no_answer_in_time(READ_TIMEOUT)))?;

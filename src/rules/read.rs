@@ -12,7 +12,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::ask::{Queries, READ_TIMEOUT, no_answer_in_time, of_query, thousandths};
+use super::ask::{ANSWER_TIMEOUT, Queries, no_answer_in_time, of_query, thousandths};
 use super::book::{Registries, RuleBook, RuleSettings};
 use super::commute::Requirement;
 use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
@@ -118,8 +118,8 @@ impl AdapterRules {
             }
         };
         // Around all of it: a reader may have to ask in place of those that went away.
-        let answer = timeout(READ_TIMEOUT, answer).await;
-        let answer = answer.unwrap_or_else(|_| Err(RuleError(no_answer_in_time(READ_TIMEOUT))));
+        let answer = timeout(ANSWER_TIMEOUT, answer).await;
+        let answer = answer.unwrap_or_else(|_| Err(RuleError(no_answer_in_time(ANSWER_TIMEOUT))));
         let answer = answer.map_err(|RuleError(cause)| RuleError(of_query(&query, &cause)));
         if let Err(RuleError(cause)) = &answer {
             self.prometheus.log((metric, "", namespace), cause);

@@ -1,7 +1,7 @@
 //! Asks once for many reads that differ only in the value that they require of one label. While several of them come within a second, the
 //! query is asked without that requirement, and each read takes its part of the answer. `commute` says for which queries that is exact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use super::commute::{MAX_QUERY_BYTES, Requirement, without_requirement};
 use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
 use crate::collect::QuerySample;
 
-/// So many values within [`ANSWER_AGE`] are asked for at once. Fewer cost Prometheus less one by one.
+/// Fewest values within [`ANSWER_AGE`] that are asked for at once.
 const MIN_VALUES: usize = 4;
+/// Most values that are counted. A query for all of them that takes as long as more than so many queries is not used.
+const MAX_VALUES: usize = 1_000;
 /// Most labels of a read of which one may be the one in which reads differ.
 const MAX_REQUIREMENTS: usize = 4;
 /// Most samples of an answer for many reads.
 const MAX_SAMPLES: usize = 10_000;
-/// How long reads that had more are asked for one by one.
-const PAUSE_AFTER_SIZE: Duration = Duration::from_mins(10);
-/// How long, if there was no answer, or no place to keep it.
-const PAUSE_AFTER_FAILURE: Duration = Duration::from_mins(1);
+/// How long reads are asked for one by one, where there was no answer for all, or it was too large, or had no place to be kept.
+const PAUSE: Duration = Duration::from_mins(10);
 /// Stands in the text of a query in place of a value.
 const ANY_VALUE: char = '\0';
 /// Roughly the bytes of what is known of a query, of a sample, or of a label, beside their texts.
@@ -44,6 +44,8 @@ pub(super) struct SharedQueries {
     queries: Cache<String, Arc<SharedQuery>>,
     /// By the same; `None` if there is no answer.
     answers: Cache<String, Option<Arc<SharedAnswer>>>,
+    /// How long queries for one read take, lately; zero before the first.
+    own_query: Mutex<Duration>,
 }
 
 /// Queries that differ in the value that they require of one label.
@@ -57,7 +59,7 @@ struct SharedQuery {
 impl SharedQueries {
     pub(super) fn new() -> Self {
         let bytes = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let queries = Cache::builder().max_capacity(MAX_KEPT_BYTES).time_to_idle(PAUSE_AFTER_SIZE);
+        let queries = Cache::builder().max_capacity(MAX_KEPT_BYTES).time_to_idle(PAUSE);
         let queries = queries.eviction_policy(EvictionPolicy::lru());
         let queries =
             queries.weigher(move |key: &String, _: &Arc<SharedQuery>| bytes(2 * key.len() + OF_QUERY));
@@ -67,11 +69,11 @@ impl SharedQueries {
             let samples = answer.iter().flat_map(|answer| &answer.samples);
             bytes(key.len() + OF_QUERY + samples.map(SharedSample::bytes).sum::<usize>())
         });
-        Self { queries: queries.build(), answers: answers.build() }
+        Self { queries: queries.build(), answers: answers.build(), own_query: Mutex::default() }
     }
 
     /// The samples of `query`, of an answer that other reads share. `requirements` are those of which reads may differ in one. `ask` asks
-    /// Prometheus a query, and is bounded in time. `None` if the query has to be asked for by itself.
+    /// Prometheus a query, at most once, and is bounded in time. `None` if the query has to be asked for by itself.
     pub(super) async fn samples<A: Asked>(
         &self,
         query: &str,
@@ -82,62 +84,81 @@ impl SharedQueries {
             return None;
         }
         for requirement in requirements.iter().take(MAX_REQUIREMENTS) {
-            let any = format!("{}={ANY_VALUE}", requirement.label);
-            let key = query.replace(&requirement.to_string(), &any);
+            let Requirement { label, value } = *requirement;
+            // The label in front: as text, the requirement of one label ends that of another with a longer name.
+            let any = query.replace(&requirement.to_string(), &format!("{label}={ANY_VALUE}"));
+            let key = format!("{label}{ANY_VALUE}{any}");
             let shared = self.queries.get_with_by_ref(&key, async { Arc::default() }).await;
-            if !shared.reads.lock().add(requirement.value, Instant::now()) {
+            if !shared.reads.lock().add(value, Instant::now()) {
                 continue;
             }
             let text = shared.text.get_or_init(|| without_requirement(query, *requirement));
             let Some(text) = text else { continue };
-            let answer = self.answers.get_with_by_ref(&key, shared.answer(text, requirement.label, &ask));
-            if let Some(answer) = answer.await {
-                return Some(answer.samples(*requirement));
-            }
+            let answer = self.answers.get_with_by_ref(&key, self.answer(&shared, (text, label), &ask));
+            return answer.await.map(|answer| answer.samples(*requirement));
         }
         None
     }
-}
 
-impl SharedQuery {
     /// The answer for all values, or `None`, after which reads are asked for one by one for a while.
     async fn answer<A: Asked>(
         &self,
-        text: &str,
-        label: &str,
+        shared: &SharedQuery,
+        (text, label): (&str, &str),
         ask: impl Fn(String) -> A,
     ) -> Option<Arc<SharedAnswer>> {
-        let is_lost = self.reads.lock().answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
+        let is_lost = shared.reads.lock().answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
+        let asked = Instant::now();
         let answer =
             if is_lost { Err("its last answer had no place".to_owned()) } else { ask(text.to_owned()).await };
-        let mut reads = self.reads.lock();
-        let now = Instant::now();
-        let (pause, cause) = match answer {
+        let own = *self.own_query.lock();
+        let mut reads = shared.reads.lock();
+        let cause = match answer {
             Ok(samples) if samples.len() <= MAX_SAMPLES => {
-                reads.answered = Some(now);
+                reads.note_answer(asked.elapsed(), own);
                 return Some(Arc::new(SharedAnswer::new(samples, label)));
             }
-            Ok(samples) => (PAUSE_AFTER_SIZE, format!("it has {} samples", samples.len())),
-            Err(cause) => (PAUSE_AFTER_FAILURE, cause),
+            Ok(samples) => format!("it has {} samples", samples.len()),
+            Err(cause) => cause,
         };
-        reads.paused_until = Some(now + pause);
-        debug!(query = text, cause, "a query for many reads is not used for {} s", pause.as_secs());
+        reads.paused_until = Some(Instant::now() + PAUSE);
+        debug!(query = text, cause, "a query for many reads is not used for {} s", PAUSE.as_secs());
         None
+    }
+
+    /// Notes how long a query for one read took.
+    pub(super) fn note_own_query(&self, duration: Duration) {
+        let mut own = self.own_query.lock();
+        *own = if own.is_zero() { duration } else { (*own * 15 + duration) / 16 };
     }
 }
 
 /// How many values are read, and whether they may be asked for at once.
-#[derive(Default)]
 struct RecentReads {
     /// Since when `values` are counted.
     since: Option<Instant>,
-    /// Different ones, at most [`MIN_VALUES`].
-    values: Vec<SmolStr>,
+    /// Different ones, at most `min_values`.
+    values: HashSet<SmolStr>,
+    /// So many values within [`ANSWER_AGE`] are asked for at once. Fewer cost Prometheus less one by one.
+    min_values: usize,
     /// Whether there were so many in the time before.
     were_many: bool,
     paused_until: Option<Instant>,
     /// When there was an answer last.
     answered: Option<Instant>,
+}
+
+impl Default for RecentReads {
+    fn default() -> Self {
+        Self {
+            since: None,
+            values: HashSet::new(),
+            min_values: MIN_VALUES,
+            were_many: false,
+            paused_until: None,
+            answered: None,
+        }
+    }
 }
 
 impl RecentReads {
@@ -146,15 +167,30 @@ impl RecentReads {
         let age = self.since.map(|since| now.duration_since(since));
         if age.is_none_or(|age| age >= ANSWER_AGE) {
             // After a time without reads, the first ones are few again.
-            self.were_many = self.values.len() >= MIN_VALUES && age.is_some_and(|age| age < 2 * ANSWER_AGE);
+            self.were_many =
+                self.values.len() >= self.min_values && age.is_some_and(|age| age < 2 * ANSWER_AGE);
             self.values.clear();
             self.since = Some(now);
         }
-        if self.values.len() < MIN_VALUES && self.values.iter().all(|known| known != value) {
-            self.values.push(value.into());
+        if self.values.len() < self.min_values {
+            self.values.insert(value.into());
         }
         let is_paused = self.paused_until.is_some_and(|until| now < until);
-        !is_paused && (self.were_many || self.values.len() >= MIN_VALUES)
+        !is_paused && (self.were_many || self.values.len() >= self.min_values)
+    }
+
+    /// Notes that the query for all values took `duration`, where one for a single read takes `own`: it has to spare Prometheus so many.
+    fn note_answer(&mut self, duration: Duration, own: Duration) {
+        let now = Instant::now();
+        self.answered = Some(now);
+        let spared = if own.is_zero() { 0.0 } else { duration.div_duration_f64(own).ceil() };
+        if spared > MAX_VALUES as f64 {
+            self.paused_until = Some(now + PAUSE);
+        } else {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the range")]
+            let spared = spared as usize;
+            self.min_values = spared.max(MIN_VALUES);
+        }
     }
 }
 
@@ -230,19 +266,20 @@ mod tests {
     struct Prometheus {
         shared: SharedQueries,
         answer: Result<Vec<QuerySample>, String>,
+        delay: Duration,
         queries: Mutex<Vec<String>>,
     }
 
     impl Prometheus {
         fn new(answer: Result<Vec<QuerySample>, String>) -> Self {
-            Self { shared: SharedQueries::new(), answer, queries: Mutex::default() }
+            Self { shared: SharedQueries::new(), answer, delay: Duration::ZERO, queries: Mutex::default() }
         }
 
         async fn read(&self, pod: &str) -> Option<Vec<QuerySample>> {
             let requirement = Requirement { label: "pod", value: pod };
             let ask = |query| async {
                 self.queries.lock().push(query);
-                tokio::task::yield_now().await;
+                tokio::time::sleep(self.delay).await;
                 self.answer.clone()
             };
             self.shared.samples(&query(pod), &[requirement], ask).await
@@ -282,6 +319,40 @@ mod tests {
             }
             assert_eq!(prometheus.queries.lock().len(), 1);
         }
+    }
+
+    #[tokio::test]
+    async fn four_cheap_reads_made_a_query_of_half_a_million_series_every_second() {
+        let delay = Duration::from_millis(100);
+        let prometheus = Prometheus { delay, ..Prometheus::new(Ok(Vec::new())) };
+        prometheus.shared.note_own_query(delay / 50);
+        let queries_after = async |reads: usize| {
+            for pod in 0..reads {
+                prometheus.read(&format!("p-{pod}")).await;
+            }
+            tokio::time::sleep(ANSWER_AGE).await;
+            prometheus.queries.lock().len()
+        };
+        assert_eq!(queries_after(10).await, 1, "to see how long it takes");
+        assert_eq!(queries_after(10).await, 1, "as long as 50");
+        assert_eq!(queries_after(99).await, 2);
+        *prometheus.shared.own_query.lock() = delay / 10_000;
+        assert_eq!(queries_after(99).await, 3);
+        assert_eq!(queries_after(2_000).await, 3, "as long as 10,000");
+    }
+
+    #[tokio::test]
+    async fn a_reader_was_given_samples_of_another_label_whose_name_ends_alike() {
+        let shared = SharedQueries::new();
+        let own = sample(&[("name", "a"), ("queue_name", "x")], 1.0);
+        let ask = |_| async { Ok(vec![own.clone()]) };
+        for value in ["1", "2", "3", "4"] {
+            let both = ["name", "queue_name"].map(|label| Requirement { label, value });
+            shared.samples(&format!("s{{queue_name={value:?}}}"), &both, ask).await;
+        }
+        let a = Requirement { label: "queue_name", value: "a" };
+        let answer = shared.samples("s{queue_name=\"a\"}", &[a], ask).await;
+        assert_eq!(answer, Some(Vec::new()), "no sample has this name of a queue");
     }
 
     #[tokio::test]
