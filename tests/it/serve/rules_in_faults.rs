@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use wiremock::matchers::{body_string_contains, method};
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
-use wva::engine::Clock;
+use wva::engine::{Clock, SystemClock};
 
 use super::READ;
 use super::rules::{Fixture, vector};
@@ -27,7 +27,7 @@ struct WrongClock(AtomicI64);
 
 impl Clock for WrongClock {
     fn now(&self) -> Timestamp {
-        Timestamp::now() + SignedDuration::from_secs(self.0.load(Ordering::Relaxed))
+        SystemClock.now() + SignedDuration::from_secs(self.0.load(Ordering::Relaxed))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -38,7 +38,7 @@ impl Clock for WrongClock {
 /// A Prometheus whose series has the value 5 now, had 7 an hour ago, and has none in an hour.
 fn answer(request: &Request) -> ResponseTemplate {
     let form: HashMap<String, String> = form_urlencoded::parse(&request.body).into_owned().collect();
-    let now = Timestamp::now().as_second();
+    let now = SystemClock.now().as_second();
     let at = form.get("time").map_or(now, |time| time.parse::<f64>().unwrap() as i64);
     let sample = |value: &str| json!([{ "metric": { "__name__": "jobs" }, "value": [at, value] }]);
     let samples = match at - now {
@@ -64,7 +64,7 @@ async fn a_clock_that_was_an_hour_late_read_the_value_of_an_hour_ago() {
         assert_eq!((answer.status, answer.value()), (200, "5".to_owned()), "{offset} s off: {}", answer.body);
         let list: Value = serde_json::from_str(&answer.body).unwrap();
         let at: Timestamp = list["items"][0]["timestamp"].as_str().unwrap().parse().unwrap();
-        let age = Timestamp::now().duration_since(at);
+        let age = SystemClock.now().duration_since(at);
         assert!(age < SignedDuration::from_secs(30), "the time is that of Prometheus: {age}");
     }
 }
