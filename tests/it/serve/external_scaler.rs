@@ -82,6 +82,8 @@ impl Keda {
 
     pub(super) async fn connect_to(address: SocketAddr, ca: &str, identity: Option<&Leaf>) -> Self {
         let stream = tls(address, ca, SERVICE, identity, "h2").await.unwrap();
+        // As KEDA does: otherwise the second part of a request waits 40 ms for the acknowledgement of the first.
+        stream.get_ref().0.set_nodelay(true).unwrap();
         let (sender, connection) =
             http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
         let mut task = JoinSet::new();
