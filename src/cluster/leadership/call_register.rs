@@ -162,7 +162,7 @@ impl CallRegister {
 
     fn merge(&self, map: Option<&ConfigMap>) {
         let at = self.time_of_call();
-        self.calls.lock().merge(map.map(times).unwrap_or_default(), at);
+        self.calls.lock().merge(map.map(times), at);
     }
 
     /// Forgets what is old, and tells which ScaledObjects there are.

@@ -135,11 +135,12 @@ impl CallTimes {
     /// Takes in what the ConfigMap has. A time that was not there before is a call that another instance has heard, now or a moment ago; so is
     /// each at the start, since nobody could call while no instance ran. What another instance has removed, and nobody has called since, is
     /// removed here too; and what is stored takes precedence over what only this instance knows where both have no room. Otherwise two
-    /// instances would write over each other for ever.
-    pub(super) fn merge(&mut self, stored: Times, at: Duration) {
+    /// instances would write over each other for ever. `None` if there is no ConfigMap: somebody has deleted it, and nothing is removed.
+    pub(super) fn merge(&mut self, stored: Option<Times>, at: Duration) {
         let before = self.stored.take();
-        // An empty one is new: somebody has deleted the last.
-        if let Some(before) = before.as_ref().filter(|_| !stored.is_empty()) {
+        let is_there = stored.is_some();
+        let stored = stored.unwrap_or_default();
+        if let Some(before) = before.as_ref().filter(|_| is_there) {
             self.known.retain(|key, call| {
                 let is_removed =
                     before.contains_key(key) && call.called <= call.stored && !stored.contains_key(key);
@@ -278,7 +279,7 @@ mod tests {
             (None, None),
             "another instance may have stored some"
         );
-        calls.merge(Times::new(), at(0));
+        calls.merge(None, at(0));
         assert_eq!(calls.to_store(time(0)), Some(times(&[("a", 0)])));
         calls.note_stored(times(&[("a", 0)]), at(0));
         assert_eq!(calls.note(key("a"), at(14)), Ok(false));
@@ -290,13 +291,13 @@ mod tests {
     #[test]
     fn what_nobody_calls_for_an_hour_is_forgotten_and_taken_out_of_the_store() {
         let mut calls = CallTimes::default();
-        calls.merge(times(&[("a", 0), ("b", 0)]), at(0));
+        calls.merge(Some(times(&[("a", 0), ("b", 0)])), at(0));
         calls.renew(&key("b"), at(50));
         assert_eq!(calls.to_store(time(50)), Some(times(&[("a", 0), ("b", 50)])));
         calls.note_stored(times(&[("a", 0), ("b", 50)]), at(50));
         assert_eq!(known(&mut calls, 61), ["b"], "a write for one is no call of the rest");
         assert_eq!(calls.to_store(time(61)), Some(times(&[("b", 50)])));
-        calls.merge(times(&[("a", 0), ("b", 50)]), at(62));
+        calls.merge(Some(times(&[("a", 0), ("b", 50)])), at(62));
         assert_eq!(
             known(&mut calls, 62),
             ["b"],
@@ -310,7 +311,7 @@ mod tests {
         let after = |seconds: u64| start + Duration::from_secs(seconds);
         let mut attention = AttentiveTime::default();
         let mut calls = CallTimes::default();
-        calls.merge(times(&[("a", 0)]), attention.counted());
+        calls.merge(Some(times(&[("a", 0)])), attention.counted());
         attention.confirm(after(0));
         attention.confirm(after(60));
         assert_eq!(attention.counted(), Duration::from_secs(60));
@@ -332,10 +333,10 @@ mod tests {
     #[test]
     fn a_clock_that_jumped_forgot_all_variants_or_kept_them_for_as_long() {
         let mut calls = CallTimes::default();
-        calls.merge(times(&[("a", 0), ("b", 0)]), at(0));
+        calls.merge(Some(times(&[("a", 0), ("b", 0)])), at(0));
         // Another instance whose clock is a week ahead, and then a week behind, has heard a call.
-        calls.merge(times(&[("a", 10_080), ("b", 0)]), at(30));
-        calls.merge(times(&[("a", -10_080), ("b", 0)]), at(45));
+        calls.merge(Some(times(&[("a", 10_080), ("b", 0)])), at(30));
+        calls.merge(Some(times(&[("a", -10_080), ("b", 0)])), at(45));
         assert_eq!(known(&mut calls, 60), ["a", "b"]);
         assert_eq!(known(&mut calls, 61), ["a"]);
         assert!(known(&mut calls, 106).is_empty());
@@ -344,7 +345,7 @@ mod tests {
     #[test]
     fn variants_were_forgotten_when_no_instance_ran_for_longer_than_an_hour() {
         let mut calls = CallTimes::default();
-        calls.merge(times(&[("a", -300)]), at(0));
+        calls.merge(Some(times(&[("a", -300)])), at(0));
         assert_eq!(known(&mut calls, 60), ["a"]);
         assert!(known(&mut calls, 61).is_empty());
     }
@@ -352,8 +353,8 @@ mod tests {
     #[test]
     fn another_instances_calls_count_here_too() {
         let mut calls = CallTimes::default();
-        calls.merge(times(&[("a", 0)]), at(0));
-        calls.merge(times(&[("a", 59), ("b", 59)]), at(59));
+        calls.merge(Some(times(&[("a", 0)])), at(0));
+        calls.merge(Some(times(&[("a", 59), ("b", 59)])), at(59));
         assert_eq!(known(&mut calls, 100), ["a", "b"]);
         assert_eq!(calls.to_store(time(100)), None);
     }
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!(calls.note(key("more"), at(0)), Err(Refusal::NamespaceIsFull));
         assert_eq!(calls.note(ObjectKey::new("ll", "a"), at(0)), Ok(true), "another one has room");
         let all = (0..MAX_OBJECTS * 2).map(|index| (ObjectKey::new(&format!("n{index}"), "a"), time(0)));
-        calls.merge(all.collect(), at(0));
+        calls.merge(Some(all.collect()), at(0));
         assert_eq!(calls.known.len(), MAX_OBJECTS);
         assert_eq!(calls.note(ObjectKey::new("other", "a"), at(0)), Err(Refusal::AllIsFull));
         assert_eq!(
@@ -383,7 +384,7 @@ mod tests {
         for writes in 0..10 {
             let mut is_quiet = true;
             for calls in [&mut *a, &mut *b] {
-                calls.merge(stored.clone(), at(minute));
+                calls.merge(Some(stored.clone()), at(minute));
                 if let Some(entries) = calls.to_store(time(0)) {
                     (stored, is_quiet) = (entries, false);
                     calls.note_stored(stored.clone(), at(minute));
@@ -408,6 +409,30 @@ mod tests {
     }
 
     #[test]
+    fn the_last_scaled_object_was_never_forgotten_by_two_instances() {
+        let (mut a, mut b) = (CallTimes::default(), CallTimes::default());
+        let mut stored = None;
+        for minute in 0..=70 {
+            if minute == 0 {
+                a.note(key("x"), at(0)).unwrap();
+            }
+            if minute == 5 {
+                a.renew(&key("x"), at(5));
+            }
+            for calls in [&mut b, &mut a] {
+                calls.merge(stored.clone(), at(minute));
+                calls.expire(at(minute));
+                if let Some(times) = calls.to_store(time(minute.try_into().unwrap())) {
+                    calls.note_stored(times.clone(), at(minute));
+                    stored = Some(times);
+                }
+            }
+        }
+        assert_eq!((known(&mut a, 70), known(&mut b, 70)), (Vec::new(), Vec::new()));
+        assert_eq!(stored, Some(Times::new()));
+    }
+
+    #[test]
     fn names_that_somebody_made_up_kept_their_places() {
         let (mut a, mut b) = (CallTimes::default(), CallTimes::default());
         a.note(key("made-up"), at(0)).unwrap();
@@ -415,10 +440,10 @@ mod tests {
         settle(&mut a, &mut b, 0);
         a.remove([key("made-up")]);
         let stored = a.stored.clone().unwrap();
-        a.merge(stored, at(1));
+        a.merge(Some(stored), at(1));
         assert_eq!(known(&mut a, 1), ["real"], "what the ConfigMap still has does not return");
         let stored = a.to_store(time(1)).unwrap();
-        b.merge(stored, at(1));
+        b.merge(Some(stored), at(1));
         assert_eq!((known(&mut b, 1), b.to_store(time(1))), (vec!["real".to_owned()], None));
     }
 
