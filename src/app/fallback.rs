@@ -26,7 +26,7 @@ pub(super) fn start_fallback(
     let from = config.fallback.as_ref()?;
     let server = Arc::new(fallback_api(from, FallbackMetrics::register(registry)));
     let service = ServiceRef { namespace: from.namespace.clone(), name: from.name.clone() };
-    let owner = PreviousOwner { service, take_over: from.take_over, state: server.state() };
+    let owner = PreviousOwner { service, port: from.port, take_over: from.take_over, state: server.state() };
     let listing = Arc::clone(&server);
     watches.start("fallback server", |stop| listing.run(stop));
     Some((server, owner))

@@ -407,35 +407,31 @@ impl App {
         leadership: watch::Receiver<Leadership>,
         previous: Option<PreviousOwner>,
     ) -> CertificateWatches {
-        let (watching, apiservices) = ApiServiceWatch::new(self.client.clone(), service_ref(&self.config));
+        let service = service_ref(&self.config);
+        let (client, clock) = (&self.client, &self.clock);
+        let (watching, apiservices) = ApiServiceWatch::new(client.clone(), service.clone());
         self.phases.watches.start("APIService watch", |stop| watching.run(stop));
         let settings = certificate_settings(&self.config);
         let serves_shared = self.config.certificate.is_none();
         let verified_by = serves_shared.then(|| apiservices.clone());
-        let certificates =
-            CertificateManager::new(self.client.clone(), settings, self.clock.clone(), verified_by);
+        let certificates = CertificateManager::new(client.clone(), settings, clock.clone(), verified_by);
         let (publish, bundles) = watch::channel(None);
         self.phases.watches.start("certificates", |stop| certificates.run(publish, stop));
         if serves_shared {
-            let writer = CaBundleWriter::new(
-                self.client.clone(),
-                service_ref(&self.config),
-                bundles.clone(),
-                apiservices.clone(),
-                events.clone(),
-                self.clock.clone(),
-            );
+            let (bundles, apiservices, events) = (bundles.clone(), apiservices.clone(), events.clone());
+            let (client, service, clock) = (client.clone(), service.clone(), clock.clone());
+            let writer = CaBundleWriter::new(client, service, bundles, apiservices, events, clock);
             self.phases.watches.start("caBundle", |stop| writer.run(stop));
         }
         let task = TakeOver {
-            client: self.client.clone(),
-            service: service_ref(&self.config),
+            client: client.clone(),
+            service,
             previous,
             certificates: bundles.clone(),
             apiservices: apiservices.clone(),
             leadership,
             events,
-            clock: self.clock.clone(),
+            clock: clock.clone(),
         };
         self.phases.watches.start("APIService take-over", |stop| task.run(stop));
         CertificateWatches { bundles, apiservices }

@@ -27,6 +27,8 @@ pub(super) struct Outage {
 #[derive(Debug, Default)]
 struct State {
     server: Failures,
+    /// When the server last answered any read.
+    answered: Option<Instant>,
     /// By a hash of the path and the query: KEDA tells metrics of one name by their selectors.
     reads: HashMap<u64, Failures>,
 }
@@ -66,7 +68,7 @@ impl Outage {
     /// While the server does not answer, or not to this read, unless it is time to try again: why the last request failed.
     pub(super) fn admit(&self, path: &str) -> Result<(), String> {
         let mut state = self.state.lock();
-        let State { server, reads } = &mut *state;
+        let State { server, reads, .. } = &mut *state;
         let mut both = [Some(server), reads.get_mut(&self.hasher.hash_one(path))];
         if let Some(failures) = both.iter().flatten().find(|failures| !failures.may_try()) {
             return Err(failures.cause.clone());
@@ -79,11 +81,13 @@ impl Outage {
     pub(super) fn end(&self, path: &str) -> bool {
         let mut state = self.state.lock();
         state.reads.remove(&self.hasher.hash_one(path));
+        state.answered = Some(Instant::now());
         std::mem::take(&mut state.server).count > 0
     }
 
-    /// The server has not answered to `path`. True for the first time since it did.
-    pub(super) fn fail(&self, path: &str, cause: &str) -> bool {
+    /// The server has not answered to `path`, which was sent at `sent`. That it has answered another read since shows that only this one
+    /// hangs. True for the first failure of the server since it answered.
+    pub(super) fn fail(&self, path: &str, sent: Instant, cause: &str) -> bool {
         let mut state = self.state.lock();
         let key = self.hasher.hash_one(path);
         if state.reads.len() >= MAX_READS && !state.reads.contains_key(&key) {
@@ -92,6 +96,9 @@ impl Outage {
             oldest.and_then(|key| state.reads.remove(&key));
         }
         state.reads.entry(key).or_default().add(cause);
+        if state.answered.is_some_and(|at| at > sent) {
+            return false;
+        }
         state.server.add(cause);
         state.server.count == 1
     }
@@ -107,7 +114,7 @@ mod tests {
         for failure in 0..MAX_FAILURES {
             let path = failure.to_string();
             assert_eq!(outage.admit(&path), Ok(()));
-            assert_eq!(outage.fail(&path, "it is gone"), failure == 0);
+            assert_eq!(outage.fail(&path, Instant::now(), "it is gone"), failure == 0);
         }
         assert_eq!(outage.admit("any"), Err("it is gone".to_owned()));
         tokio::time::advance(MIN_RETRY_INTERVAL).await;
@@ -125,7 +132,7 @@ mod tests {
         for _ in 0..40 {
             if outage.admit("jobs?labelSelector=slow").is_ok() {
                 waits += 1;
-                outage.fail("jobs?labelSelector=slow", "it did not answer");
+                outage.fail("jobs?labelSelector=slow", Instant::now(), "it did not answer");
             }
             assert_eq!(outage.admit("jobs?labelSelector=fast"), Ok(()));
             outage.end("jobs?labelSelector=fast");
@@ -137,10 +144,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn metrics_that_hung_at_once_shut_the_server_for_all_others() {
+        let outage = Outage::default();
+        let sent = Instant::now();
+        let hanging: Vec<_> = (0..2 * MAX_FAILURES).map(|number| number.to_string()).collect();
+        for path in &hanging {
+            assert_eq!(outage.admit(path), Ok(()));
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+        outage.end("answered");
+        tokio::time::advance(Duration::from_secs(4)).await;
+        for path in &hanging {
+            assert!(!outage.fail(path, sent, "it did not answer"));
+        }
+        assert_eq!(outage.admit("answered"), Ok(()));
+        // It has answered none since: what is sent now counts.
+        let sent = Instant::now();
+        for (number, path) in hanging.iter().enumerate() {
+            assert_eq!(outage.fail(path, sent, "it did not answer"), number == 0);
+        }
+        assert!(outage.admit("answered").is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_failures_of_a_stranger_who_reads_many_names_take_bounded_memory() {
         let outage = Outage::default();
         for name in 0..2 * MAX_READS {
-            outage.fail(&name.to_string(), "it did not answer");
+            outage.fail(&name.to_string(), Instant::now(), "it did not answer");
         }
         assert_eq!(outage.state.lock().reads.len(), MAX_READS);
         outage.end("any");

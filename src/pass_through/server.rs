@@ -166,7 +166,7 @@ impl FallbackApi {
         let service = self.service.as_str();
         match &result {
             Err(Failure { cause, is_alive: false, .. }) => {
-                if self.outage.fail(path, cause) {
+                if self.outage.fail(path, started, cause) {
                     warn!(service, cause, "the fallback server does not answer");
                 }
             }

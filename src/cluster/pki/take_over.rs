@@ -6,45 +6,32 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::runtime::events::EventType;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
-use super::apiservice::{ApiServices, NAME, ServiceRef, apply_patch, is_of_chart};
+use super::apiservice::{ApiServices, NAME, ServiceRef};
 use super::certificate_bundle::CertificateBundle;
+use super::give_back::{apply_conditions, write};
 use super::self_check::condition;
+use super::take_over_history::{History, LOST_GRACE};
 use super::taken::{
-    Backend, Problem, before, corrected, given_back, given_up_by, is_taken, refusal, remembered, taken,
-    taken_by,
+    Backend, Problem, TAKEN_FROM_ANOTHER, before, corrected, given_back, given_up_by, half_reset, is_taken,
+    refusal, remembered, taken, taken_by, what_to_give_back,
 };
-use crate::cluster::requests::{LogOnce, RequestError, bounded};
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::{Clock, Leadership};
 
 /// The type of the condition that says whether it is taken over, and why not.
 pub const TAKEN_OVER_CONDITION: &str = "TakenOver";
-/// The field manager of all that is written here.
-const FIELD_MANAGER: &str = "wva-take-over";
 /// How often the object is looked at, beside every change of it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// How long after the start it is not taken over: instances become Ready, and the API server learns of their endpoints.
-const MIN_UPTIME: Duration = Duration::from_secs(15);
-/// How long it is left alone after somebody has changed it back, such as an upgrade of the other program, or whoever is about to uninstall
-/// this one.
-const LOST_GRACE: Duration = Duration::from_secs(300);
-/// Shortest time between two corrections of what others have written.
-const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Shortest time between two writes of the condition: several installations may disagree.
 const MIN_REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a change is awaited in the watch.
-const MAX_WATCH_LAG: Duration = Duration::from_secs(10);
 /// Writes of others in a row after which it is given up: an upgrade of the other program is one, a GitOps tool goes on for ever.
 const MAX_FOREIGN_WRITES: u32 = 3;
-/// How long nobody else must write it, so that the next write counts as the first: longer than GitOps tools wait between two.
-const QUIET_WINDOW: Duration = Duration::from_secs(6 * 3600);
 
 /// What the last list of the fallback server's metrics has shown: the CAs by which its certificate was verified, PEM, if it was, or why reads
 /// cannot be passed on to it.
@@ -55,6 +42,8 @@ pub type FallbackState = Result<Option<Vec<u8>>, String>;
 pub struct PreviousOwner {
     /// The Service.
     pub service: ServiceRef,
+    /// Its port at which reads are passed on.
+    pub port: u16,
     /// The port of our Service that its APIService is to point to; `None` to point back to its own.
     pub take_over: Option<u16>,
     /// Whether reads can be passed on to it.
@@ -81,72 +70,6 @@ pub struct TakeOver {
     pub clock: Arc<dyn Clock>,
 }
 
-/// What has happened to the object.
-struct History {
-    /// When it may be taken over.
-    not_before: Instant,
-    was_ours: bool,
-    is_lost: bool,
-    /// The CAs with which it was as it is to be.
-    right_with: Option<String>,
-    corrected: Option<Instant>,
-    /// The version that was last changed here, and when.
-    changed: Option<(Option<String>, Instant)>,
-    foreign_writes: u32,
-    last_foreign: Option<Instant>,
-    /// When the condition was last written.
-    reported: Option<Instant>,
-    logged: LogOnce,
-}
-
-impl History {
-    fn new() -> Self {
-        Self {
-            not_before: Instant::now() + MIN_UPTIME,
-            was_ours: false,
-            is_lost: false,
-            right_with: None,
-            corrected: None,
-            changed: None,
-            foreign_writes: 0,
-            last_foreign: None,
-            reported: None,
-            logged: LogOnce::default(),
-        }
-    }
-
-    /// True while a change that was made here is not seen yet: nobody else has changed this version.
-    fn awaits(&self, object: &APIService) -> bool {
-        let version = &object.metadata.resource_version;
-        self.changed.as_ref().is_some_and(|(changed, at)| changed == version && at.elapsed() < MAX_WATCH_LAG)
-    }
-
-    /// Somebody else has written it.
-    fn count_foreign_write(&mut self) {
-        if self.last_foreign.is_some_and(|at| at.elapsed() > QUIET_WINDOW) {
-            self.foreign_writes = 0;
-        }
-        self.foreign_writes += 1;
-        self.last_foreign = Some(Instant::now());
-    }
-
-    /// Sees on every instance when the object points to us no longer.
-    fn notice(&mut self, object: &APIService, ours: &ServiceRef) {
-        let is_ours = ours.other_owner(object).is_none();
-        if self.was_ours && !is_ours {
-            self.not_before = self.not_before.max(Instant::now() + LOST_GRACE);
-            // Without the annotation it was given back on purpose, or replaced.
-            self.is_lost = is_taken(object);
-            self.count_foreign_write();
-        }
-        if given_up_by(object).is_some() {
-            self.foreign_writes = 0;
-        }
-        self.is_lost &= !is_ours;
-        self.was_ours = is_ours;
-    }
-}
-
 impl TakeOver {
     /// Acts while this instance leads. Until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
@@ -164,7 +87,9 @@ impl TakeOver {
             let external = apiservices.present().find(|(name, _)| *name == NAME);
             let Some((_, object)) = external else { continue };
             history.notice(object, &self.service);
-            if self.leadership.borrow().is_mine() && !history.awaits(object) {
+            if !self.leadership.borrow().is_mine() {
+                history.unreached_since = None;
+            } else if !history.awaits(object) {
                 let result = self.act(object, &mut history).await;
                 self.report(object, result, &mut history).await;
             }
@@ -190,7 +115,7 @@ impl TakeOver {
             };
         };
         if let Some(problem) = refusal(object, &self.service, &previous.service) {
-            if is_ours && is_taken(object) {
+            if is_ours && is_taken(object) || half_reset(object).is_some() {
                 self.give_back(object, None, history).await?;
             }
             return Err(problem);
@@ -210,7 +135,14 @@ impl TakeOver {
         history: &mut History,
     ) -> Result<(), Problem> {
         if history.foreign_writes >= MAX_FOREIGN_WRITES {
-            return self.give_up(object, history).await;
+            return self.give_up(object, &insisted(), history).await;
+        }
+        if let Some(backend) = half_reset(object)
+            && history.may_write()
+            && self.write(object, &json!({ "spec": backend.spec() }), history).await?
+        {
+            let service = backend.service();
+            tracing::warn!(service, "gave APIService {NAME}, which points there again, the CA of before");
         }
         if Instant::now() < history.not_before {
             let message = format!(
@@ -228,9 +160,13 @@ impl TakeOver {
             return Err(Problem::new("FallbackUnavailable", message));
         }
         let Some(trust) = self.trust() else { return Ok(()) };
+        if !history.may_write() {
+            return Ok(());
+        }
         let patch = taken(object, &self.service, &Backend::ours(&self.service, port, &trust))?;
         if self.write(object, &patch, history).await? {
             history.right_with = Some(trust);
+            history.was_ours = true;
             tracing::info!("took over APIService {NAME}: this server answers now");
             self.record(
                 object,
@@ -251,9 +187,16 @@ impl TakeOver {
     ) -> Result<(), Problem> {
         // Without the annotation it is the chart's own.
         let (Some(trust), Some(before)) = (self.trust(), before(object)?) else { return Ok(()) };
+        if let Some(message) = history.unreached(object) {
+            let cause = format!("the API server does not reach this Service: {message}");
+            return self.give_up(object, &cause, history).await;
+        }
         let backend = Backend::ours(&self.service, port, &trust);
         if Backend::of(object).as_ref() == Some(&backend) {
             history.right_with = Some(trust);
+            if !before.is_of(&previous.service, previous.port) {
+                return Err(before.of_another(&previous.service, previous.port));
+            }
             let newest = previous.state.borrow().clone().ok().flatten();
             if let Some(renewed) = newest.and_then(|authorities| before.renewed(&authorities))
                 && self.write(object, &remembered(&renewed), history).await?
@@ -268,37 +211,30 @@ impl TakeOver {
         if history.right_with.take().as_ref() == Some(&trust) {
             history.count_foreign_write();
             if history.foreign_writes >= MAX_FOREIGN_WRITES {
-                return self.give_up(object, history).await;
+                return self.give_up(object, &insisted(), history).await;
             }
         }
-        if history.corrected.is_none_or(|at| at.elapsed() >= MIN_WRITE_INTERVAL) {
-            history.corrected = Some(Instant::now());
-            if self.write(object, &corrected(&backend), history).await? {
-                history.right_with = Some(trust);
-                tracing::info!("corrected what others had written to APIService {NAME}, or wrote our new CA");
-            }
+        if history.may_write() && self.write(object, &corrected(&backend), history).await? {
+            history.right_with = Some(trust);
+            tracing::info!("corrected what others had written to APIService {NAME}, or wrote our new CA");
         }
         Ok(())
     }
 
-    /// Gives way to whoever else keeps writing it.
-    async fn give_up(&self, object: &APIService, history: &mut History) -> Result<(), Problem> {
-        let text = format!(
-            "{} has given up: another program has written it {MAX_FOREIGN_WRITES} times in a row, such as cert-manager, a GitOps tool or \
-             KEDA's operator; metadata.managedFields names it",
-            self.service
-        );
+    /// Gives it back for good.
+    async fn give_up(&self, object: &APIService, cause: &str, history: &mut History) -> Result<(), Problem> {
+        let text = format!("{} has given up: {cause}", self.service);
         self.give_back(object, Some(&text), history).await
     }
 
-    /// Lets it point to what it did before, if it points to us. With `given_up`, it is not taken over again.
+    /// Lets it point to what it did before, unless somebody else has let it point elsewhere. With `given_up`, it is not taken over again.
     async fn give_back(
         &self,
         object: &APIService,
         given_up: Option<&str>,
         history: &mut History,
     ) -> Result<(), Problem> {
-        let before = before(object)?.filter(|_| self.service.other_owner(object).is_none());
+        let before = what_to_give_back(object, self.service.other_owner(object).is_none())?;
         if !self.write(object, &given_back(before.as_ref(), given_up), history).await? {
             return Ok(());
         }
@@ -352,7 +288,10 @@ impl TakeOver {
                     tracing::warn!("APIService {NAME}: {message}");
                     self.record(object, (EventType::Warning, reason), &message);
                 }
-                Some(("False", reason, format!("{own}does not answer here: {message}")))
+                Some(match reason {
+                    TAKEN_FROM_ANOTHER => ("True", reason, format!("{own}answers here, but {message}")),
+                    _ => ("False", reason, format!("{own}does not answer here: {message}")),
+                })
             }
             Ok(()) => {
                 history.logged.clear();
@@ -390,62 +329,16 @@ impl TakeOver {
             }
         };
         history.reported = Some(Instant::now());
-        self.apply(object, conditions).await;
-    }
-
-    /// Makes `conditions` the only ones of ours.
-    async fn apply(&self, object: &APIService, conditions: Value) {
-        let api: Api<APIService> = Api::all(self.client.clone());
-        let (name, patch) = apply_patch(object, "status", &json!({ "conditions": conditions }));
-        let parameters = PatchParams::apply(FIELD_MANAGER).force();
-        if let Err(error) = bounded(api.patch_status(&name, &parameters, &patch)).await {
-            tracing::debug!(%error, "the condition {TAKEN_OVER_CONDITION} of APIService {name} was not written");
+        if let Err(error) = apply_conditions(&self.client, object, conditions).await {
+            tracing::debug!(%error, "the condition {TAKEN_OVER_CONDITION} of APIService {NAME} was not written");
         }
     }
 }
 
-/// Writes a merge patch of the object as it is known: it fails if somebody has changed it since.
-async fn write(client: &kube::Client, object: &APIService, patch: &Value) -> Result<(), RequestError> {
-    let api: Api<APIService> = Api::all(client.clone());
-    let mut patch = patch.clone();
-    patch["metadata"]["uid"] = json!(object.metadata.uid);
-    patch["metadata"]["resourceVersion"] = json!(object.metadata.resource_version);
-    let parameters = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    bounded(api.patch(NAME, &parameters, &Patch::Merge(patch))).await.map(drop)
-}
-
-/// Gives the APIService of external metrics back once, as before the program is removed. `only`: if it was taken over by this Service,
-/// `namespace/name`. What was done, for people.
-///
-/// # Errors
-/// Why it could not be given back, and what to do.
-pub async fn give_back_once(client: &kube::Client, only: Option<&str>) -> Result<String, String> {
-    let api: Api<APIService> = Api::all(client.clone());
-    // A list, because the program itself may list this name, and not get it.
-    let named = ListParams::default().fields(&format!("metadata.name={NAME}"));
-    let listed = bounded(api.list(&named)).await;
-    let listed = listed.map_err(|error| {
-        format!("APIService {NAME} cannot be read: {}", error.with_hint("check that you may list it by name"))
-    })?;
-    let Some(object) = listed.items.into_iter().next() else {
-        return Ok(format!("APIService {NAME} does not exist: nothing to give back"));
-    };
-    let of_object = |problem: Problem| format!("APIService {NAME}: {}", problem.message);
-    let Some((before, owner)) = before(&object).map_err(of_object)?.zip(taken_by(&object)) else {
-        return Ok(format!("APIService {NAME} was not taken over by wva: nothing to give back"));
-    };
-    if only.is_some_and(|only| only != owner) {
-        return Ok(format!("APIService {NAME} was taken over by Service {owner}: it is left alone"));
-    }
-    // What somebody else has let it point to meanwhile stays.
-    let is_theirs = !is_of_chart(&object);
-    let patch = given_back(Some(&before).filter(|_| !is_theirs), None);
-    write(client, &object, &patch).await.map_err(|error| {
-        let hint = "check that you may patch it by name, and try again";
-        format!("APIService {NAME} was not given back: {}", error.with_hint(hint))
-    })?;
-    Ok(match is_theirs {
-        true => format!("APIService {NAME} points to another program already: nothing to give back"),
-        false => format!("APIService {NAME} points to {} again", before.service()),
-    })
+/// Why it is given up to another program.
+fn insisted() -> String {
+    format!(
+        "another program has written it {MAX_FOREIGN_WRITES} times in a row, such as cert-manager, a GitOps tool or KEDA's operator; \
+         metadata.managedFields names it"
+    )
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use k8s_openapi::ByteString;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use rustls::pki_types::CertificateDer;
@@ -15,6 +16,12 @@ use super::apiservice::{NAME, SERVICE_ANNOTATION, ServiceRef};
 const BEFORE_ANNOTATION: &str = "wva.llmd.ai/before-take-over";
 /// The annotation that keeps it from being taken over again, with the reason.
 pub(super) const GIVEN_UP_ANNOTATION: &str = "wva.llmd.ai/take-over-given-up";
+/// The annotation with the SHA-256 digest of the last `caBundle` of ours there, in hexadecimal: our CA is told from one of the other program.
+const OUR_CA_ANNOTATION: &str = "wva.llmd.ai/take-over-ca";
+/// The reason of the problem that it was taken from another server than the one that reads are passed on to.
+pub(super) const TAKEN_FROM_ANOTHER: &str = "TakenFromAnother";
+/// The port of an APIService that names none.
+const DEFAULT_PORT: u64 = 443;
 /// The annotations by which cert-manager writes a CA of its own into `caBundle`, whenever another one is there.
 const INJECTED_ANNOTATIONS: [&str; 3] = [
     "cert-manager.io/inject-ca-from",
@@ -83,8 +90,34 @@ impl Backend {
         format!("Service {}/{}", text("namespace"), text("name"))
     }
 
+    /// Its port.
+    fn port(&self) -> u64 {
+        self.service["port"].as_u64().unwrap_or(DEFAULT_PORT)
+    }
+
+    /// Whether it is this port of this Service.
+    pub(super) fn is_of(&self, service: &ServiceRef, port: u16) -> bool {
+        self.is_at(&json!({ "namespace": service.namespace, "name": service.name }))
+            && self.port() == u64::from(port)
+    }
+
+    fn is_at(&self, service: &Value) -> bool {
+        ["namespace", "name"].iter().all(|field| self.service[field] == service[field])
+    }
+
+    /// Why it is not kept up to date with the server at this port of this Service, and what to do.
+    pub(super) fn of_another(&self, service: &ServiceRef, port: u16) -> Problem {
+        let (taken_from, own) = (self.service(), self.port());
+        let message = format!(
+            "it was taken from {taken_from}:{own}, to which it is given back, and reads are passed on to Service {service}:{port} \
+             (--fallback-apiservice): name the former there, or set fallback.takeOver=false first, and name the other server once the \
+             APIService points to it"
+        );
+        Problem::new(TAKEN_FROM_ANOTHER, message)
+    }
+
     /// As fields of a merge patch, which removes what is not set.
-    fn spec(&self) -> Value {
+    pub(super) fn spec(&self) -> Value {
         let Self { service, ca_bundle, insecure_skip_tls_verify } = self;
         let service =
             json!({ "namespace": service["namespace"], "name": service["name"], "port": service["port"] });
@@ -144,14 +177,17 @@ pub(crate) fn refusal(object: &APIService, ours: &ServiceRef, previous: &Service
 pub(super) fn taken(object: &APIService, ours: &ServiceRef, backend: &Backend) -> Result<Value, Problem> {
     let unreadable =
         || Problem::new("PointsElsewhere", "it points to no Service, so it cannot be taken over");
-    let before = Backend::of(object).ok_or_else(unreadable)?;
-    let annotations = json!({ BEFORE_ANNOTATION: text(&before), SERVICE_ANNOTATION: ours.to_string() });
-    Ok(json!({ "metadata": { "annotations": annotations }, "spec": backend.spec() }))
+    let before = half_reset(object).or_else(|| Backend::of(object)).ok_or_else(unreadable)?;
+    let mut patch = corrected(backend);
+    patch["metadata"]["annotations"][BEFORE_ANNOTATION] = json!(text(&before));
+    patch["metadata"]["annotations"][SERVICE_ANNOTATION] = json!(ours.to_string());
+    Ok(patch)
 }
 
 /// The patch that lets one that was taken over point to us again.
 pub(super) fn corrected(backend: &Backend) -> Value {
-    json!({ "spec": backend.spec() })
+    let digest = backend.ca_bundle.as_ref().map(|bundle| digest_of(&bundle.0));
+    json!({ "metadata": { "annotations": { OUR_CA_ANNOTATION: digest } }, "spec": backend.spec() })
 }
 
 /// The patch that remembers `before`.
@@ -177,10 +213,35 @@ pub(super) fn before(object: &APIService) -> Result<Option<Backend>, Problem> {
     })
 }
 
+/// What it is to point to where somebody has let it point to the Service of before, and has left our CA there, by which that one is not
+/// verified.
+pub(super) fn half_reset(object: &APIService) -> Option<Backend> {
+    let (before, present) = (before(object).ok()??, Backend::of(object)?);
+    let carried = present.ca_bundle.as_ref()?;
+    let is_our_ca = annotation(object, OUR_CA_ANNOTATION) == Some(&digest_of(&carried.0));
+    let is_wrong = before.ca_bundle.as_ref() != Some(carried);
+    (before.is_at(&present.service) && is_our_ca && is_wrong)
+        .then_some(Backend { service: present.service, ..before })
+}
+
+/// What it is to point to from now on. `None` where it does so already, or where somebody else has let it point elsewhere.
+///
+/// # Errors
+/// As [`before`], where it points to us.
+pub(super) fn what_to_give_back(object: &APIService, is_ours: bool) -> Result<Option<Backend>, Problem> {
+    if is_ours { before(object) } else { Ok(half_reset(object)) }
+}
+
+fn digest_of(bundle: &[u8]) -> String {
+    let digest = digest(&SHA256, bundle);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The patch that lets it point to `before`, or only removes what was noted. With `given_up`, it is not taken over again.
 pub(super) fn given_back(before: Option<&Backend>, given_up: Option<&str>) -> Value {
-    let annotations =
-        json!({ BEFORE_ANNOTATION: null, SERVICE_ANNOTATION: null, GIVEN_UP_ANNOTATION: given_up });
+    let annotations = json!({
+        BEFORE_ANNOTATION: null, SERVICE_ANNOTATION: null, OUR_CA_ANNOTATION: null, GIVEN_UP_ANNOTATION: given_up,
+    });
     let mut patch = json!({ "metadata": { "annotations": annotations } });
     if let Some(before) = before {
         patch["spec"] = before.spec();

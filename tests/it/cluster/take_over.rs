@@ -92,7 +92,7 @@ fn instance(api: &ApiServer, take_over: Option<u16>) -> Instance {
     );
     let state = watch::Sender::new(Ok(None));
     let service = ServiceRef { namespace: "wva".into(), name: "keda".into() };
-    let previous = PreviousOwner { service, take_over, state: state.subscribe() };
+    let previous = PreviousOwner { service, port: 443, take_over, state: state.subscribe() };
     let task = TakeOver {
         client,
         service: ours(),
@@ -213,17 +213,98 @@ async fn a_program_that_writes_its_own_ca_again_and_again_is_given_way() {
 #[tokio::test(start_paused = true)]
 async fn a_program_that_lets_it_point_back_again_and_again_is_given_way() {
     let api = of_keda(&json!({}));
+    let before = spec(&api);
     let _instance = instance(&api, Some(443));
     api.until(SOON, |api| points_to(api, "wva")).await;
-    let count = insist(&api, |object| object["spec"]["service"]["name"] = json!("keda"));
+    // It resets the Service, and leaves the CA of this program there.
+    let count = insist(&api, point_back);
+    api.until(SOON, |api| (*count.borrow() == 1 && reason(api) == "ChangedBack").then_some(())).await;
+    assert_eq!(without_port(spec(&api)), before, "their server with their CA, at once");
     api.until(5 * LATER, |api| annotation(api, GIVEN_UP)).await;
-    assert_eq!(*count.borrow(), 3);
+    assert_eq!((*count.borrow(), without_port(spec(&api))), (3, before));
     sleep(2 * LATER).await;
     assert_eq!((*count.borrow(), annotation(&api, BEFORE)), (3, None), "the end of the write war");
     // Without the flag, the note goes.
     let second = instance(&api, None);
     api.until(SOON, |api| annotation(api, GIVEN_UP).is_none().then_some(())).await;
     second.stop.cancel();
+}
+
+fn point_back(object: &mut Value) {
+    object["spec"]["service"]["name"] = json!("keda");
+}
+
+/// The port is what they have left of ours.
+fn without_port(mut spec: Value) -> Value {
+    spec["service"].as_object_mut().unwrap().remove("port");
+    spec
+}
+
+#[tokio::test(start_paused = true)]
+async fn their_service_with_our_ca_was_left_to_a_server_that_it_does_not_verify() {
+    let api = of_keda(&json!({}));
+    let before = spec(&api);
+    let first = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    first.stop.cancel();
+    sleep(SOON).await;
+    api.change(&path(), point_back);
+    assert_ne!(without_port(spec(&api)), before);
+    let done = give_back_once(&api.client(), Some("wva/wva")).await;
+    assert_eq!(done, Ok(format!("APIService {} points to Service wva/keda again", apiservice::NAME)));
+    assert_eq!(without_port(spec(&api)), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ca_of_another_fallback_server_was_given_to_the_one_that_it_was_taken_from() {
+    let api = of_keda(&json!({}));
+    api.change(&path(), |object| object["spec"]["service"]["port"] = json!(6443));
+    let before = spec(&api);
+    let first = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    let _ = first.state.send_replace(Ok(Some(authority().into_bytes())));
+    api.until(SOON, |api| (reason(api) == "TakenFromAnother").then_some(())).await;
+    let (status, _, message) = condition(&api).unwrap();
+    assert_eq!(status, "True");
+    assert!(
+        message.contains("taken from Service wva/keda:6443") && message.contains("wva/keda:443"),
+        "{message}"
+    );
+    first.stop.cancel();
+    let _second = instance(&api, None);
+    api.until(SOON, |api| points_to(api, "keda")).await;
+    assert_eq!(spec(&api), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stayed_taken_over_though_the_api_server_did_not_reach_this_program() {
+    let api = of_keda(&json!({}));
+    let before = spec(&api);
+    let _instance = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    let available = |api: &ApiServer, status: &'static str| {
+        let message = "failing or missing response from https://10.0.0.1:443: context deadline exceeded";
+        let change = move |object: &mut Value| {
+            object["status"]["conditions"] =
+                json!([{ "type": "Available", "status": status, "message": message }]);
+        };
+        api.change(&path(), change);
+    };
+    available(&api, "False");
+    sleep(Duration::from_secs(45)).await;
+    available(&api, "True");
+    sleep(Duration::from_secs(30)).await;
+    available(&api, "False");
+    sleep(Duration::from_secs(45)).await;
+    assert!(points_to(&api, "wva").is_some(), "not for 60 s without a break");
+    let text = api.until(Duration::from_secs(30), |api| annotation(api, GIVEN_UP)).await;
+    assert_eq!(spec(&api), before);
+    assert!(
+        text.starts_with("wva/wva has given up: the API server does not reach this Service: failing or"),
+        "{text}"
+    );
+    sleep(LATER).await;
+    assert!(points_to(&api, "keda").is_some(), "it is not taken over again");
 }
 
 #[tokio::test(start_paused = true)]
