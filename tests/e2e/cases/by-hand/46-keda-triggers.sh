@@ -81,7 +81,7 @@ scaled_object() {
   local others=""
   [ "$1" = llama ] || others="/transfer-hpa-ownership/d; /^ *name: llama *# the HPA/d; s/name: llama/name: $1/"
   echo ---
-  printed transfer-hpa-ownership yaml | sed "/^ *triggers:/d; $others"
+  printed transfer-hpa-ownership yaml | sed "/^ *triggers:/,\$d; $others"
   printed "type: $2" yaml | sed "s/^/  /; ${3:-}"
 }
 keda_has_hpa() {
