@@ -123,7 +123,7 @@ impl Explanation {
         matches!(&self.basis, Basis::Analyzed { caveat: Some(Caveat::Exchange { .. }) })
     }
 
-    /// The same reasons, whatever their numbers are.
+    /// The same reasons by the same settings, whatever was measured.
     #[must_use]
     pub fn has_same_reasons(&self, other: &Self) -> bool {
         use std::mem::discriminant;
@@ -133,8 +133,14 @@ impl Explanation {
                 Finding::Rate(rate) => Some(discriminant(&rate.constraint)),
                 _ => None,
             };
+            let triggers = match analysis.finding {
+                Finding::SaturationPercent { kv_trigger, queue_trigger, .. } => {
+                    Some((kv_trigger, queue_trigger))
+                }
+                _ => None,
+            };
             let removal = analysis.removal_limit.as_ref().map(discriminant);
-            Some((discriminant(&analysis.finding), constraint, removal, analysis.fallback))
+            Some((discriminant(&analysis.finding), constraint, triggers, removal, analysis.fallback))
         };
         let caveat = |reasoning: &Reasoning| match &reasoning.basis {
             Basis::Analyzed { caveat } => caveat.as_ref().map(discriminant),

@@ -174,6 +174,28 @@ fn reasons_are_the_same_whatever_their_numbers_are() {
     assert!(!limited.has_same_reasons(&analyzed(None, 1.0)));
 }
 
+/// V1's finding, with the spare KV cache and its trigger.
+fn percent((spare_kv, kv_trigger): (f64, f64), spare_queue: f64) -> Finding {
+    Finding::SaturationPercent {
+        spare_kv,
+        kv_trigger,
+        spare_queue,
+        queue_trigger: 3.0,
+        non_saturated: 2,
+        total: 2,
+    }
+}
+
+#[test]
+fn a_status_kept_the_triggers_of_before_a_new_configuration_for_a_minute() {
+    let by = |kv_trigger| {
+        let analysis = Analysis::from(percent((0.3, kv_trigger), 4.0));
+        Explanation::from(explained(2, 2, Basis::Analyzed { caveat: None }, Some(analysis)))
+    };
+    assert!(by(0.1).has_same_reasons(&by(0.1)));
+    assert!(!by(0.1).has_same_reasons(&by(0.79)), "another trigger counted as another measured value");
+}
+
 #[test]
 fn another_limit_rule_or_state_was_taken_for_the_same_reason_with_other_figures() {
     let limited = |limit: &str, key: &str, used| AdjustmentReason::Limit {
@@ -298,19 +320,11 @@ fn figures_of_capacity_are_those_of_the_variants_role_in_the_analyzers_unit() {
     };
     let capacity =
         |analyzer, totals| Finding::Capacity { analyzers: vec![CapacityFinding { analyzer, totals }] };
-    let percent = |spare_kv, spare_queue| Finding::SaturationPercent {
-        spare_kv,
-        kv_trigger: 0.1,
-        spare_queue,
-        queue_trigger: 3.0,
-        non_saturated: 2,
-        total: 2,
-    };
     let roles = || vec![totals(Some(Role::Prefill), 5.0, 0.0), totals(Some(Role::Decode), 0.0, 7.0)];
     let figures = |unit, required, spare| Some(CapacityFigures { unit, required, spare });
     for (finding, role, expected) in [
-        (percent(0.3, 4.0), Role::Both, figures(CapacityUnit::Share, 0.0, 0.3)),
-        (percent(0.3, 2.0), Role::Both, figures(CapacityUnit::Share, 1.0, 0.3)),
+        (percent((0.3, 0.1), 4.0), Role::Both, figures(CapacityUnit::Share, 0.0, 0.3)),
+        (percent((0.3, 0.1), 2.0), Role::Both, figures(CapacityUnit::Share, 1.0, 0.3)),
         (capacity(Analyzer::Saturation, roles()), Role::Decode, figures(CapacityUnit::Tokens, 0.0, 7.0)),
         (
             capacity(Analyzer::Throughput, roles()),
