@@ -135,7 +135,7 @@ impl TakeOver {
         history: &mut History,
     ) -> Result<(), Problem> {
         if history.foreign_writes >= MAX_FOREIGN_WRITES {
-            return self.give_up(object, &insisted(), history).await;
+            return self.give_up(object, &written_by_another(), history).await;
         }
         if let Some(backend) = half_reset(object)
             && history.may_write()
@@ -210,9 +210,10 @@ impl TakeOver {
         }
         if history.right_with.take().as_ref() == Some(&trust) {
             history.count_foreign_write();
-            if history.foreign_writes >= MAX_FOREIGN_WRITES {
-                return self.give_up(object, &insisted(), history).await;
-            }
+        }
+        // At each look: the write may fail, as the API server notes meanwhile whether it reaches the Service.
+        if history.foreign_writes >= MAX_FOREIGN_WRITES {
+            return self.give_up(object, &written_by_another(), history).await;
         }
         if history.may_write() && self.write(object, &corrected(&backend), history).await? {
             history.right_with = Some(trust);
@@ -336,7 +337,7 @@ impl TakeOver {
 }
 
 /// Why it is given up to another program.
-fn insisted() -> String {
+fn written_by_another() -> String {
     format!(
         "another program has written it {MAX_FOREIGN_WRITES} times in a row, such as cert-manager, a GitOps tool or KEDA's operator; \
          metadata.managedFields names it"

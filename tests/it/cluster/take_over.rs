@@ -211,6 +211,32 @@ async fn a_program_that_writes_its_own_ca_again_and_again_is_given_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_was_corrected_again_where_giving_it_up_failed_once() {
+    let api = of_keda(&json!({}));
+    let instance = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    sleep(SOON).await;
+    let trust = instance.bundles.borrow().as_ref().map(CertificateBundle::trust);
+    for write in 1..=3 {
+        if write == 3 {
+            api.forbid(&path());
+        }
+        api.change(&path(), |object| object["spec"]["caBundle"] = json!("Q0E="));
+        sleep(SOON).await;
+        assert_eq!(carried(&api) == trust, write < 3, "write {write}");
+    }
+    let earlier = api.writes(&path()).len();
+    api.permit();
+    api.until(SOON, |api| annotation(api, GIVEN_UP)).await;
+    let services = api
+        .writes(&path())
+        .split_off(earlier)
+        .into_iter()
+        .filter_map(|write| write.body["spec"]["service"]["name"].as_str().map(str::to_owned));
+    assert_eq!(services.collect::<Vec<_>>(), ["keda"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_program_that_lets_it_point_back_again_and_again_is_given_way() {
     let api = of_keda(&json!({}));
     let before = spec(&api);
