@@ -326,9 +326,8 @@ fn usage_rule(file: &RulesFile, is_served: bool) -> Option<Arc<UsageRule>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kinds::ObjectKind;
     use super::super::kinds::tests::kind;
-    use super::super::ports::{ListedObject, Selection};
+    use super::super::ports::tests::FakeKinds;
     use super::*;
 
     const TWO: &str = r#"
@@ -338,26 +337,9 @@ externalRules:
 - {seriesQuery: b, resources: {namespaced: false}, metricsQuery: "last(<<.Series>>)"}
 "#;
 
-    struct NoObjects;
-
-    impl ObjectApi for NoObjects {
-        fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
-            async { Ok(vec![kind("", "Pod", "pods", true)]) }.boxed()
-        }
-
-        fn list<'a>(
-            &'a self,
-            _: &'a ObjectKind,
-            _: Selection<'a>,
-            _: usize,
-        ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
-            async { Ok(Vec::new()) }.boxed()
-        }
-    }
-
     fn book(text: &str) -> RuleBook {
         let parsed = RulesFile::parse(text).unwrap();
-        let mut book = RuleBook::new(Arc::new(NoObjects));
+        let mut book = RuleBook::new(Arc::new(FakeKinds(|| Ok(vec![kind("", "Pod", "pods", true)]))));
         book.text = Some(Ok(text.to_owned()));
         book.external = valid_rules("externalRules", &parsed.external_rules, ExternalRule::new);
         book.objects = valid_rules("rules", &parsed.rules, ObjectRule::new);
@@ -424,7 +406,7 @@ externalRules:
             serves_usage: false,
             metrics: RuleMetricFamilies::default(),
         };
-        let mut book = RuleBook::new(Arc::new(NoObjects));
+        let mut book = RuleBook::new(Arc::new(FakeKinds(|| Ok(vec![kind("", "Pod", "pods", true)]))));
         assert!(!book.reload(&settings).await, "it is not there yet");
         std::fs::write(&file, TWO).unwrap();
         assert!(book.reload(&settings).await);

@@ -76,48 +76,31 @@ impl KindCache {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
-    use futures::future::BoxFuture;
     use parking_lot::Mutex;
 
     use super::super::kinds::tests::kind;
-    use super::super::ports::{ListedObject, Selection};
+    use super::super::ports::tests::FakeKinds;
     use super::*;
-
-    struct FakeApi(Mutex<Vec<Result<Vec<ObjectKind>, String>>>);
-
-    impl ObjectApi for FakeApi {
-        fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
-            async { self.0.lock().pop().expect("it was not time") }.boxed()
-        }
-
-        fn list<'a>(
-            &'a self,
-            _: &'a ObjectKind,
-            _: Selection<'a>,
-            _: usize,
-        ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
-            async { Ok(Vec::new()) }.boxed()
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn kinds_are_read_when_one_is_missing_and_stay_while_the_api_server_is_away() {
         let pods = vec![kind("", "Pod", "pods", true)];
-        let api = Arc::new(FakeApi(Mutex::new(vec![Ok(pods.clone()), Err("refused".to_owned())])));
-        let mut cache = KindCache::new(api.clone());
+        let answers = Arc::new(Mutex::new(vec![Ok(pods.clone()), Err("refused".to_owned())]));
+        let next = Arc::clone(&answers);
+        let api = FakeKinds(move || next.lock().pop().expect("it was not time"));
+        let mut cache = KindCache::new(Arc::new(api));
         assert!(!cache.refresh(false).await);
         assert!(cache.unread().unwrap().ends_with("refused"));
         assert!(cache.refresh(false).await, "at once, while nothing is known");
         assert!(!cache.refresh(true).await, "not within 30 s");
         tokio::time::advance(MISSING_INTERVAL).await;
         assert!(!cache.refresh(false).await, "nothing is missing");
-        api.0.lock().push(Err("refused".to_owned()));
+        answers.lock().push(Err("refused".to_owned()));
         assert!(!cache.refresh(true).await);
         assert!(cache.unread().is_none() && cache.table.find("", "pod").is_some());
         tokio::time::advance(MISSING_INTERVAL).await;
         let more = pods.into_iter().chain([kind("", "Node", "nodes", false)]).collect();
-        api.0.lock().push(Ok(more));
+        answers.lock().push(Ok(more));
         assert!(cache.refresh(false).await);
     }
 }

@@ -44,3 +44,31 @@ pub struct ListedObject {
     /// Its labels; none where they are not needed.
     pub labels: BTreeMap<String, String>,
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// An API server that answers with these kinds, and lists no objects.
+    pub(in crate::rules) struct FakeKinds<F>(pub F);
+
+    impl<F> ObjectApi for FakeKinds<F>
+    where
+        F: Fn() -> Result<Vec<ObjectKind>, String> + Send + Sync + 'static,
+    {
+        fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
+            async { (self.0)() }.boxed()
+        }
+
+        fn list<'a>(
+            &'a self,
+            _: &'a ObjectKind,
+            _: Selection<'a>,
+            _: usize,
+        ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
+            async { Err("it lists no objects".to_owned()) }.boxed()
+        }
+    }
+}

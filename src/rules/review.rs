@@ -85,7 +85,7 @@ pub enum RuleProblem {
     /// It makes a metric whose name differs from that of another one only in case.
     SameInLowerCase(String, String),
     /// It makes more metrics than this, its share.
-    Crowded(usize),
+    TooManyMetrics(usize),
     /// It is not used.
     Unused,
     /// Something could not be asked.
@@ -105,7 +105,7 @@ struct PlacedRule {
 }
 
 /// The metrics of a rule: the resource whose objects have it, or nothing for an external one, and the name; with the series.
-type Made = BTreeMap<(SmolStr, SmolStr), SmolStr>;
+type MadeMetrics = BTreeMap<(SmolStr, SmolStr), SmolStr>;
 
 /// What was listed of a series query.
 type Listed = Result<Vec<SeriesLabels>, RuleProblem>;
@@ -135,9 +135,9 @@ pub async fn review(text: &str, sources: ReviewSources<'_>) -> Result<Review, St
             Some(Ok(series)) => review.made(rule, series, kinds.as_ref(), (rules.len(), sources)),
             Some(Err(problem)) => {
                 review.add(rule, problem.clone());
-                Made::new()
+                MadeMetrics::new()
             }
-            None => Made::new(),
+            None => MadeMetrics::new(),
         };
         all_made.push(made);
     }
@@ -261,8 +261,8 @@ impl Review {
         series: &[SeriesLabels],
         kinds: Option<&KindTable>,
         (rules, sources): (usize, ReviewSources<'_>),
-    ) -> Made {
-        let mut made = Made::new();
+    ) -> MadeMetrics {
+        let mut made = MadeMetrics::new();
         let mut named = 0;
         for SeriesLabels { name: series, labels } in series {
             let naming = match &placed.rule {
@@ -290,7 +290,7 @@ impl Review {
             (0, ..) => self.add(placed, RuleProblem::NoSeries(age)),
             (count, 0, _) => self.add(placed, RuleProblem::NoName(count)),
             (_, count, 0) => self.add(placed, RuleProblem::NoObject(count)),
-            (.., count) if count > share => self.add(placed, RuleProblem::Crowded(share)),
+            (.., count) if count > share => self.add(placed, RuleProblem::TooManyMetrics(share)),
             _ => {}
         }
         made
@@ -300,7 +300,7 @@ impl Review {
     async fn queries(
         &mut self,
         rules: &[PlacedRule],
-        made: &[Made],
+        made: &[MadeMetrics],
         kinds: Option<&KindTable>,
         (sources, deadline): (ReviewSources<'_>, Instant),
     ) {
@@ -321,7 +321,7 @@ impl Review {
     }
 
     /// Reviews the names of all metrics together.
-    fn names(&mut self, rules: &[PlacedRule], made: &[Made], is_reserved: fn(&str) -> bool) {
+    fn names(&mut self, rules: &[PlacedRule], made: &[MadeMetrics], is_reserved: fn(&str) -> bool) {
         let mut last: BTreeMap<(bool, &(SmolStr, SmolStr)), usize> = BTreeMap::new();
         for (index, (rule, made)) in rules.iter().zip(made).enumerate() {
             last.extend(made.keys().map(|key| ((rule.is_external(), key), index)));
@@ -350,9 +350,9 @@ impl Review {
         }
     }
 
-    fn listed_kinds(&mut self, made: &[Made], kinds: Option<&KindTable>) {
+    fn listed_kinds(&mut self, made: &[MadeMetrics], kinds: Option<&KindTable>) {
         let resources: BTreeSet<&SmolStr> =
-            made.iter().flat_map(Made::keys).map(|(resource, _)| resource).collect();
+            made.iter().flat_map(MadeMetrics::keys).map(|(resource, _)| resource).collect();
         let resources = resources.into_iter().filter(|resource| !resource.is_empty());
         let found = resources.filter_map(|resource| kinds?.find_resource(resource).cloned());
         self.kinds = found.collect();

@@ -35,8 +35,8 @@ const OF_SAMPLE: usize = 100;
 const OF_LABEL: usize = 48;
 
 /// What Prometheus answers to a query, or why there is no answer.
-pub(super) trait Asked: Future<Output = Result<Vec<QuerySample>, String>> {}
-impl<A: Future<Output = Result<Vec<QuerySample>, String>>> Asked for A {}
+pub(super) trait QueryAnswer: Future<Output = Result<Vec<QuerySample>, String>> {}
+impl<A: Future<Output = Result<Vec<QuerySample>, String>>> QueryAnswer for A {}
 
 /// What is known of queries that differ in one value, and what was answered just now.
 pub(super) struct SharedQueries {
@@ -74,7 +74,7 @@ impl SharedQueries {
 
     /// The samples of `query`, of an answer that other reads share. `requirements` are those of which reads may differ in one. `ask` asks
     /// Prometheus a query, at most once, and is bounded in time. `None` if the query has to be asked for by itself.
-    pub(super) async fn samples<A: Asked>(
+    pub(super) async fn samples<A: QueryAnswer>(
         &self,
         query: &str,
         requirements: &[Requirement<'_>],
@@ -101,21 +101,21 @@ impl SharedQueries {
     }
 
     /// The answer for all values, or `None`, after which reads are asked for one by one for a while.
-    async fn answer<A: Asked>(
+    async fn answer<A: QueryAnswer>(
         &self,
         shared: &SharedQuery,
         (text, label): (&str, &str),
         ask: impl Fn(String) -> A,
     ) -> Option<Arc<SharedAnswer>> {
         let is_lost = shared.reads.lock().answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
-        let asked = Instant::now();
+        let started = Instant::now();
         let answer =
             if is_lost { Err("its last answer had no place".to_owned()) } else { ask(text.to_owned()).await };
         let own = *self.own_query.lock();
         let mut reads = shared.reads.lock();
         let cause = match answer {
             Ok(samples) if samples.len() <= MAX_SAMPLES => {
-                reads.note_answer(asked.elapsed(), own);
+                reads.note_answer(started.elapsed(), own);
                 return Some(Arc::new(SharedAnswer::new(samples, label)));
             }
             Ok(samples) => format!("it has {} samples", samples.len()),
@@ -139,7 +139,7 @@ struct RecentReads {
     since: Option<Instant>,
     /// Different ones, at most `min_values`.
     values: HashSet<SmolStr>,
-    /// So many values within [`ANSWER_AGE`] are asked for at once. Fewer cost Prometheus less one by one.
+    /// So many values within [`ANSWER_AGE`] are asked for at once. Fewer cost Prometheus less one by one, as the last answer has shown.
     min_values: usize,
     /// Whether there were so many in the time before.
     were_many: bool,
@@ -171,6 +171,10 @@ impl RecentReads {
                 self.values.len() >= self.min_values && age.is_some_and(|age| age < 2 * ANSWER_AGE);
             self.values.clear();
             self.since = Some(now);
+            if self.answered.is_some_and(|at| now.duration_since(at) >= PAUSE) {
+                // Prometheus may have been slow for a moment only.
+                self.min_values = MIN_VALUES;
+            }
         }
         if self.values.len() < self.min_values {
             self.values.insert(value.into());
@@ -179,17 +183,17 @@ impl RecentReads {
         !is_paused && (self.were_many || self.values.len() >= self.min_values)
     }
 
-    /// Notes that the query for all values took `duration`, where one for a single read takes `own`: it has to spare Prometheus so many.
+    /// Notes that the query for all values took `duration`, and that one for a single read takes `own`: fewer of those cost Prometheus less.
     fn note_answer(&mut self, duration: Duration, own: Duration) {
         let now = Instant::now();
         self.answered = Some(now);
-        let spared = if own.is_zero() { 0.0 } else { duration.div_duration_f64(own).ceil() };
-        if spared > MAX_VALUES as f64 {
+        let worth = if own.is_zero() { 0.0 } else { duration.div_duration_f64(own).ceil() };
+        if worth > MAX_VALUES as f64 {
             self.paused_until = Some(now + PAUSE);
         } else {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the range")]
-            let spared = spared as usize;
-            self.min_values = spared.max(MIN_VALUES);
+            let worth = worth as usize;
+            self.min_values = worth.max(MIN_VALUES);
         }
     }
 }
@@ -369,10 +373,10 @@ mod tests {
     async fn labels_of_which_each_could_be_the_one_have_answers_of_their_own() {
         let shared = SharedQueries::new();
         let (x, y) = (sample(&[("a", "x"), ("b", "0")], 1.0), sample(&[("a", "0"), ("b", "x")], 2.0));
-        let asked = AtomicUsize::new(0);
+        let queries = AtomicUsize::new(0);
         let ask = |query| {
             assert_eq!(query, "sum by (a, b) (s{})");
-            asked.fetch_add(1, Ordering::Relaxed);
+            queries.fetch_add(1, Ordering::Relaxed);
             async { Ok(vec![x.clone(), y.clone()]) }
         };
         let read = async |label, value| {
@@ -386,7 +390,7 @@ mod tests {
             (read("a", "x").await, read("b", "x").await),
             (Some(vec![x.clone()]), Some(vec![y.clone()]))
         );
-        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(queries.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]
@@ -419,6 +423,17 @@ mod tests {
             reads.add(value, at(2_500));
         }
         assert!(!reads.add("a", at(4_000)), "a while without reads");
+        reads.note_answer(Duration::from_secs(5), Duration::from_secs(1));
+        let answered = reads.answered.unwrap();
+        for value in ["a", "b", "c", "d"] {
+            assert!(!reads.add(value, answered + ANSWER_AGE), "it takes as long as five");
+        }
+        for value in ["a", "b", "c"] {
+            assert!(!reads.add(value, answered + PAUSE));
+        }
+        assert!(reads.add("d", answered + PAUSE), "which is tried again after a while");
+        let start = answered + PAUSE;
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
         reads.paused_until = Some(at(9_000));
         for value in ["a", "b", "c", "d"] {
             assert!(!reads.add(value, at(8_999)));

@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 use wva_core::VariantId;
 
-use super::call_times::{AttentiveTime, CONFIRM_INTERVAL, CallTimes, Refusal, Times, decode, encode};
+use super::call_times::{CONFIRM_INTERVAL, CallTimes, ReachableTime, Refusal, Times, decode, encode};
 use super::state_store::{ENTRIES_KEY, StateStore};
 use crate::cluster::objects::{CalledObjects, ObjectKey};
 use crate::cluster::requests::{LogOnce, RequestError, bounded};
@@ -39,7 +39,7 @@ const HINT: &str = "check that the service account may get, update, create, list
 pub struct CallRegister {
     calls: Arc<Mutex<CallTimes>>,
     /// Locked before the calls, where both are.
-    attention: Arc<Mutex<AttentiveTime>>,
+    reachable: Arc<Mutex<ReachableTime>>,
     objects: watch::Sender<Option<Arc<BTreeSet<ObjectKey>>>>,
     is_new: Arc<Notify>,
     clock: Arc<dyn Clock>,
@@ -54,7 +54,7 @@ impl CallRegister {
         let objects = watch::Sender::new(None);
         Self {
             calls: Arc::default(),
-            attention: Arc::default(),
+            reachable: Arc::default(),
             objects,
             is_new: Arc::default(),
             clock,
@@ -105,11 +105,11 @@ impl CallRegister {
     }
 
     fn time_of_call(&self) -> Duration {
-        self.attention.lock().of_call(Instant::now())
+        self.reachable.lock().of_call(Instant::now())
     }
 
     fn counted(&self) -> Duration {
-        self.attention.lock().counted()
+        self.reachable.lock().counted()
     }
 
     /// Shares the calls with the other instances until cancelled.
@@ -152,11 +152,11 @@ impl CallRegister {
     async fn confirm(&self, api: &Api<ConfigMap>, name: &str) {
         match bounded(api.get_opt(name)).await {
             Ok(map) => {
-                self.attention.lock().confirm(Instant::now());
+                self.reachable.lock().confirm(Instant::now());
                 self.merge(map.as_ref());
             }
             // The watch says so too, and why.
-            Err(_) => self.attention.lock().interrupt(),
+            Err(_) => self.reachable.lock().interrupt(),
         }
     }
 

@@ -31,13 +31,13 @@ pub(super) type Times = BTreeMap<ObjectKey, Timestamp>;
 
 /// How much time has passed in which calls could arrive.
 #[derive(Debug, Default)]
-pub(super) struct AttentiveTime {
+pub(super) struct ReachableTime {
     counted: Duration,
     /// When calls could arrive last, if they still can.
     confirmed: Option<Instant>,
 }
 
-impl AttentiveTime {
+impl ReachableTime {
     /// Calls can arrive: the API server, without which none is authorised and KEDA has none to make, has just answered.
     pub(super) fn confirm(&mut self, now: Instant) {
         let passed = self.confirmed.map(|before| now.duration_since(before));
@@ -84,7 +84,7 @@ struct Line {
     called: Timestamp,
 }
 
-/// What is known of a ScaledObject, in attentive time.
+/// What is known of a ScaledObject, in reachable time.
 #[derive(Debug, Clone, Copy)]
 struct Call {
     /// When it was called last, here or as another instance has stored it.
@@ -93,7 +93,7 @@ struct Call {
     stored: Duration,
 }
 
-/// The calls that this instance knows of. Times are attentive times, other than those that are stored.
+/// The calls that this instance knows of. Times are reachable times, other than those that are stored.
 #[derive(Debug, Default)]
 pub(super) struct CallTimes {
     known: BTreeMap<ObjectKey, Call>,
@@ -309,24 +309,24 @@ mod tests {
     fn an_hour_in_which_the_api_server_was_away_was_an_hour_of_silence() {
         let start = Instant::now();
         let after = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut attention = AttentiveTime::default();
+        let mut reachable = ReachableTime::default();
         let mut calls = CallTimes::default();
-        calls.merge(Some(times(&[("a", 0)])), attention.counted());
-        attention.confirm(after(0));
-        attention.confirm(after(60));
-        assert_eq!(attention.counted(), Duration::from_secs(60));
-        assert_eq!(attention.of_call(after(70)), Duration::from_secs(70));
-        attention.interrupt();
-        attention.confirm(after(36_000));
-        assert_eq!(attention.counted(), Duration::from_secs(60), "ten hours without the API server");
-        attention.confirm(after(72_000));
-        assert_eq!(attention.counted(), Duration::from_secs(60), "ten hours in which the machine slept");
-        calls.expire(attention.counted());
+        calls.merge(Some(times(&[("a", 0)])), reachable.counted());
+        reachable.confirm(after(0));
+        reachable.confirm(after(60));
+        assert_eq!(reachable.counted(), Duration::from_secs(60));
+        assert_eq!(reachable.of_call(after(70)), Duration::from_secs(70));
+        reachable.interrupt();
+        reachable.confirm(after(36_000));
+        assert_eq!(reachable.counted(), Duration::from_secs(60), "ten hours without the API server");
+        reachable.confirm(after(72_000));
+        assert_eq!(reachable.counted(), Duration::from_secs(60), "ten hours in which the machine slept");
+        calls.expire(reachable.counted());
         assert_eq!(calls.known.len(), 1);
         for minute in 1..=60 {
-            attention.confirm(after(72_000 + 60 * minute));
+            reachable.confirm(after(72_000 + 60 * minute));
         }
-        calls.expire(attention.counted());
+        calls.expire(reachable.counted());
         assert!(calls.known.is_empty());
     }
 

@@ -80,7 +80,7 @@ async fn check_service(client: &Client, fallback: &Fallback, report: &mut Report
         let is_alias = spec.is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName"));
         (is_alias, ports.map(|port| port.port.to_string()).collect::<Vec<_>>())
     });
-    let set = match ports {
+    let problem = match ports {
         None => "it does not exist".to_owned(),
         Some((is_alias, ports)) if is_alias || ports.contains(&port.to_string()) => return,
         Some((_, ports)) => format!("it has no port {port}, but {}", ports.join(", ")),
@@ -88,7 +88,7 @@ async fn check_service(client: &Client, fallback: &Fallback, report: &mut Report
     report.add(
         (Severity::Error, "FallbackServiceMissing"),
         name(fallback),
-        set,
+        problem,
         NOT_PASSED_ON,
         format!("fallback:\n  apiService: NAMESPACE/SERVICE:PORT # as in spec.service of APIService {NAME}, before it was taken over"),
     );

@@ -60,9 +60,10 @@ use crate::engine::{Clock as _, SystemClock};
 ///   note     worth knowing
 ///
 /// Checked are: the API server and its version; each right that the program uses; the definition of VariantAutoscaling; the
-/// APIServices of the metrics APIs, their owner and certificate; the server that metrics are passed on to; Prometheus, its clock, and the series of each model; every HPA and
-/// ScaledObject that reads a number or scales a variant; the endpoint pickers of models that may go to zero; how pods end; room on the
-/// nodes; the ConfigMaps; and the rules of prometheus-adapter. A check that cannot be made is a finding of its own. docs/check.md explains each finding.
+/// APIServices of the metrics APIs, their owner and certificate; the server that metrics are passed on to; Prometheus, its clock, and
+/// the series of each model; every HPA and ScaledObject that reads a number or scales a variant; the endpoint pickers of models that
+/// may go to zero; how pods end; room on the nodes; the ConfigMaps; and the rules of prometheus-adapter. A check that cannot be made
+/// is a finding of its own. docs/check.md explains each finding.
 ///
 /// The rights are those of --service-account, else of the pod this runs in, else of ServiceAccount wva in --release-namespace.
 ///

@@ -193,7 +193,7 @@ fn words_of_metrics(problem: &RuleProblem) -> Option<Words> {
             "an HPA asks in lower case, and finds neither",
             NAMING,
         ),
-        RuleProblem::Crowded(share) => (
+        RuleProblem::TooManyMetrics(share) => (
             (Severity::Warning, "RuleMakesTooMany"),
             format!("it makes more than {share} metrics, its share"),
             "those beyond are left out",

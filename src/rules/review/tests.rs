@@ -1,38 +1,21 @@
 //! Reviews of files with each kind of mistake.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use wiremock::matchers::method;
 use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::super::kinds::tests::kind;
-use super::super::ports::{ListedObject, Selection};
+use super::super::ports::tests::FakeKinds;
 use super::*;
 use crate::collect::PrometheusSettings;
 
-/// An API server with pods, nodes and namespaces, or one that is away.
-struct Objects(bool);
-
-impl ObjectApi for Objects {
-    fn kinds(&self) -> BoxFuture<'_, Result<Vec<ObjectKind>, String>> {
-        let kinds = vec![
-            kind("", "Pod", "pods", true),
-            kind("", "Node", "nodes", false),
-            kind("", "Namespace", "namespaces", false),
-        ];
-        let answer = if self.0 { Ok(kinds) } else { Err("refused".to_owned()) };
-        async { answer }.boxed()
-    }
-
-    fn list<'a>(
-        &'a self,
-        _: &'a ObjectKind,
-        _: Selection<'a>,
-        _: usize,
-    ) -> BoxFuture<'a, Result<Vec<ListedObject>, String>> {
-        async { Err("a review lists no objects".to_owned()) }.boxed()
-    }
+/// The kinds of an API server with pods, nodes and namespaces.
+fn kinds() -> Result<Vec<ObjectKind>, String> {
+    Ok(vec![
+        kind("", "Pod", "pods", true),
+        kind("", "Node", "nodes", false),
+        kind("", "Namespace", "namespaces", false),
+    ])
 }
 
 /// A Prometheus with the series `jobs_total`, `Jobs_total` and `hits_total`, of which the last has the labels `pod` and `namespace`. It
@@ -69,7 +52,7 @@ fn answer(request: &Request) -> ResponseTemplate {
     ResponseTemplate::new(200).set_body_json(json!({ "status": "success", "data": data }))
 }
 
-async fn found(text: &str, objects: &Objects) -> (Vec<(String, RuleProblem)>, Vec<String>) {
+async fn found(text: &str, objects: &dyn ObjectApi) -> (Vec<(String, RuleProblem)>, Vec<String>) {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let server = MockServer::start().await;
     Mock::given(method("POST")).respond_with(answer).mount(&server).await;
@@ -86,7 +69,7 @@ async fn found(text: &str, objects: &Objects) -> (Vec<(String, RuleProblem)>, Ve
 
 /// The problems of the external rules.
 async fn external(rules: &str) -> Vec<RuleProblem> {
-    let (found, _) = found(&format!("externalRules: [{rules}]"), &Objects(true)).await;
+    let (found, _) = found(&format!("externalRules: [{rules}]"), &FakeKinds(kinds)).await;
     found.into_iter().map(|(_, problem)| problem).collect()
 }
 
@@ -96,7 +79,7 @@ async fn sound_rules_have_no_findings() {
 externalRules: [{seriesQuery: jobs_total, name: {matches: ^(j.*)_total$}, resources: {namespaced: false}, metricsQuery: 'sum(<<.Series>>)'}]
 rules: [{seriesQuery: hits_total, resources: {template: <<.Resource>>}, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'}]
 ";
-    let (found, kinds) = found(text, &Objects(true)).await;
+    let (found, kinds) = found(text, &FakeKinds(kinds)).await;
     assert_eq!(found, []);
     assert_eq!(kinds, ["namespaces", "pods"], "the objects that a read by selector lists");
 }
@@ -147,7 +130,7 @@ async fn a_query_that_no_read_gets_an_answer_to_is_found() {
 #[tokio::test]
 async fn of_two_rules_with_one_name_the_first_is_replaced() {
     let rule = "{seriesQuery: jobs_total, name: {as: jobs}, resources: {namespaced: false}, metricsQuery: q}";
-    let (problems, _) = found(&format!("externalRules: [{rule}, {rule}]"), &Objects(true)).await;
+    let (problems, _) = found(&format!("externalRules: [{rule}, {rule}]"), &FakeKinds(kinds)).await;
     let by = "externalRules[1] (jobs_total)".to_owned();
     let replaced = RuleProblem::Replaced { metric: "jobs".into(), count: 1, by };
     assert_eq!(problems, [("externalRules[0] (jobs_total)".to_owned(), replaced)]);
@@ -158,14 +141,14 @@ async fn labels_that_name_no_objects_are_found() {
     let rule = |resources: &str| {
         format!("rules: [{{seriesQuery: hits_total, resources: {resources}, metricsQuery: q}}]")
     };
-    let problems = async |resources: &str, objects: &Objects| {
+    let problems = async |resources: &str, objects: &dyn ObjectApi| {
         let (found, _) = found(&rule(resources), objects).await;
         found.into_iter().map(|(_, problem)| problem).collect::<Vec<_>>()
     };
     let unknown = "{overrides: {pod: {resource: brand}}}";
-    let found = problems(unknown, &Objects(true)).await;
+    let found = problems(unknown, &FakeKinds(kinds)).await;
     assert_eq!(found, [RuleProblem::UnknownResource("brand".into()), RuleProblem::NoObject(1)]);
-    let found = problems(unknown, &Objects(false)).await;
+    let found = problems(unknown, &FakeKinds(|| Err("refused".to_owned()))).await;
     assert!(
         matches!(found[..], [RuleProblem::Unchecked(ref cause)] if cause.ends_with("refused")),
         "{found:?}"
@@ -180,7 +163,7 @@ async fn resource_rules_are_asked_about_pods_and_nodes() {
         )
     };
     let text = format!("resourceRules: {{cpu: {}, memory: {}, window: 3m}}", half("refused("), half("m"));
-    let (problems, _) = found(&text, &Objects(true)).await;
+    let (problems, _) = found(&text, &FakeKinds(kinds)).await;
     let [(place, RuleProblem::Query(_))] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!(place, "resourceRules.cpu");
 }

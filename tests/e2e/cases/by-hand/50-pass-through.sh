@@ -271,6 +271,7 @@ assert_eq "and reads it there" "$(kubectl -n llm get hpa keda-hpa-worker -o json
 eventually 10 "an error of KEDA names it" fails_with s0-prometheus "Service keda/keda-metrics"
 # All at once, which takes away the rights and flags of the pass-through, and not the right to give back.
 install_chart --set apiService.enabled=false
+assert_eq "while it is taken over, the chart keeps its hook" "$(helm get hooks wva -n "$release_namespace" | grep -c 'args: \[give-back, --service=wva-system/wva\]')" 1
 eventually 10 "the HPA may read here until it is given back" kubectl auth can-i get wva_desired_replicas.external.metrics.k8s.io -n llm \
   --as system:serviceaccount:kube-system:horizontal-pod-autoscaler
 stop wva-0
