@@ -20,5 +20,5 @@ pub use certificates::{CertificateManager, CertificateSettings};
 pub use give_back::give_back_once;
 pub use self_check::SelfCheck;
 pub use take_over::{FallbackState, PreviousOwner, TAKEN_OVER_CONDITION, TakeOver};
-pub(crate) use taken::refusal as take_over_refusal;
+pub(crate) use taken::{TAKEN_FROM_ANOTHER, refusal as take_over_refusal};
 pub(crate) use verification::verify;

@@ -19,7 +19,7 @@ pub(super) const GIVEN_UP_ANNOTATION: &str = "wva.llmd.ai/take-over-given-up";
 /// The annotation with the SHA-256 digest of the last `caBundle` of ours there, in hexadecimal: our CA is told from one of the other program.
 const OUR_CA_ANNOTATION: &str = "wva.llmd.ai/take-over-ca";
 /// The reason of the problem that it was taken from another server than the one that reads are passed on to.
-pub(super) const TAKEN_FROM_ANOTHER: &str = "TakenFromAnother";
+pub(crate) const TAKEN_FROM_ANOTHER: &str = "TakenFromAnother";
 /// The port of an APIService that names none.
 const DEFAULT_PORT: u64 = 443;
 /// The annotations by which cert-manager writes a CA of its own into `caBundle`, whenever another one is there.

@@ -14,7 +14,7 @@ use crate::app::fallback_api;
 use crate::cluster::ServiceRef;
 use crate::cluster::pki::apiservice::NAME;
 use crate::cluster::pki::self_check::condition;
-use crate::cluster::pki::{TAKEN_OVER_CONDITION, take_over_refusal};
+use crate::cluster::pki::{TAKEN_FROM_ANOTHER, TAKEN_OVER_CONDITION, take_over_refusal};
 use crate::cluster::requests::bounded_by;
 use crate::config::Fallback;
 use crate::lint::Severity;
@@ -116,14 +116,14 @@ fn check_take_over(
             "# docs/pass-through.md",
         );
     }
-    let waits = condition(object, TAKEN_OVER_CONDITION).filter(|own| is_wanted && own.status == "False");
-    if let Some(message) = waits.and_then(|own| own.message.clone()) {
-        report.add(
-            (Severity::Warning, "TakeOverWaits"),
-            object_name,
-            message,
-            effect,
-            "# docs/pass-through.md",
-        );
-    }
+    let said = condition(object, TAKEN_OVER_CONDITION).filter(|own| is_wanted && own.status == "False");
+    let Some(message) = said.and_then(|own| own.message.clone()) else { return };
+    let (reason, effect) = match said.and_then(|own| own.reason.as_deref()) {
+        Some(TAKEN_FROM_ANOTHER) => (
+            TAKEN_FROM_ANOTHER,
+            "it is given back to a server that may be gone or may have another CA by then: its CA is not kept up to date",
+        ),
+        _ => ("TakeOverWaits", effect),
+    };
+    report.add((Severity::Warning, reason), object_name, message, effect, "# docs/pass-through.md");
 }

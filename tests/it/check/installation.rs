@@ -211,8 +211,13 @@ async fn a_server_that_metrics_are_passed_on_to_was_not_checked_before_its_apise
         "type": "TakenOver", "status": "False", "reason": "FallbackUnavailable", "message": "it did not answer"
     });
     waiting["status"]["conditions"].as_array_mut().unwrap().push(condition);
-    cluster.objects.put(&path, waiting);
+    cluster.objects.put(&path, waiting.clone());
     let expected = ["error ApiServiceOfAnother", "warning TakeOverWaits", "note NotChecked"];
+    assert_eq!(found(&flags).await, expected);
+    let own = waiting["status"]["conditions"].as_array_mut().unwrap().last_mut().unwrap();
+    own["reason"] = json!("TakenFromAnother");
+    cluster.objects.put(&path, waiting);
+    let expected = ["error ApiServiceOfAnother", "warning TakenFromAnother", "note NotChecked"];
     assert_eq!(found(&flags).await, expected);
     cluster.objects.put(&path, of_keda(json!({ "cert-manager.io/inject-ca-from": "keda/ca" })));
     let expected = ["error ApiServiceOfAnother", "error TakeOverRefused", "note NotChecked"];
