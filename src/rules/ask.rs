@@ -87,18 +87,25 @@ impl Queries {
     }
 
     /// The values of a query, of the answer to a query that other reads share; `None` if it has to be asked for by itself. `requirements` are
-    /// those of which reads may differ in one.
+    /// those of which reads may differ in one, and `further` values of that which are read too.
     pub(super) async fn find_shared(
         &self,
         query: &str,
         requirements: &[Requirement<'_>],
+        further: &[&str],
     ) -> Option<Vec<QuerySample>> {
-        let ask = |query: String| async move {
-            let _permit = self.permits.acquire().await;
-            let answer = timeout(SHARED_TIMEOUT, self.api.query(&query)).await;
-            answer.map_err(|_| no_answer_in_time(SHARED_TIMEOUT))?.map_err(|error| error.message)
-        };
-        self.shared.samples(query, requirements, ask).await
+        self.shared.samples(query, (requirements, further), |query| self.ask_shared(query)).await
+    }
+
+    /// Asks again for what many reads share, until cancelled.
+    pub(super) async fn renew(&self) {
+        self.shared.renew(|query| self.ask_shared(query)).await;
+    }
+
+    async fn ask_shared(&self, query: String) -> Result<Vec<QuerySample>, String> {
+        let _permit = self.permits.acquire().await;
+        let answer = timeout(SHARED_TIMEOUT, self.api.query(&query)).await;
+        answer.map_err(|_| no_answer_in_time(SHARED_TIMEOUT))?.map_err(|error| error.message)
     }
 
     /// The values of a query now.

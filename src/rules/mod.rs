@@ -4,7 +4,7 @@
 //! `config` reads the file. `rule`, `object_rule` and `usage_rule` say what query a read becomes (with `naming`, `query` and `object_names`, which they share).
 //! `registry` and `object_registry` are the metrics at one time, and `book` keeps them up to date (with `lists`, and the `kinds` of the API
 //! server in `kind_cache`; `object_series` finds their labels). `read`, `object_read` and `usage_read` answer reads with what they `ask`
-//! Prometheus, in `shared_queries` for many of them at once where that is exact, as `commute` says. `limits` is how long and how much they
+//! Prometheus, in `shared_queries` for many of them at once (`sharing`) where that is exact, as `commute` says. `limits` is how long and how much they
 //! keep. `review` says what is wrong with a file.
 
 mod ask;
@@ -28,6 +28,7 @@ mod registry;
 mod review;
 mod rule;
 mod shared_queries;
+mod sharing;
 mod template;
 mod usage_read;
 mod usage_rule;

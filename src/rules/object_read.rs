@@ -1,23 +1,28 @@
 //! Reads metrics of objects that rules make. Readers of a moment share the list of objects, the query and its answer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
+use smol_str::SmolStr;
+use tokio::time::Instant;
 
 use super::ask::{Queries, answered_in_time, listed_in_time, of_query, thousandths};
 use super::commute::Requirement;
+use super::kinds::ObjectKind;
 use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
 use super::object_names::{check_name, check_namespace, is_object_name};
 use super::object_registry::{ObjectMetric, ObjectRegistry};
 use super::object_rule::ObjectLabels;
 use super::ports::{ListedObject, ObjectApi, Selection};
 use super::query::is_plain;
+use super::sharing::{Shared, Sharing};
 use crate::collect::QuerySample;
 use crate::serve::{
-    LabelOperator, ObjectAnswer, ObjectError, ObjectRead, ObjectValue, ObjectValues, Objects, RuleError,
+    LabelOperator, LabelSelector, ObjectAnswer, ObjectError, ObjectRead, ObjectValue, ObjectValues, Objects,
+    RuleError,
 };
 
 /// Most objects of a read. Their names are part of its query.
@@ -28,10 +33,39 @@ const OF_VALUE: usize = 64;
 /// A list of objects, or why there is none.
 pub(super) type ObjectList = Result<Arc<[ListedObject]>, String>;
 
+/// All objects of a kind in a namespace, with their labels.
+struct AllObjects(Arc<[ListedObject]>);
+
+impl Shared for AllObjects {
+    type Question = (Arc<ObjectKind>, SmolStr);
+
+    fn bytes(&self) -> usize {
+        let labels = |object: &ListedObject| -> usize {
+            object.labels.iter().map(|(key, value)| key.len() + value.len() + OF_VALUE).sum()
+        };
+        self.0.iter().map(|object| object.name.len() + 2 * OF_VALUE + labels(object)).sum()
+    }
+}
+
+impl AllObjects {
+    /// Those that the selector selects, without their labels.
+    fn select(&self, selector: &LabelSelector) -> Arc<[ListedObject]> {
+        let is_selected =
+            |object: &&ListedObject| selector.matches(|key| object.labels.get(key).map(String::as_str));
+        let name = |ListedObject { namespace, name, .. }: &ListedObject| ListedObject {
+            namespace: namespace.clone(),
+            name: name.clone(),
+            labels: BTreeMap::new(),
+        };
+        self.0.iter().filter(is_selected).map(name).collect()
+    }
+}
+
 /// The objects of the API server, and what was answered just now.
 pub(super) struct ObjectReader {
     api: Arc<dyn ObjectApi>,
     lists: Cache<String, ObjectList>,
+    shared_lists: Sharing<AllObjects>,
     answers: Cache<AnswerKey, ObjectAnswer>,
     /// Set by a read of a kind that is not known.
     is_kind_wanted: AtomicBool,
@@ -95,7 +129,13 @@ impl ObjectReader {
             let objects: usize = objects.map(|object| object.name.len() + 2 * OF_VALUE).sum();
             bytes(key.len() + objects + OF_VALUE)
         });
-        Self { api, lists: lists.build(), answers: answers.build(), is_kind_wanted: AtomicBool::new(false) }
+        Self {
+            api,
+            lists: lists.build(),
+            shared_lists: Sharing::new(),
+            answers: answers.build(),
+            is_kind_wanted: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn api(&self) -> Arc<dyn ObjectApi> {
@@ -108,16 +148,43 @@ impl ObjectReader {
     }
 
     /// The objects that a selector selects, which all readers of the moment share.
-    async fn list(&self, metric: &ObjectMetric, namespace: &str, selector: &str) -> ObjectList {
-        let kind = &metric.kind;
-        let key = format!("{} {namespace} {selector}", kind.resource());
-        let selection = Selection { namespace, labels: selector, fields: "", has_labels: false };
+    async fn list(&self, kind: &Arc<ObjectKind>, namespace: &str, selector: &str) -> ObjectList {
+        let of_namespace = format!("{} {namespace}", kind.resource());
+        let key = format!("{of_namespace} {selector}");
         let list = async {
-            let mut objects = listed_in_time(self.api.list(kind, selection, MAX_OBJECTS)).await?;
-            objects.retain(|object| is_object_name(&object.name));
-            Ok(objects.into())
+            let question = || Some((Arc::clone(kind), namespace.into()));
+            let all = self.shared_lists.find((&of_namespace, selector), question, |all| self.list_all(all));
+            // What the API server does not understand has its error.
+            if let (Some(all), Ok(selector)) = (all.await, LabelSelector::parse(selector)) {
+                return Ok(all.select(&selector));
+            }
+            let started = Instant::now();
+            let selection = Selection { namespace, labels: selector, fields: "", has_labels: false };
+            let list = self.list_of(kind, selection).await?;
+            self.shared_lists.note_own(started.elapsed());
+            Ok(list)
         };
-        self.lists.get_with(key, list).await
+        match self.lists.get(&key).await {
+            Some(list) => list,
+            // In a box: few reads list.
+            None => Box::pin(self.lists.get_with(key, list)).await,
+        }
+    }
+
+    /// Lists again what many reads select from, until cancelled.
+    pub(super) async fn renew_lists(&self) {
+        self.shared_lists.renew(|all| self.list_all(all)).await;
+    }
+
+    async fn list_all(&self, (kind, namespace): (Arc<ObjectKind>, SmolStr)) -> Result<AllObjects, String> {
+        let selection = Selection { namespace: &namespace, labels: "", fields: "", has_labels: true };
+        self.list_of(&kind, selection).await.map(AllObjects)
+    }
+
+    async fn list_of(&self, kind: &ObjectKind, selection: Selection<'_>) -> ObjectList {
+        let mut objects = listed_in_time(self.api.list(kind, selection, MAX_OBJECTS)).await?;
+        objects.retain(|object| is_object_name(&object.name));
+        Ok(objects.into())
     }
 
     /// The metric that a read names, with its own name.
@@ -146,38 +213,29 @@ impl ObjectReader {
         };
         named.and_then(|()| check_namespace(read.namespace)).map_err(ObjectError::NotFound)?;
         let answer = async {
-            if let Some(answer) = shared_answer(prometheus, (&name, &metric), &read).await {
+            let list;
+            let names: Vec<&str> = match &read.objects {
+                Objects::Named(object) => vec![object],
+                Objects::Selected(selector) => {
+                    list = self.list(&metric.kind, read.namespace, selector).await.map_err(|cause| {
+                        let resource = metric.kind.resource();
+                        ObjectError::Failed(format!("its {resource} cannot be listed: {cause}"))
+                    })?;
+                    list.iter().map(|object| object.name.as_str()).collect()
+                }
+            };
+            let about = (name.as_str(), &metric);
+            if let Some(answer) = shared_answer(prometheus, about, &read, &names).await? {
                 return answer;
             }
-            let key = AnswerKey::new(&metric, &name, &read);
-            self.answers.get_with(key, self.ask(prometheus, (&name, &metric), &read)).await
+            let answer = async {
+                let query = query(&metric, &read, &names)?;
+                let samples = prometheus.ask(&query).await;
+                answer_of(prometheus, about, &read, (&query, &names), samples)
+            };
+            Box::pin(self.answers.get_with(AnswerKey::new(&metric, &name, &read), answer)).await
         };
         answered_in_time(answer).await
-    }
-
-    async fn ask(
-        &self,
-        prometheus: &Queries,
-        (name, metric): (&str, &ObjectMetric),
-        read: &ObjectRead<'_>,
-    ) -> ObjectAnswer {
-        let list;
-        let names: Vec<&str> = match &read.objects {
-            Objects::Named(object) => vec![object],
-            Objects::Selected(selector) => {
-                list = self.list(metric, read.namespace, selector).await.map_err(|cause| {
-                    let resource = metric.kind.resource();
-                    ObjectError::Failed(format!("its {resource} cannot be listed: {cause}"))
-                })?;
-                list.iter().map(|object| object.name.as_str()).collect()
-            }
-        };
-        if names.is_empty() {
-            return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
-        }
-        let query = query(metric, read, &names)?;
-        let samples = prometheus.ask(&query).await;
-        answer_of(prometheus, (name, metric), read, (&query, &names), samples)
     }
 }
 
@@ -188,19 +246,24 @@ fn query(metric: &ObjectMetric, read: &ObjectRead<'_>, names: &[&str]) -> Result
     query.map_err(|cause| ObjectError::NotFound(format!("its rule makes no query: {cause}")))
 }
 
-/// The answer about a named object, if other reads share its query.
+/// The answer about the objects `names`, if other reads share its query. What is exact for each of them alone is so for all of them.
 async fn shared_answer(
     prometheus: &Queries,
     (name, metric): (&str, &ObjectMetric),
     read: &ObjectRead<'_>,
-) -> Option<ObjectAnswer> {
-    let ObjectLabels { object: Ok(label), namespace } = metric.labels.as_ref() else { return None };
+    names: &[&str],
+) -> Result<Option<ObjectAnswer>, ObjectError> {
+    let Some((first, further)) = names.split_first() else {
+        return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
+    };
+    let ObjectLabels { object: Ok(label), namespace } = metric.labels.as_ref() else { return Ok(None) };
     // The requirement of a namespace always stays.
     let is_variable = namespace.as_ref() != Ok(label) && is_plain(&read.requirements);
-    let (Objects::Named(object), true) = (&read.objects, is_variable) else { return None };
-    let query = query(metric, read, &[object]).ok()?;
-    let samples = prometheus.find_shared(&query, &[Requirement { label, value: object }]).await?;
-    Some(answer_of(prometheus, (name, metric), read, (&query, &[object]), Ok(samples)))
+    let query = query(metric, read, &[first]).ok().filter(|_| is_variable);
+    let Some(query) = query else { return Ok(None) };
+    let requirement = Requirement { label, value: first };
+    let samples = prometheus.find_shared(&query, &[requirement], further).await;
+    Ok(samples.map(|samples| answer_of(prometheus, (name, metric), read, (&query, names), Ok(samples))))
 }
 
 /// What the samples of a query answer about the objects `names`.

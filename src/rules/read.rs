@@ -66,7 +66,8 @@ impl AdapterRules {
 
     /// Follows the file and the series until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        stop.run_until_cancelled(self.follow()).await;
+        let work = async { tokio::join!(self.follow(), self.prometheus.renew(), self.objects.renew_lists()) };
+        stop.run_until_cancelled(work).await;
     }
 
     async fn follow(&self) {
@@ -112,7 +113,7 @@ impl AdapterRules {
             values(samples)
         };
         let answer = async {
-            match self.prometheus.find_shared(&query, requirements).await {
+            match self.prometheus.find_shared(&query, requirements, &[]).await {
                 Some(samples) => values(samples),
                 None => self.answers.get_with(query.clone(), ask).await,
             }

@@ -185,6 +185,33 @@ async fn readers_of_a_moment_share_the_list_and_the_query() {
 }
 
 #[tokio::test]
+async fn reads_of_many_selectors_share_a_list() {
+    let fixture = fixture().await;
+    fixture.objects.lists.lock().insert("pods llm ".into(), Ok(vec!["a", "b"]));
+    let samples = json!([{ "metric": { "pod": "a" }, "value": [1_764_000_000, "3"] }]);
+    fixture.answer("http_hits_total", vector(&samples)).await;
+    let read = async |selector: &str| {
+        let path = "namespaces/llm/pods/*/http_hits_rate?labelSelector=";
+        read(&fixture, "v1beta2", &format!("{path}{selector}")).await
+    };
+    for application in ["x", "y", "z"] {
+        let answer = read(&format!("app%3D{application}")).await;
+        assert!(answer.message().ends_with("the selector selects no object"), "{}", answer.body);
+    }
+    let selected = body(&read("app+in+(web,v),tier!%3Ddb").await);
+    assert_eq!(selected["items"][0]["describedObject"]["name"], "a");
+    let queries = fixture.queries().await;
+    assert_eq!(
+        queries,
+        [r#"sum(rate(http_hits_total{namespace="llm",pod=~"a|b"}[2m])) by (pod)"#],
+        "all of app=web"
+    );
+    assert_eq!(read("app!%3Dweb").await.status, 404);
+    let lists = ["pods llm app=x", "pods llm app=y", "pods llm app=z", "pods llm "];
+    assert_eq!(*fixture.objects.requests.lock(), lists);
+}
+
+#[tokio::test]
 async fn reads_of_objects_by_name_share_a_query() {
     let fixture = fixture().await;
     fixture.answer("pod%3D", vector(&json!([]))).await;
