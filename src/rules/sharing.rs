@@ -24,8 +24,8 @@ const MIN_VALUES: usize = 4;
 /// Most values that are counted. A question about all of them that takes as long as more than so many about one is not asked.
 const MAX_VALUES: usize = 1_000;
 /// How long reads are answered one by one, where there was no answer for all, or it was too large, or had no place to be kept.
-pub(super) const PAUSE: Duration = Duration::from_mins(10);
-/// Answers that wait to be renewed. Where there are more, reads wait for the next answer.
+const PAUSE: Duration = Duration::from_mins(10);
+/// Answers that wait to be renewed, and those that are being renewed. Where there are more, reads wait for the next answer.
 const MAX_DUE: usize = 1_000;
 /// Roughly the bytes of what is known of a question, and of an answer, beside their texts.
 const OF_QUESTION: usize = 400;
@@ -143,7 +143,7 @@ impl<T: Shared> Sharing<T> {
         let mut running = FuturesUnordered::new();
         loop {
             tokio::select! {
-                Some(due) = due.recv() => running.push(self.renew_one(due, &ask)),
+                Some(due) = due.recv(), if running.len() < MAX_DUE => running.push(self.renew_one(due, &ask)),
                 Some(()) = running.next() => {}
             }
         }

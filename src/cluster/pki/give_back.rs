@@ -5,7 +5,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::apiservice::{NAME, apply_patch, is_of_chart};
-use super::taken::{Problem, given_back, taken_by, what_to_give_back};
+use super::taken::{Problem, given_back, is_at, taken_by, what_to_give_back};
 use crate::cluster::requests::{RequestError, bounded};
 
 /// The field manager of all that is written here.
@@ -55,6 +55,13 @@ pub async fn give_back_once(client: &kube::Client, only: Option<&str>) -> Result
     };
     let of_object = |problem: Problem| format!("APIService {NAME}: {}", problem.message);
     let Some(owner) = taken_by(&object) else {
+        if let Some(only) = only.filter(|only| is_at(&object, only)) {
+            return Err(format!(
+                "APIService {NAME} points to Service {only}, and nothing says to what it did before (its annotations \
+                 wva.llmd.ai/before-take-over and wva.llmd.ai/service are missing): let it point to its owner by hand, or delete it; while \
+                 it points to a Service that is gone, namespaces cannot be deleted"
+            ));
+        }
         return Ok(format!("APIService {NAME} was not taken over by wva: nothing to give back"));
     };
     if only.is_some_and(|only| only != owner) {

@@ -18,8 +18,8 @@ use super::give_back::{apply_conditions, write};
 use super::self_check::condition;
 use super::take_over_history::{History, LOST_GRACE};
 use super::taken::{
-    Backend, Problem, TAKEN_FROM_ANOTHER, before, corrected, given_back, given_up_by, half_reset, is_taken,
-    refusal, remembered, taken, taken_by, what_to_give_back,
+    Backend, Problem, TAKEN_FROM_ANOTHER, given_back, given_up, given_up_by, half_reset, is_taken,
+    newest_before, refusal, remembered, restored, taken, taken_by, what_to_give_back,
 };
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::{Clock, Leadership};
@@ -116,7 +116,8 @@ impl TakeOver {
         };
         if let Some(problem) = refusal(object, &self.service, &previous.service) {
             if is_ours && is_taken(object) || half_reset(object).is_some() {
-                self.give_back(object, None, history).await?;
+                // It may be somebody's note that it is not to be taken over again.
+                self.give_back(object, given_up(object), history).await?;
             }
             return Err(problem);
         }
@@ -186,7 +187,7 @@ impl TakeOver {
         history: &mut History,
     ) -> Result<(), Problem> {
         // Without the annotation it is the chart's own.
-        let (Some(trust), Some(before)) = (self.trust(), before(object)?) else { return Ok(()) };
+        let (Some(trust), Some(before)) = (self.trust(), newest_before(object)?) else { return Ok(()) };
         if let Some(message) = history.unreached(object) {
             let cause = format!("the API server does not reach this Service: {message}");
             return self.give_up(object, &cause, history).await;
@@ -215,7 +216,7 @@ impl TakeOver {
         if history.foreign_writes >= MAX_FOREIGN_WRITES {
             return self.give_up(object, &written_by_another(), history).await;
         }
-        if history.may_write() && self.write(object, &corrected(&backend), history).await? {
+        if history.may_write() && self.write(object, &restored(&backend, &before), history).await? {
             history.right_with = Some(trust);
             tracing::info!("corrected what others had written to APIService {NAME}, or wrote our new CA");
         }
@@ -270,7 +271,9 @@ impl TakeOver {
             Err(error) if error.is_conflict() => Ok(false),
             Err(error) => {
                 let hint = "check that the service account may patch it by name (the chart grants it where apiService.enabled is false)";
-                Err(Problem::new("NotWritten", error.with_hint(hint)))
+                let message =
+                    if error.code() == Some(403) { error.with_hint(hint) } else { error.to_string() };
+                Err(Problem::new("NotWritten", message))
             }
         }
     }

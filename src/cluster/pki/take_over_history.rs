@@ -23,6 +23,8 @@ const MAX_WATCH_LAG: Duration = Duration::from_secs(10);
 const QUIET_WINDOW: Duration = Duration::from_secs(6 * 3600);
 /// How long the API server may not reach us. It looks every 30 s, and at each change of our endpoints.
 const MAX_UNREACHED: Duration = Duration::from_secs(60);
+/// The same once it has reached us for [`MAX_UNREACHED`]: then no firewall is in the way, and a change of nodes or networks ends.
+const MAX_BREAK: Duration = Duration::from_secs(900);
 
 /// What has happened to the object.
 pub(super) struct History {
@@ -36,6 +38,9 @@ pub(super) struct History {
     written: Option<Instant>,
     /// Since when the API server has not reached us, as seen here without a break.
     pub(super) unreached_since: Option<Instant>,
+    /// Since when it has, and whether it ever did for long enough.
+    reached_since: Option<Instant>,
+    has_reached: bool,
     /// The version that was last changed here, and when.
     pub(super) changed: Option<(Option<String>, Instant)>,
     pub(super) foreign_writes: u32,
@@ -54,6 +59,8 @@ impl History {
             right_with: None,
             written: None,
             unreached_since: None,
+            reached_since: None,
+            has_reached: false,
             changed: None,
             foreign_writes: 0,
             last_foreign: None,
@@ -95,7 +102,7 @@ impl History {
         self.is_lost &= !is_ours;
         self.was_ours = is_ours;
         if !is_ours {
-            self.unreached_since = None;
+            (self.unreached_since, self.reached_since) = (None, None);
         }
     }
 
@@ -108,15 +115,21 @@ impl History {
         may
     }
 
-    /// Why the API server does not reach us, once it has said so for [`MAX_UNREACHED`].
+    /// Why the API server does not reach us, once it has said so for [`MAX_UNREACHED`], or for [`MAX_BREAK`].
     pub(super) fn unreached<'a>(&mut self, object: &'a APIService) -> Option<&'a str> {
-        let Some(unavailable) = condition(object, "Available").filter(|found| found.status == "False") else {
+        let available = condition(object, "Available");
+        let Some(unavailable) = available.filter(|found| found.status == "False") else {
             self.unreached_since = None;
+            // What it says right after the take-over may be about the other server.
+            let since = *self.reached_since.get_or_insert_with(Instant::now);
+            self.has_reached |= available.is_some() && since.elapsed() >= MAX_UNREACHED;
             return None;
         };
+        self.reached_since = None;
         let since = *self.unreached_since.get_or_insert_with(Instant::now);
         let message = unavailable.message.as_deref().unwrap_or("it gives no reason");
-        (since.elapsed() >= MAX_UNREACHED).then_some(message)
+        let limit = if self.has_reached { MAX_BREAK } else { MAX_UNREACHED };
+        (since.elapsed() >= limit).then_some(message)
     }
 }
 

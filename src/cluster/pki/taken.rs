@@ -22,11 +22,13 @@ const OUR_CA_ANNOTATION: &str = "wva.llmd.ai/take-over-ca";
 pub(crate) const TAKEN_FROM_ANOTHER: &str = "TakenFromAnother";
 /// The port of an APIService that names none.
 const DEFAULT_PORT: u64 = 443;
-/// The annotations by which cert-manager writes a CA of its own into `caBundle`, whenever another one is there.
-const INJECTED_ANNOTATIONS: [&str; 3] = [
-    "cert-manager.io/inject-ca-from",
-    "cert-manager.io/inject-ca-from-secret",
-    "cert-manager.io/inject-apiserver-ca",
+/// The annotations by which another program writes a CA of its own into `caBundle`, whenever another one is there, and which one does.
+const INJECTED_ANNOTATIONS: [(&str, &str); 5] = [
+    ("cert-manager.io/inject-ca-from", "cert-manager"),
+    ("cert-manager.io/inject-ca-from-secret", "cert-manager"),
+    ("cert-manager.io/inject-apiserver-ca", "cert-manager"),
+    ("service.beta.openshift.io/inject-cabundle", "OpenShift's service CA operator"),
+    ("service.alpha.openshift.io/inject-cabundle", "OpenShift's service CA operator"),
 ];
 
 /// Why the APIService is not taken over, or what keeps it from being given back.
@@ -74,14 +76,14 @@ impl Backend {
         }
     }
 
-    /// The same with these CAs, PEM, if it had others.
+    /// The same with these CAs, PEM, if it had one that is not among them.
     pub(super) fn renewed(&self, authorities: &[u8]) -> Option<Self> {
         let certificates = |pem: &[u8]| -> BTreeSet<Vec<u8>> {
             CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).map(|found| found.to_vec()).collect()
         };
         let (known, newest) = (certificates(&self.ca_bundle.as_ref()?.0), certificates(authorities));
         let ca_bundle = Some(ByteString(authorities.to_vec()));
-        (!newest.is_empty() && newest != known).then(|| Self { ca_bundle, ..self.clone() })
+        (!newest.is_empty() && !known.is_subset(&newest)).then(|| Self { ca_bundle, ..self.clone() })
     }
 
     /// Its Service, for people.
@@ -139,35 +141,58 @@ pub(super) fn taken_by(object: &APIService) -> Option<&str> {
     annotation(object, SERVICE_ANNOTATION).filter(|_| is_taken(object))
 }
 
+/// Why it is not taken over again, if somebody has noted that.
+pub(super) fn given_up(object: &APIService) -> Option<&str> {
+    annotation(object, GIVEN_UP_ANNOTATION)
+}
+
 /// The Service that does not take it over any more, as `namespace/name`, if one has given up.
 pub(super) fn given_up_by(object: &APIService) -> Option<&str> {
-    let text = annotation(object, GIVEN_UP_ANNOTATION)?;
+    let text = given_up(object)?;
     Some(text.split_once(' ').map_or(text, |(service, _)| service))
 }
 
 /// Why it must not point to `ours`, whatever the state of the server: `None` when it does already, or points to `previous`.
 pub(crate) fn refusal(object: &APIService, ours: &ServiceRef, previous: &ServiceRef) -> Option<Problem> {
-    if let Some(text) = annotation(object, GIVEN_UP_ANNOTATION) {
+    if let Some(text) = given_up(object) {
         let message = format!(
             "it is not taken over again ({text}): end that, and then remove the annotation: kubectl annotate apiservice {NAME} \
              {GIVEN_UP_ANNOTATION}-"
         );
         return Some(Problem::new("TakeOverGivenUp", message));
     }
-    if let Some(name) = INJECTED_ANNOTATIONS.iter().find(|name| annotation(object, name).is_some()) {
+    let is_set = |(name, _): &&(&str, &str)| annotation(object, name).is_some_and(|value| value != "false");
+    if let Some((name, injector)) = INJECTED_ANNOTATIONS.iter().find(is_set) {
         let message = format!(
-            "its annotation {name} lets cert-manager write a CA into caBundle that has not signed the certificate of this program, \
+            "its annotation {name} lets {injector} write a CA into caBundle that has not signed the certificate of this program, \
              so it is not taken over: remove the annotation where the other program is installed, and give its CA by --fallback-ca \
              (docs/pass-through.md)"
         );
         return Some(Problem::new("CABundleInjected", message));
     }
     ours.other_owner(object)?;
+    // Only one program can know what it pointed to before.
+    if let Some(by) = taken_by(object).filter(|by| is_at(object, by)) {
+        let message = format!(
+            "Service {by} has taken it over, of another installation or of an earlier name of this one: let that give it back (wva \
+             give-back --service={by}), and name its owner by --fallback-apiservice"
+        );
+        return Some(Problem::new("TakenAlready", message));
+    }
     let owner = previous.other_owner(object)?;
     let message = format!(
         "it points to {owner}, and only that of Service {previous} (--fallback-apiservice) is taken over"
     );
     Some(Problem::new("PointsElsewhere", message))
+}
+
+/// Whether it points to this Service, `namespace/name`.
+pub(super) fn is_at(object: &APIService, service: &str) -> bool {
+    let pointed = Backend::of(object).map(|backend| backend.service);
+    pointed.is_some_and(|own| {
+        let text = |field: &str| own[field].as_str().unwrap_or_default();
+        service.split_once('/') == Some((text("namespace"), text("name")))
+    })
 }
 
 /// The patch that lets it point to us, or corrects what somebody has written meanwhile.
@@ -178,14 +203,20 @@ pub(super) fn taken(object: &APIService, ours: &ServiceRef, backend: &Backend) -
     let unreadable =
         || Problem::new("PointsElsewhere", "it points to no Service, so it cannot be taken over");
     let before = half_reset(object).or_else(|| Backend::of(object)).ok_or_else(unreadable)?;
-    let mut patch = corrected(backend);
-    patch["metadata"]["annotations"][BEFORE_ANNOTATION] = json!(text(&before));
+    let mut patch = restored(backend, &before);
     patch["metadata"]["annotations"][SERVICE_ANNOTATION] = json!(ours.to_string());
     Ok(patch)
 }
 
-/// The patch that lets one that was taken over point to us again.
-pub(super) fn corrected(backend: &Backend) -> Value {
+/// The patch that lets one that was taken over point to us again, as `backend`, and remembers `before`.
+pub(super) fn restored(backend: &Backend, before: &Backend) -> Value {
+    let mut patch = corrected(backend);
+    patch["metadata"]["annotations"][BEFORE_ANNOTATION] = json!(text(before));
+    patch
+}
+
+/// The patch that lets it point to us.
+fn corrected(backend: &Backend) -> Value {
     let digest = backend.ca_bundle.as_ref().map(|bundle| digest_of(&bundle.0));
     json!({ "metadata": { "annotations": { OUR_CA_ANNOTATION: digest } }, "spec": backend.spec() })
 }
@@ -213,15 +244,31 @@ pub(super) fn before(object: &APIService) -> Result<Option<Backend>, Problem> {
     })
 }
 
-/// What it is to point to where somebody has let it point to the Service of before, and has left our CA there, by which that one is not
-/// verified.
+/// What it is to point to where somebody has let it point to another Service than ours, such as that of before, and has left our CA there,
+/// by which that one is not verified.
 pub(super) fn half_reset(object: &APIService) -> Option<Backend> {
     let (before, present) = (before(object).ok()??, Backend::of(object)?);
     let carried = present.ca_bundle.as_ref()?;
     let is_our_ca = annotation(object, OUR_CA_ANNOTATION) == Some(&digest_of(&carried.0));
     let is_wrong = before.ca_bundle.as_ref() != Some(carried);
-    (before.is_at(&present.service) && is_our_ca && is_wrong)
-        .then_some(Backend { service: present.service, ..before })
+    (is_our_ca && is_wrong).then_some(Backend { service: present.service, ..before })
+}
+
+/// What it pointed to before, while it points to us: by which CA its owner's server is verified is what the owner has written last, also
+/// meanwhile.
+///
+/// # Errors
+/// As [`before`].
+pub(super) fn newest_before(object: &APIService) -> Result<Option<Backend>, Problem> {
+    let (Some(before), Some(present)) = (before(object)?, Backend::of(object)) else { return Ok(None) };
+    // Without the annotation nothing tells our CA from another one.
+    let Some(ours) = annotation(object, OUR_CA_ANNOTATION) else { return Ok(Some(before)) };
+    let Backend { service: _, ca_bundle, insecure_skip_tls_verify } = present;
+    let is_foreign = match &ca_bundle {
+        Some(bundle) => digest_of(&bundle.0) != ours,
+        None => insecure_skip_tls_verify.is_some(),
+    };
+    Ok(Some(if is_foreign { Backend { ca_bundle, insecure_skip_tls_verify, ..before } } else { before }))
 }
 
 /// What it is to point to from now on. `None` where it does so already, or where somebody else has let it point elsewhere.
@@ -229,7 +276,7 @@ pub(super) fn half_reset(object: &APIService) -> Option<Backend> {
 /// # Errors
 /// As [`before`], where it points to us.
 pub(super) fn what_to_give_back(object: &APIService, is_ours: bool) -> Result<Option<Backend>, Problem> {
-    if is_ours { before(object) } else { Ok(half_reset(object)) }
+    if is_ours { newest_before(object) } else { Ok(half_reset(object)) }
 }
 
 fn digest_of(bundle: &[u8]) -> String {
@@ -316,15 +363,70 @@ mod tests {
         let (ours, keda) = (service("wva-system", "wva"), service("keda", "metrics"));
         let original = object(&json!({ "service": { "namespace": "keda", "name": "metrics" } }));
         assert_eq!(refusal(&original, &ours, &keda), None);
-        for name in INJECTED_ANNOTATIONS.into_iter().chain([GIVEN_UP_ANNOTATION]) {
+        for name in INJECTED_ANNOTATIONS.map(|(name, _)| name).into_iter().chain([GIVEN_UP_ANNOTATION]) {
             let patch = json!({ "metadata": { "annotations": { name: "keda/ca" } } });
             let problem = refusal(&patched(&original, &patch), &ours, &keda).unwrap();
             assert!(problem.message.contains(name) && problem.message.contains("remove the"), "{problem:?}");
         }
         let problem = refusal(&original, &ours, &service("datadog", "metrics")).unwrap();
         assert!(problem.message.contains("it points to Service keda/metrics"), "{problem:?}");
+        let off = json!({ "metadata": { "annotations": { "service.beta.openshift.io/inject-cabundle": "false" } } });
+        assert_eq!(refusal(&patched(&original, &off), &ours, &keda), None);
         let to_us = object(&json!({ "service": { "namespace": "wva-system", "name": "wva" } }));
         assert_eq!(refusal(&to_us, &ours, &keda), None);
+    }
+
+    /// One of this Service that was taken over.
+    fn taken_over(spec: &Value) -> APIService {
+        let (original, ours) = (object(spec), service("wva-system", "wva"));
+        patched(&original, &taken(&original, &ours, &Backend::ours(&ours, 443, "ours")).unwrap())
+    }
+
+    #[test]
+    fn a_second_program_forgot_what_it_had_pointed_to_before_the_first_one() {
+        let object = taken_over(&json!({ "service": { "namespace": "keda", "name": "metrics" } }));
+        let problem = refusal(&object, &service("new", "wva"), &service("wva-system", "wva")).unwrap();
+        assert!(problem.message.contains("wva give-back --service=wva-system/wva)"), "{problem:?}");
+    }
+
+    #[test]
+    fn an_older_ca_was_given_back_than_the_owner_had_written_meanwhile() {
+        let skips =
+            json!({ "service": { "namespace": "keda", "name": "metrics" }, "insecureSkipTLSVerify": true });
+        let verified = json!({ "service": { "namespace": "keda", "name": "metrics" }, "caBundle": "Q0E=" });
+        for (before, written, expected) in [
+            (&skips, json!({ "caBundle": "TkVX" }), json!({ "caBundle": "TkVX" })),
+            (&verified, json!({ "caBundle": "TkVX" }), json!({ "caBundle": "TkVX" })),
+            (
+                &verified,
+                json!({ "caBundle": null, "insecureSkipTLSVerify": true }),
+                json!({ "insecureSkipTLSVerify": true }),
+            ),
+            (&verified, json!({ "caBundle": null }), json!({ "caBundle": "Q0E=" })),
+            (&verified, json!({}), json!({ "caBundle": "Q0E=" })),
+        ] {
+            let written = patched(&taken_over(before), &json!({ "spec": written }));
+            let back = what_to_give_back(&written, true).unwrap();
+            let mut expected = json!({ "spec": expected });
+            expected["spec"]["service"] = before["service"].clone();
+            let expected = Backend::of(&object(&expected["spec"]));
+            assert_eq!(back, expected);
+            // As it is when it points to us again.
+            let ours = Backend::ours(&service("wva-system", "wva"), 443, "ours");
+            let restored = patched(&written, &restored(&ours, &back.unwrap()));
+            assert_eq!(newest_before(&restored).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_service_of_another_name_was_left_with_our_ca() {
+        let spec = json!({ "service": { "namespace": "keda", "name": "metrics" }, "caBundle": "Q0E=" });
+        let renamed = json!({ "spec": { "service": { "namespace": "keda", "name": "new" } } });
+        let back = what_to_give_back(&patched(&taken_over(&spec), &renamed), false).unwrap().unwrap();
+        assert_eq!(
+            (back.service["name"].as_str(), back.ca_bundle),
+            (Some("new"), Some(ByteString("CA".into())))
+        );
     }
 
     #[test]
@@ -336,6 +438,8 @@ mod tests {
         };
         let before = with(&pem("AAAA"));
         assert_eq!(before.renewed(format!("\n{}", pem("AAAA")).as_bytes()), None, "the same certificate");
+        let more = format!("{}{}", pem("BBBB"), pem("AAAA"));
+        assert_eq!(before.renewed(more.as_bytes()), None, "it trusts as few as before");
         assert_eq!(before.renewed(b"no certificate"), None);
         assert_eq!(before.renewed(pem("BBBB").as_bytes()), Some(with(&pem("BBBB"))));
         let unverified = Backend { ca_bundle: None, ..before };

@@ -116,14 +116,15 @@ fn check_take_over(
             "# docs/pass-through.md",
         );
     }
-    let said = condition(object, TAKEN_OVER_CONDITION).filter(|own| is_wanted && own.status == "False");
+    let said = condition(object, TAKEN_OVER_CONDITION).filter(|_| is_wanted);
     let Some(message) = said.and_then(|own| own.message.clone()) else { return };
-    let (reason, effect) = match said.and_then(|own| own.reason.as_deref()) {
-        Some(TAKEN_FROM_ANOTHER) => (
+    let (reason, effect) = match said.map(|own| (own.status.as_str(), own.reason.as_deref())) {
+        Some((_, Some(TAKEN_FROM_ANOTHER))) => (
             TAKEN_FROM_ANOTHER,
             "it is given back to a server that may be gone or may have another CA by then: its CA is not kept up to date",
         ),
-        _ => ("TakeOverWaits", effect),
+        Some(("False", _)) => ("TakeOverWaits", effect),
+        _ => return,
     };
     report.add((Severity::Warning, reason), object_name, message, effect, "# docs/pass-through.md");
 }

@@ -215,7 +215,7 @@ async fn a_server_that_metrics_are_passed_on_to_was_not_checked_before_its_apise
     let expected = ["error ApiServiceOfAnother", "warning TakeOverWaits", "note NotChecked"];
     assert_eq!(found(&flags).await, expected);
     let own = waiting["status"]["conditions"].as_array_mut().unwrap().last_mut().unwrap();
-    own["reason"] = json!("TakenFromAnother");
+    (own["status"], own["reason"]) = (json!("True"), json!("TakenFromAnother"));
     cluster.objects.put(&path, waiting);
     let expected = ["error ApiServiceOfAnother", "warning TakenFromAnother", "note NotChecked"];
     assert_eq!(found(&flags).await, expected);

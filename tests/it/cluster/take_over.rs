@@ -191,13 +191,14 @@ fn insist(api: &ApiServer, change: fn(&mut Value)) -> watch::Receiver<u32> {
 async fn a_program_that_writes_its_own_ca_again_and_again_is_given_way() {
     let (log, _guard) = Captured::log(tracing::Level::WARN);
     let api = of_keda(&json!({}));
-    let before = spec(&api);
+    let mut newest = spec(&api);
+    newest["caBundle"] = json!("Q0E=");
     let instance = instance(&api, Some(443));
     api.until(SOON, |api| points_to(api, "wva")).await;
     sleep(SOON).await;
     let count = insist(&api, |object| object["spec"]["caBundle"] = json!("Q0E="));
     api.until(SOON, |api| annotation(api, GIVEN_UP)).await;
-    assert_eq!((*count.borrow(), spec(&api)), (3, before), "corrected twice, then given back");
+    assert_eq!((*count.borrow(), spec(&api)), (3, newest), "corrected twice, then given back");
     sleep(LATER).await;
     assert!(points_to(&api, "keda").is_some(), "it is not taken over again");
     assert_eq!((reason(&api).as_str(), annotation(&api, BEFORE)), ("TakeOverGivenUp", None));
@@ -331,6 +332,47 @@ async fn it_stayed_taken_over_though_the_api_server_did_not_reach_this_program()
     );
     sleep(LATER).await;
     assert!(points_to(&api, "keda").is_some(), "it is not taken over again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_of_another_network_gave_it_up_for_good() {
+    let api = of_keda(&json!({}));
+    let _instance = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    let available = |status: &'static str| {
+        api.change(&path(), |object| {
+            object["status"]["conditions"] = json!([{ "type": "Available", "status": status }]);
+        });
+    };
+    available("True");
+    sleep(LATER).await;
+    available("False");
+    sleep(Duration::from_secs(600)).await;
+    assert!(points_to(&api, "wva").is_some(), "it was reached before");
+    api.until(LATER, |api| annotation(api, GIVEN_UP)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_noted_against_it_was_removed_and_it_was_taken_over_again() {
+    let api = of_keda(&json!({}));
+    let _instance = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    sleep(SOON).await;
+    api.change(&path(), |object| object["metadata"]["annotations"][GIVEN_UP] = json!("stop"));
+    api.until(SOON, |api| points_to(api, "keda")).await;
+    sleep(LATER).await;
+    assert_eq!((annotation(&api, GIVEN_UP).as_deref(), points_to(&api, "keda")), (Some("stop"), Some(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_was_removed_to_which_it_pointed_without_a_note_of_before() {
+    let api = of_keda(&json!({}));
+    let first = instance(&api, Some(443));
+    api.until(SOON, |api| points_to(api, "wva")).await;
+    first.stop.cancel();
+    api.change(&path(), |object| object["metadata"]["annotations"] = json!({}));
+    let error = give_back_once(&api.client(), Some("wva/wva")).await.unwrap_err();
+    assert!(error.contains("let it point to its owner by hand, or delete it"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

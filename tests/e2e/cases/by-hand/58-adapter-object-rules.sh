@@ -235,15 +235,16 @@ done
 cat "$CLUSTER_DIR/differences"
 assert_eq "answers that differ, beside $same that are the same, $nan of a value that is none and $invalid of selectors that are none" "$(wc -l <"$CLUSTER_DIR/differences")" 0
 
-# Reads of several objects by name, within a second: wva shares a query where that is exact.
-# answers_together PORT PATH METRIC NAMES: the same as answer_of, for each name and for four that no object has
+# Reads of several objects by name or by a selector, within a second: wva shares a query, and a list, where that is exact.
+# answers_together PORT PATHS: the same as answer_of, for each path
 answers_together() {
-  ask "$1" "v1beta2/$2/{none-1,none-2,none-3,none-4,$4}/$3" --write-out '%{http_code}\n' 2>/dev/null |
+  ask "$1" "v1beta2/$2" --write-out '%{http_code}\n' 2>/dev/null |
     jq -c 'if type == "number" then . elif .kind == "Status" then "error" else [.items[] | del(.timestamp) | .describedObject.apiVersion |= ltrimstr("/")] end'
 }
 log_queries
 while read -r path metric names; do
-  assert_eq "$metric of $path, within a second" "$(answers_together "$wva_port" "$path" "$metric" "$names")" "$(answers_together "$adapter_port" "$path" "$metric" "$names")"
+  paths="$path/{none-1,none-2,none-3,none-4,$names}/$metric"
+  assert_eq "$metric of $path, within a second" "$(answers_together "$wva_port" "$paths")" "$(answers_together "$adapter_port" "$paths")"
 done <<'READS'
 namespaces/llm/pods some_time shop-0,shop-1,other-0
 namespaces/llm/pods some_count shop-0,shop-1
@@ -257,6 +258,12 @@ namespaces/llm/services ingress_hits shop,other
 namespaces/llm/deployments.apps istio_requests worker,other
 nodes node_gigawatts cpu-0,gpu-0
 READS
+for metric in some_time some_usage queue_depth http_requests_per_second; do
+  paths=none-1/$metric,none-2/$metric,none-3/$metric,none-4/$metric
+  for selector in a b c d app%3Dnone app%3Dshop "app+in+(shop%2Cworker)" app%21%3Dshop ""; do paths+=",*/$metric?labelSelector=$selector"; done
+  paths="namespaces/llm/pods/{$paths}"
+  assert_eq "$metric of selected pods, within a second" "$(answers_together "$wva_port" "$paths")" "$(answers_together "$adapter_port" "$paths")"
+done
 assert_eq "Prometheus was asked for all pods" "$(was_queried 'sum(queue_depth{namespace="llm",}) by (pod)')" yes
 assert_eq "of another namespace too" "$(was_queried 'sum(queue_depth{namespace="default",}) by (pod)')" yes
 assert_eq "and for all nodes" "$(was_queried 'sum(node_gigawatts{}) by (kube_node)')" yes
