@@ -20,7 +20,7 @@ use super::middleware::AuditId;
 use super::paths::{ANSWERED_BY, LEADER, LEADER_WITHOUT_RESULT};
 use super::ports::{EventSink, FallbackServer, PublishedReader, RuleMetrics};
 use super::request_metrics::EvidenceAge;
-use super::tls::Permits;
+use super::tls::{NamespacePermits, Permits};
 use crate::engine::{Leadership, Origin, Published};
 
 /// Concurrent reads. A read waits for at most the read-wait, so this is hundreds per second while evaluations hang and
@@ -32,6 +32,8 @@ const MAX_RULE_READS: usize = 128;
 
 /// Concurrent reads that wait for the fallback server. An HPA controller has 5 workers by default, each with one read.
 const MAX_FALLBACK_READS: usize = 64;
+/// The same of one namespace: another one's metrics may hang.
+const MAX_FALLBACK_READS_OF_NAMESPACE: usize = 16;
 
 /// Added to the read-wait before the newest result is used without the engine's own timeout.
 const OVERRUN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -73,12 +75,13 @@ impl RuleReads {
 /// Reads that are passed on to the fallback server, with a limit of their own, so that a slow one costs no other reads.
 pub(crate) struct FallbackReads {
     pub(crate) server: Arc<dyn FallbackServer>,
-    pub(crate) permits: Permits,
+    pub(crate) permits: NamespacePermits,
 }
 
 impl FallbackReads {
     pub(crate) fn new(server: Arc<dyn FallbackServer>) -> Self {
-        Self { server, permits: Permits::new(MAX_FALLBACK_READS) }
+        let permits = NamespacePermits::new(MAX_FALLBACK_READS, MAX_FALLBACK_READS_OF_NAMESPACE);
+        Self { server, permits }
     }
 }
 

@@ -76,8 +76,10 @@ impl PassedOn<'_> {
             );
             return Err(self.error(Reason::InternalError, &cause));
         }
-        let Some(_permit) = reads.permits.acquire() else {
-            let cause = format!("too many reads wait for Service {service}; retry later");
+        let Some(_permits) = reads.permits.acquire(self.namespace) else {
+            let cause = format!(
+                "too many reads of this namespace, or of all, wait for Service {service}; retry later"
+            );
             return Err(self.error(Reason::TooManyRequests, &cause));
         };
         let Self { namespace, metric, .. } = self;

@@ -323,8 +323,9 @@ async fn a_server_that_hangs_costs_only_its_own_metrics() {
     fixture.fake.answers(Reply::Nothing);
     *fixture.fake.shared.list.lock() = Reply::Nothing;
     let mut connection = H2::connect(&fixture.server, Some(&fixture.server.proxy)).await;
-    let waiting: Vec<_> =
-        (0..80).map(|_| connection.get(&path("llm", "jobs"), "x-remote-user", "hpa")).collect();
+    let mut read =
+        |namespace: u32| connection.get(&path(&format!("team-{namespace}"), "jobs"), "x-remote-user", "hpa");
+    let waiting: Vec<_> = (0..80).map(|index| read(index % 5)).collect();
     let waiting = join_all(waiting);
     let own = async {
         sleep(Duration::from_millis(100)).await;

@@ -210,6 +210,10 @@ kubectl annotate apiservice "$external" wva.llmd.ai/take-over-given-up- >/dev/nu
 eventually 30 "until the annotation is removed" points_to "$release_namespace/wva"
 eventually 30 "the adapter's metric is read again" has_value queue_messages_ready 11
 
+# What a tool applies that has an unverified server in its manifest is refused, so that nothing is seen of it here.
+unverified=$(kubectl patch apiservice "$external" --type merge -p '{"spec": {"insecureSkipTLSVerify": true}}' 2>&1) && failed "an unverified server beside our CA was accepted"
+passed "the API server refuses to leave it unverified beside our CA: $(grep -F "may not be true if caBundle is present" <<<"$unverified")"
+
 # ---- before an uninstall: the command of the chart's pre-delete hook, with the rights of the chart
 assert_eq "the chart has a hook that gives it back" "$(helm get hooks wva -n "$release_namespace" | grep -c 'args: \[give-back, --service=wva-system/wva\]')" 1
 stop wva-0
