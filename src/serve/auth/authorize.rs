@@ -47,7 +47,7 @@ pub(crate) async fn admit_discovery(auth: &AuthState, parts: &mut Parts) -> Resu
         match caller {
             Ok(caller @ Caller::Anonymous) => return Err(forbidden_path(&caller, parts, None)),
             Err(AuthenticationError::InvalidToken) => return Err(unauthorized()),
-            Ok(Caller::Known(_))
+            Ok(Caller::Known(_) | Caller::Proxied(_))
             | Err(AuthenticationError::TrustNotLoaded | AuthenticationError::ReviewUnavailable(_)) => {}
         }
     } else {

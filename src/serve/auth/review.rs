@@ -214,6 +214,11 @@ impl Reviews {
         cached(&self.tokens, &token, || token.clone(), review, token_lifetime).await
     }
 
+    /// Whether there has been a decision about exactly these `attributes` lately.
+    pub(crate) fn has_answered(&self, user: &User, attributes: &Attributes) -> bool {
+        self.access.contains_key(&AccessKeyRef { user: &key_user(user), attributes })
+    }
+
     /// Whether `user` may do what `attributes` describe.
     pub(crate) async fn access(
         &self,
@@ -226,10 +231,7 @@ impl Reviews {
         if text_bytes(user, attributes) > MAX_KEY_BYTES {
             return limited(&self.access_permits, self.reviewer.access(user, attributes)).await;
         }
-        let mut key_user = Cow::Borrowed(user);
-        if user.extra.contains_key(CREDENTIAL_ID) {
-            key_user.to_mut().extra.remove(CREDENTIAL_ID);
-        }
+        let key_user = key_user(user);
         let review = || {
             let this = self.clone();
             let user = user.clone();
@@ -240,6 +242,14 @@ impl Reviews {
         let key = || AccessKey { user: key_user.clone().into_owned(), attributes: attributes.clone() };
         cached(&self.access, &key_ref, key, review, access_lifetime).await
     }
+}
+
+fn key_user(user: &User) -> Cow<'_, User> {
+    let mut key_user = Cow::Borrowed(user);
+    if user.extra.contains_key(CREDENTIAL_ID) {
+        key_user.to_mut().extra.remove(CREDENTIAL_ID);
+    }
+    key_user
 }
 
 /// Makes a review within the limit of concurrent ones and within [`REVIEW_TIMEOUT`].

@@ -35,6 +35,21 @@ pub enum Attributes {
     },
 }
 
+impl Attributes {
+    /// The same about all objects of the kind, if it reads some by their name. An authorizer grants that only to those who may do so with
+    /// any of them.
+    pub(crate) fn of_all_objects(&self) -> Option<Self> {
+        let mut all = match self {
+            Self::Resource { verb: "get", name, .. } if !name.is_empty() => self.clone(),
+            _ => return None,
+        };
+        if let Self::Resource { name, .. } = &mut all {
+            name.clear();
+        }
+        Some(all)
+    }
+}
+
 /// What the reviewer decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
@@ -166,6 +181,8 @@ impl fmt::Debug for Token {
 pub(crate) enum Caller {
     /// An authenticated user.
     Known(User),
+    /// A user whose request the API server has passed on, and has authorised before with all its attributes.
+    Proxied(User),
     /// A caller without credentials.
     Anonymous,
 }
@@ -174,7 +191,7 @@ impl Caller {
     /// The user's name for messages.
     pub(crate) fn name(&self) -> &str {
         match self {
-            Self::Known(user) => &user.name,
+            Self::Known(user) | Self::Proxied(user) => &user.name,
             Self::Anonymous => ANONYMOUS,
         }
     }

@@ -301,7 +301,7 @@ async fn a_metric_of_an_object_is_authorised_as_its_subresource() {
         server.send(Some(&server.proxy), &format!("{method} {path}"), &["X-Remote-User: mallory"]).await;
         let reviews = server.reviewer.reviews.lock().clone();
         // The review of the same question is cached.
-        let Some((_, attributes)) = reviews.first() else {
+        let Some((_, attributes)) = reviews.last() else {
             assert!(path.ends_with("watch=true"), "{path} was not reviewed");
             continue;
         };

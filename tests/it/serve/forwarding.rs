@@ -109,7 +109,7 @@ async fn every_instance_has_the_leaders_decisions_as_text() {
 #[tokio::test]
 async fn the_instance_that_receives_a_read_authorises_it() {
     let (leader, follower) = leader_and_follower().await;
-    for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 2)] {
+    for (path, reviews) in [(READ, 1), (&variant("llm", "llama-a100"), 3)] {
         assert_eq!(follower.proxied("mallory", path).await.status, 403);
         assert_eq!(follower.reviewer.reviews.lock().len(), reviews);
     }

@@ -185,7 +185,7 @@ async fn the_owner_authorises_and_the_other_installation_reviews_nobody() {
     assert_eq!(pair.owner.proxied("mallory", &selecting("blue", "variant_name%3Dsky")).await.status, 403);
     assert_eq!(pair.owner.proxied("mallory", &variant("blue", "sky")).await.status, 403);
     assert_eq!(pair.reads(), before, "nothing is forwarded for a caller that may not read");
-    assert_eq!(pair.owner.reviewer.reviews.lock().len(), reviews + 2);
+    assert_eq!(pair.owner.reviewer.reviews.lock().len(), reviews + 3);
     assert_eq!(pair.read("blue", "sky").await.value(), "7");
     assert!(pair.peer.reviewer.reviews.lock().is_empty());
     assert_eq!(pair.peer.proxied("hpa", &path("blue", DESIRED)).await.status, 503, "it trusts no proxy");

@@ -157,7 +157,8 @@ async fn what_is_not_known_is_an_error_that_says_why() {
     assert_eq!(down.status, 500, "no empty list");
     assert!(down.message().contains("answered 503"), "{}", down.message());
     fixture.server.reviewer.readers.lock().clear();
-    let refused = read(&fixture, "namespaces/llm/pods/a").await;
+    // A namespace whose pods nobody was allowed to read a moment ago.
+    let refused = read(&fixture, "namespaces/other/pods/a").await;
     assert!(refused.message().contains("cannot get resource \"pods\" in API group \"metrics.k8s.io\""));
 }
 

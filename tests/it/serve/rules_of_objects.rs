@@ -328,6 +328,45 @@ async fn whoever_reads_needs_the_right_that_the_path_says() {
 }
 
 #[tokio::test]
+async fn each_read_of_another_object_cost_the_api_server_a_review() {
+    let fixture = fixture().await;
+    fixture.answer("http_hits_total", vector(&json!([]))).await;
+    let server = &fixture.server;
+    let read = async |pod: &str, proxied: bool| {
+        let path = format!("/apis/custom.metrics.k8s.io/v1beta2/namespaces/llm/pods/{pod}/http_hits_rate");
+        let answer = if proxied {
+            server.read_as_hpa(&path, &[]).await
+        } else {
+            server.send(None, &format!("GET {path}"), &["Authorization: Bearer good"]).await
+        };
+        (answer.status, std::mem::take(&mut *server.reviewer.reviews.lock()).len())
+    };
+    assert_eq!(read("a", true).await, (404, 1), "whether all may be read");
+    for pod in ["b", "c"] {
+        assert_eq!(read(pod, true).await, (404, 0));
+    }
+    // Whose requests the API server has not authorised.
+    server.reviewer.readers.lock().insert("prometheus".to_owned());
+    for pod in ["a", "b"] {
+        assert_eq!(read(pod, false).await, (404, 1), "{pod}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_read_one_object_reads_no_other_one() {
+    let fixture = fixture().await;
+    fixture.answer("http_hits_total", vector(&json!([]))).await;
+    *fixture.server.reviewer.only_object.lock() = Some("a".to_owned());
+    let read = async |pod: &str| {
+        read(&fixture, "v1beta2", &format!("namespaces/llm/pods/{pod}/http_hits_rate")).await.status
+    };
+    assert_eq!((read("a").await, read("b").await, read("*").await), (404, 403, 403));
+    *fixture.server.reviewer.hangs.lock() = true;
+    let known = timeout(Duration::from_secs(2), read("a"));
+    assert_eq!(known.await, Ok(404), "it waited for the review of all objects");
+}
+
+#[tokio::test]
 async fn a_name_that_ends_a_string_of_the_query_read_series_of_another_namespace() {
     let fixture = fixture().await;
     fixture.answer("http_hits_total", vector(&json!([]))).await;

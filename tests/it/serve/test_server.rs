@@ -111,6 +111,8 @@ impl PublishedReader for FakeReader {
 #[derive(Default)]
 pub(crate) struct FakeReviewer {
     pub(crate) readers: Mutex<BTreeSet<String>>,
+    /// The only object that they may read, if there is one.
+    pub(crate) only_object: Mutex<Option<String>>,
     pub(crate) is_unreachable: Mutex<bool>,
     /// Reviews are rejected while this is set.
     pub(crate) refuses: Mutex<bool>,
@@ -155,7 +157,11 @@ impl Reviewer for FakeReviewer {
                 return futures::future::pending().await;
             }
             self.fails()?;
-            let allowed = self.readers.lock().contains(&user.name);
+            let is_granted =
+                self.only_object.lock().as_ref().is_none_or(
+                    |only| matches!(attributes, Attributes::Resource { name, .. } if name == only),
+                );
+            let allowed = is_granted && self.readers.lock().contains(&user.name);
             Ok(if allowed { Access::Allowed } else { Access::Denied { reason: None } })
         })
     }
