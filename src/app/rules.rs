@@ -29,8 +29,9 @@ pub(super) fn start_rules(
     let Some(rules) = config.rules.clone() else { return Ok(None) };
     let metrics = RuleMetricFamilies::register(registry);
     let rules = Arc::new(adapter_rules(rules, client, clock, metrics)?);
-    let following = Arc::clone(&rules);
+    let (following, renewing) = (Arc::clone(&rules), Arc::clone(&rules));
     watches.start("rules", |stop| following.run(stop));
+    watches.start("answers that many reads of rules share", |stop| renewing.renew(stop));
     Ok(Some(rules))
 }
 

@@ -19,8 +19,8 @@ use crate::serve::{ObjectError, RuleError};
 const CONCURRENT_QUERIES: usize = 32;
 /// Longest wait for a query and its answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(12);
-/// The same for a query that many reads share.
-const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for what many reads share.
+pub(super) const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait of a read: after a shared query without an answer it has time for its own. An HPA waits 30 s.
 pub(super) const ANSWER_TIMEOUT: Duration = SHARED_TIMEOUT.saturating_add(READ_TIMEOUT);
 /// How often the log repeats that a metric cannot be read.

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 use smol_str::SmolStr;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::ask::{Queries, answered_in_time, listed_in_time, of_query, thousandths};
+use super::ask::{Queries, SHARED_TIMEOUT, answered_in_time, listed_in_time, of_query, thousandths};
 use super::commute::Requirement;
 use super::kinds::ObjectKind;
 use super::limits::{ANSWER_AGE, MAX_KEPT_BYTES};
@@ -149,7 +149,7 @@ impl ObjectReader {
 
     /// The objects that a selector selects, which all readers of the moment share.
     async fn list(&self, kind: &Arc<ObjectKind>, namespace: &str, selector: &str) -> ObjectList {
-        let of_namespace = format!("{} {namespace}", kind.resource());
+        let of_namespace = format!("{} {} {namespace}", kind.resource(), kind.api_version());
         let key = format!("{of_namespace} {selector}");
         let list = async {
             let question = || Some((Arc::clone(kind), namespace.into()));
@@ -178,7 +178,9 @@ impl ObjectReader {
 
     async fn list_all(&self, (kind, namespace): (Arc<ObjectKind>, SmolStr)) -> Result<AllObjects, String> {
         let selection = Selection { namespace: &namespace, labels: "", fields: "", has_labels: true };
-        self.list_of(&kind, selection).await.map(AllObjects)
+        // After one without an answer, a read has time for its own.
+        let list = timeout(SHARED_TIMEOUT, self.list_of(&kind, selection)).await;
+        list.map_err(|_| "the API server did not list all objects in time".to_owned())?.map(AllObjects)
     }
 
     async fn list_of(&self, kind: &ObjectKind, selection: Selection<'_>) -> ObjectList {
@@ -262,6 +264,14 @@ async fn shared_answer(
     let query = query(metric, read, &[first]).ok().filter(|_| is_variable);
     let Some(query) = query else { return Ok(None) };
     let requirement = Requirement { label, value: first };
+    // A template may use the names otherwise than as one requirement.
+    if let Some(second) = further.first() {
+        let both = format!("{label}=~{:?}", format!("{first}|{second}"));
+        let of_both = self::query(metric, read, &[first, second]);
+        if of_both != Ok(query.replace(&requirement.to_string(), &both)) {
+            return Ok(None);
+        }
+    }
     let samples = prometheus.find_shared(&query, &[requirement], further).await;
     Ok(samples.map(|samples| answer_of(prometheus, (name, metric), read, (&query, names), Ok(samples))))
 }

@@ -66,8 +66,13 @@ impl AdapterRules {
 
     /// Follows the file and the series until `stop`.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
-        let work = async { tokio::join!(self.follow(), self.prometheus.renew(), self.objects.renew_lists()) };
-        stop.run_until_cancelled(work).await;
+        stop.run_until_cancelled(self.follow()).await;
+    }
+
+    /// Asks again for what many reads share, until `stop`.
+    pub async fn renew(self: Arc<Self>, stop: CancellationToken) {
+        let renewals = async { tokio::join!(self.prometheus.renew(), self.objects.renew_lists()) };
+        stop.run_until_cancelled(renewals).await;
     }
 
     async fn follow(&self) {

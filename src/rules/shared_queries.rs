@@ -246,10 +246,12 @@ mod tests {
             () = prometheus.shared.renew(|query| prometheus.ask(query)) => {}
             () = reads => {}
         }
-        for pod in ["p-1", "p-2", "p-3", "p-4"] {
-            prometheus.read(pod).await;
+        // The first answer is too old now.
+        tokio::time::sleep(MAX_ANSWER_AGE - ANSWER_AGE - Duration::from_millis(200)).await;
+        for (index, pod) in ["p-1", "p-2", "p-3", "p-4"].into_iter().enumerate() {
+            assert_eq!(prometheus.read(pod).await.is_some(), index == 3);
         }
-        assert_eq!(prometheus.queries.lock().len(), 2, "which is the answer now");
+        assert_eq!(prometheus.queries.lock().len(), 2, "the renewed one is used");
     }
 
     #[tokio::test]

@@ -60,7 +60,7 @@ struct SharedReads<Q> {
     recent: Mutex<RecentReads>,
 }
 
-/// An answer, and its age.
+/// An answer, and since when it was asked for.
 struct Dated<T> {
     answer: T,
     at: Instant,
@@ -125,7 +125,15 @@ impl<T: Shared> Sharing<T> {
             Some(dated) => dated?,
             // In a box: few reads ask.
             None => {
-                let answer = self.answer(&reads, ask(question.clone()));
+                let is_lost = reads.recent.lock().answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
+                let answering = async {
+                    if is_lost {
+                        Err("its last answer had no place".to_owned())
+                    } else {
+                        ask(question.clone()).await
+                    }
+                };
+                let answer = self.answer(&reads, answering, true);
                 Box::pin(self.answers.get_with_by_ref(key, answer)).await?
             }
         };
@@ -151,26 +159,37 @@ impl<T: Shared> Sharing<T> {
 
     async fn renew_one<A: Answering<T>>(&self, due: Due<T::Question>, ask: impl Fn(T::Question) -> A) {
         let Due { key, question, reads } = due;
-        if let Some(answer) = self.answer(&reads, ask(question)).await {
+        // Another one may have come meanwhile: before this began, or before it ended.
+        let newest = async || self.answers.get(&key).await.flatten().map(|newest| newest.at);
+        if newest().await.is_some_and(|at| at.elapsed() < ANSWER_AGE) {
+            return;
+        }
+        if let Some(answer) = self.answer(&reads, ask(question), false).await
+            && newest().await.is_none_or(|at| at < answer.at)
+        {
             self.answers.insert(key, Some(answer)).await;
         }
     }
 
-    /// The answer for all values, or `None`, after which reads are answered one by one for a while.
+    /// The answer for all values, or `None`, after which reads are answered one by one for a while. `is_timed`: how long it took says whether it
+    /// was worth it.
     async fn answer<A: Answering<T>>(
         &self,
         reads: &SharedReads<T::Question>,
         answering: A,
+        is_timed: bool,
     ) -> Option<Arc<Dated<T>>> {
-        let is_lost = reads.recent.lock().answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
         let started = Instant::now();
-        let answer = if is_lost { Err("its last answer had no place".to_owned()) } else { answering.await };
+        let answer = answering.await;
         let own = *self.own.lock();
         let mut recent = reads.recent.lock();
         match answer {
             Ok(answer) => {
-                recent.note_answer(started.elapsed(), own);
-                Some(Arc::new(Dated { answer, at: Instant::now(), is_due: AtomicBool::new(false) }))
+                recent.answered = Some(Instant::now());
+                if is_timed {
+                    recent.note_duration(started.elapsed(), own);
+                }
+                Some(Arc::new(Dated { answer, at: started, is_due: AtomicBool::new(false) }))
             }
             Err(cause) => {
                 recent.paused_until = Some(Instant::now() + PAUSE);
@@ -238,9 +257,8 @@ impl RecentReads {
     }
 
     /// Notes that the answer for all values took `duration`, and that to a single read takes `own`: fewer of those cost less.
-    fn note_answer(&mut self, duration: Duration, own: Duration) {
+    fn note_duration(&mut self, duration: Duration, own: Duration) {
         let now = Instant::now();
-        self.answered = Some(now);
         let worth = if own.is_zero() { 0.0 } else { duration.div_duration_f64(own).ceil() };
         if worth > MAX_VALUES as f64 {
             self.paused_until = Some(now + PAUSE);
@@ -284,8 +302,9 @@ mod tests {
             reads.add(value, at(2_500));
         }
         assert!(!reads.add("a", at(4_000)), "a while without reads");
-        reads.note_answer(Duration::from_secs(5), Duration::from_secs(1));
-        let answered = reads.answered.unwrap();
+        reads.note_duration(Duration::from_secs(5), Duration::from_secs(1));
+        let answered = Instant::now();
+        reads.answered = Some(answered);
         for value in ["a", "b", "c", "d"] {
             assert!(!reads.add(value, answered + ANSWER_AGE), "it takes as long as five");
         }

@@ -5,7 +5,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::apiservice::{NAME, apply_patch, is_of_chart};
-use super::taken::{Problem, given_back, is_at, taken_by, what_to_give_back};
+use super::taken::{Problem, given_back, is_at, note_of_another, taken_by, what_to_give_back};
 use crate::cluster::requests::{RequestError, bounded};
 
 /// The field manager of all that is written here.
@@ -69,10 +69,12 @@ pub async fn give_back_once(client: &kube::Client, only: Option<&str>) -> Result
     }
     // What somebody else has let it point to meanwhile stays.
     let back = what_to_give_back(&object, is_of_chart(&object)).map_err(of_object)?;
-    write(client, &object, &given_back(back.as_ref(), None)).await.map_err(|error| {
-        let hint = "check that you may patch it by name, and try again";
-        format!("APIService {NAME} was not given back: {}", error.with_hint(hint))
-    })?;
+    write(client, &object, &given_back(back.as_ref(), note_of_another(&object, owner))).await.map_err(
+        |error| {
+            let hint = "check that you may patch it by name, and try again";
+            format!("APIService {NAME} was not given back: {}", error.with_hint(hint))
+        },
+    )?;
     // The condition says what is true no longer, and nobody may be left to say so. Without the right to remove it, it stays.
     if let Err(error) = apply_conditions(client, &object, json!([])).await {
         tracing::debug!(%error, "the condition of APIService {NAME} was not removed");

@@ -19,7 +19,7 @@ use super::self_check::condition;
 use super::take_over_history::{History, LOST_GRACE};
 use super::taken::{
     Backend, Problem, TAKEN_FROM_ANOTHER, given_back, given_up, given_up_by, half_reset, is_taken,
-    newest_before, refusal, remembered, restored, taken, taken_by, what_to_give_back,
+    newest_before, note_of_another, refusal, remembered, restored, taken, taken_by, what_to_give_back,
 };
 use crate::cluster::writers::events::{EventRecorder, NewEvent};
 use crate::engine::{Clock, Leadership};
@@ -109,7 +109,7 @@ impl TakeOver {
             let own = self.service.to_string();
             let is_noted = [given_up_by(object), taken_by(object)].contains(&Some(&own));
             return if is_ours && is_taken(object) || is_noted {
-                self.give_back(object, None, history).await
+                self.give_back(object, note_of_another(object, &own), history).await
             } else {
                 Ok(())
             };

@@ -102,8 +102,17 @@ impl History {
         self.is_lost &= !is_ours;
         self.was_ours = is_ours;
         if !is_ours {
-            (self.unreached_since, self.reached_since) = (None, None);
+            self.unreached_since = None;
         }
+        // On every instance: the next leader is to know it.
+        let is_reached = condition(object, "Available").is_some_and(|found| found.status == "True");
+        if !(is_ours && is_reached) {
+            self.reached_since = None;
+        } else if self.reached_since.get_or_insert_with(Instant::now).elapsed() >= MAX_UNREACHED {
+            // What it says right after the take-over may be about the other server.
+            self.has_reached = true;
+        }
+        self.has_reached &= is_ours;
     }
 
     /// True if it may be written again, which counts as a write.
@@ -117,15 +126,10 @@ impl History {
 
     /// Why the API server does not reach us, once it has said so for [`MAX_UNREACHED`], or for [`MAX_BREAK`].
     pub(super) fn unreached<'a>(&mut self, object: &'a APIService) -> Option<&'a str> {
-        let available = condition(object, "Available");
-        let Some(unavailable) = available.filter(|found| found.status == "False") else {
+        let Some(unavailable) = condition(object, "Available").filter(|found| found.status == "False") else {
             self.unreached_since = None;
-            // What it says right after the take-over may be about the other server.
-            let since = *self.reached_since.get_or_insert_with(Instant::now);
-            self.has_reached |= available.is_some() && since.elapsed() >= MAX_UNREACHED;
             return None;
         };
-        self.reached_since = None;
         let since = *self.unreached_since.get_or_insert_with(Instant::now);
         let message = unavailable.message.as_deref().unwrap_or("it gives no reason");
         let limit = if self.has_reached { MAX_BREAK } else { MAX_UNREACHED };

@@ -76,14 +76,16 @@ impl Backend {
         }
     }
 
-    /// The same with these CAs, PEM, if it had one that is not among them.
+    /// The same with these CAs, PEM, beside its own, if it had some and lacks one of these: which of them the server uses by the time that it is
+    /// given back is not known.
     pub(super) fn renewed(&self, authorities: &[u8]) -> Option<Self> {
         let certificates = |pem: &[u8]| -> BTreeSet<Vec<u8>> {
             CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).map(|found| found.to_vec()).collect()
         };
-        let (known, newest) = (certificates(&self.ca_bundle.as_ref()?.0), certificates(authorities));
-        let ca_bundle = Some(ByteString(authorities.to_vec()));
-        (!newest.is_empty() && !known.is_subset(&newest)).then(|| Self { ca_bundle, ..self.clone() })
+        let own = self.ca_bundle.as_ref()?;
+        let (known, newest) = (certificates(&own.0), certificates(authorities));
+        let both = [&own.0, &b"\n"[..], authorities].concat();
+        (!newest.is_subset(&known)).then(|| Self { ca_bundle: Some(ByteString(both)), ..self.clone() })
     }
 
     /// Its Service, for people.
@@ -144,6 +146,11 @@ pub(super) fn taken_by(object: &APIService) -> Option<&str> {
 /// Why it is not taken over again, if somebody has noted that.
 pub(super) fn given_up(object: &APIService) -> Option<&str> {
     annotation(object, GIVEN_UP_ANNOTATION)
+}
+
+/// The same, if it is not by this Service, `namespace/name`.
+pub(super) fn note_of_another<'a>(object: &'a APIService, own: &str) -> Option<&'a str> {
+    given_up(object).filter(|_| given_up_by(object) != Some(own))
 }
 
 /// The Service that does not take it over any more, as `namespace/name`, if one has given up.
@@ -244,14 +251,15 @@ pub(super) fn before(object: &APIService) -> Result<Option<Backend>, Problem> {
     })
 }
 
-/// What it is to point to where somebody has let it point to another Service than ours, such as that of before, and has left our CA there,
-/// by which that one is not verified.
+/// What it is to point to where somebody has let it point to another Service than the one that has taken it over, such as that of before, and
+/// has left the CA of the latter there, by which that one is not verified.
 pub(super) fn half_reset(object: &APIService) -> Option<Backend> {
     let (before, present) = (before(object).ok()??, Backend::of(object)?);
     let carried = present.ca_bundle.as_ref()?;
     let is_our_ca = annotation(object, OUR_CA_ANNOTATION) == Some(&digest_of(&carried.0));
     let is_wrong = before.ca_bundle.as_ref() != Some(carried);
-    (is_our_ca && is_wrong).then_some(Backend { service: present.service, ..before })
+    let is_kept = taken_by(object).is_some_and(|by| is_at(object, by));
+    (is_our_ca && is_wrong && !is_kept).then_some(Backend { service: present.service, ..before })
 }
 
 /// What it pointed to before, while it points to us: by which CA its owner's server is verified is what the owner has written last, also
@@ -266,7 +274,8 @@ pub(super) fn newest_before(object: &APIService) -> Result<Option<Backend>, Prob
     let Backend { service: _, ca_bundle, insecure_skip_tls_verify } = present;
     let is_foreign = match &ca_bundle {
         Some(bundle) => digest_of(&bundle.0) != ours,
-        None => insecure_skip_tls_verify.is_some(),
+        // Never less safe than it was.
+        None => insecure_skip_tls_verify.is_some() && before.ca_bundle.is_none(),
     };
     Ok(Some(if is_foreign { Backend { ca_bundle, insecure_skip_tls_verify, ..before } } else { before }))
 }
@@ -384,9 +393,11 @@ mod tests {
 
     #[test]
     fn a_second_program_forgot_what_it_had_pointed_to_before_the_first_one() {
-        let object = taken_over(&json!({ "service": { "namespace": "keda", "name": "metrics" } }));
+        let keda = json!({ "service": { "namespace": "keda", "name": "metrics" }, "caBundle": "Q0E=" });
+        let object = taken_over(&keda);
         let problem = refusal(&object, &service("new", "wva"), &service("wva-system", "wva")).unwrap();
         assert!(problem.message.contains("wva give-back --service=wva-system/wva)"), "{problem:?}");
+        assert_eq!(what_to_give_back(&object, false), Ok(None), "the other one would lose its CA");
     }
 
     #[test]
@@ -399,6 +410,11 @@ mod tests {
             (&verified, json!({ "caBundle": "TkVX" }), json!({ "caBundle": "TkVX" })),
             (
                 &verified,
+                json!({ "caBundle": null, "insecureSkipTLSVerify": true }),
+                json!({ "caBundle": "Q0E=" }),
+            ),
+            (
+                &skips,
                 json!({ "caBundle": null, "insecureSkipTLSVerify": true }),
                 json!({ "insecureSkipTLSVerify": true }),
             ),
@@ -438,10 +454,14 @@ mod tests {
         };
         let before = with(&pem("AAAA"));
         assert_eq!(before.renewed(format!("\n{}", pem("AAAA")).as_bytes()), None, "the same certificate");
-        let more = format!("{}{}", pem("BBBB"), pem("AAAA"));
-        assert_eq!(before.renewed(more.as_bytes()), None, "it trusts as few as before");
         assert_eq!(before.renewed(b"no certificate"), None);
-        assert_eq!(before.renewed(pem("BBBB").as_bytes()), Some(with(&pem("BBBB"))));
+        let both = with(&format!("{}\n{}", pem("AAAA"), pem("BBBB")));
+        assert_eq!(
+            before.renewed(pem("BBBB").as_bytes()),
+            Some(both.clone()),
+            "while the server changes its certificate"
+        );
+        assert_eq!(both.renewed(pem("AAAA").as_bytes()), None, "nothing newer is lost");
         let unverified = Backend { ca_bundle: None, ..before };
         assert_eq!(unverified.renewed(pem("BBBB").as_bytes()), None, "it had none");
     }

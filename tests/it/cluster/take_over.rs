@@ -407,7 +407,8 @@ async fn the_ca_of_before_was_given_back_though_the_other_program_had_a_new_one(
     );
     let done = give_back_once(&api.client(), Some("wva/wva")).await;
     assert_eq!(done, Ok(format!("APIService {} points to Service wva/keda again", apiservice::NAME)));
-    assert_eq!((points_to(&api, "keda"), carried(&api)), (Some(()), Some(newest)));
+    let carried = carried(&api).unwrap();
+    assert!(points_to(&api, "keda").is_some() && carried.ends_with(&newest), "{carried}");
     let done = give_back_once(&api.client(), None).await.unwrap();
     assert!(done.ends_with("was not taken over by wva: nothing to give back"), "{done}");
 }

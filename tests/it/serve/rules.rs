@@ -143,6 +143,7 @@ impl Fixture {
         let rules = Arc::new(AdapterRules::new(api, objects.clone(), clock, settings));
         let mut following = JoinSet::new();
         following.spawn(rules.clone().run(CancellationToken::new()));
+        following.spawn(rules.clone().renew(CancellationToken::new()));
         let served: Arc<dyn RuleMetrics> = rules.clone();
         let server = TestServer::with(|options| options.rules = Some(served)).await;
         Self { server, prometheus, rules, objects, directory, _following: following }
