@@ -156,7 +156,7 @@ impl ObjectReader {
             let all = self.shared_lists.find((&of_namespace, selector), question, |all| self.list_all(all));
             // What the API server does not understand has its error.
             if let (Some(all), Ok(selector)) = (all.await, LabelSelector::parse(selector)) {
-                return Ok(all.select(&selector));
+                return Ok(all.answer.select(&selector));
             }
             let started = Instant::now();
             let selection = Selection { namespace, labels: selector, fields: "", has_labels: false };
@@ -226,8 +226,11 @@ impl ObjectReader {
                     list.iter().map(|object| object.name.as_str()).collect()
                 }
             };
+            if names.is_empty() {
+                return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
+            }
             let about = (name.as_str(), &metric);
-            if let Some(answer) = shared_answer(prometheus, about, &read, &names).await? {
+            if let Some(answer) = shared_answer(prometheus, about, &read, &names).await {
                 return answer;
             }
             let answer = async {
@@ -254,26 +257,25 @@ async fn shared_answer(
     (name, metric): (&str, &ObjectMetric),
     read: &ObjectRead<'_>,
     names: &[&str],
-) -> Result<Option<ObjectAnswer>, ObjectError> {
-    let Some((first, further)) = names.split_first() else {
-        return Err(ObjectError::NotFound("the selector selects no object".to_owned()));
-    };
-    let ObjectLabels { object: Ok(label), namespace } = metric.labels.as_ref() else { return Ok(None) };
+) -> Option<ObjectAnswer> {
+    let (first, further) = names.split_first()?;
+    let ObjectLabels { object: Ok(label), namespace } = metric.labels.as_ref() else { return None };
     // The requirement of a namespace always stays.
     let is_variable = namespace.as_ref() != Ok(label) && is_plain(&read.requirements);
-    let query = query(metric, read, &[first]).ok().filter(|_| is_variable);
-    let Some(query) = query else { return Ok(None) };
+    if !is_variable {
+        return None;
+    }
+    let of_first = query(metric, read, &[first]).ok()?;
     let requirement = Requirement { label, value: first };
     // A template may use the names otherwise than as one requirement.
     if let Some(second) = further.first() {
         let both = format!("{label}=~{:?}", format!("{first}|{second}"));
-        let of_both = self::query(metric, read, &[first, second]);
-        if of_both != Ok(query.replace(&requirement.to_string(), &both)) {
-            return Ok(None);
+        if query(metric, read, &[first, second]).ok()? != of_first.replace(&requirement.to_string(), &both) {
+            return None;
         }
     }
-    let samples = prometheus.find_shared(&query, &[requirement], further).await;
-    Ok(samples.map(|samples| answer_of(prometheus, (name, metric), read, (&query, names), Ok(samples))))
+    let samples = prometheus.find_shared(&of_first, &[requirement], further).await?;
+    Some(answer_of(prometheus, (name, metric), read, (&of_first, names), Ok(samples)))
 }
 
 /// What the samples of a query answer about the objects `names`.

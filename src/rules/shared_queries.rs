@@ -55,7 +55,7 @@ impl SharedQueries {
             let ask = |question| answer(question, &ask);
             if let Some(shared) = self.0.find((&key, value), question, ask).await {
                 let values = [value].into_iter().chain(further.iter().copied());
-                return Some(values.flat_map(|value| shared.samples(label, value)).collect());
+                return Some(values.flat_map(|value| shared.answer.samples(label, value)).collect());
             }
         }
         None

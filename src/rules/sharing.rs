@@ -2,9 +2,8 @@
 //! all values, and each read takes its part of the answer. Later reads do not wait for the next answer: they have this one meanwhile.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -61,8 +60,8 @@ struct SharedReads<Q> {
 }
 
 /// An answer, and since when it was asked for.
-struct Dated<T> {
-    answer: T,
+pub(super) struct Dated<T> {
+    pub(super) answer: T,
     at: Instant,
     /// Whether a newer one has been asked for.
     is_due: AtomicBool,
@@ -73,17 +72,6 @@ struct Due<Q> {
     key: String,
     question: Q,
     reads: Arc<SharedReads<Q>>,
-}
-
-/// Derefs to the answer.
-pub(super) struct SharedAnswer<T>(Arc<Dated<T>>);
-
-impl<T> std::ops::Deref for SharedAnswer<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0.answer
-    }
 }
 
 impl<T: Shared> Sharing<T> {
@@ -114,7 +102,7 @@ impl<T: Shared> Sharing<T> {
         (key, value): (&str, &str),
         question: impl FnOnce() -> Option<T::Question>,
         ask: impl FnOnce(T::Question) -> A,
-    ) -> Option<SharedAnswer<T>> {
+    ) -> Option<Arc<Dated<T>>> {
         let new = || SharedReads { question: OnceLock::new(), recent: Mutex::default() };
         let reads = self.reads.get_with_by_ref(key, async { Arc::new(new()) }).await;
         if !reads.recent.lock().add(value, Instant::now()) {
@@ -142,7 +130,7 @@ impl<T: Shared> Sharing<T> {
             // Without a place, the answer is used until it is too old.
             let _ = self.due.try_send(Due { key: key.to_owned(), question, reads });
         }
-        Some(SharedAnswer(dated))
+        Some(dated)
     }
 
     /// Renews answers that are read, until cancelled. Without it, reads wait for the next answer when the last one is too old.
@@ -286,6 +274,56 @@ impl<T: Shared> Sharing<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Shared for u32 {
+        type Question = ();
+
+        fn bytes(&self) -> usize {
+            4
+        }
+    }
+
+    /// Four reads of different values: what they share, and what is asked for it.
+    async fn read(sharing: &Sharing<u32>, answer: u32) -> Option<u32> {
+        let mut last = None;
+        for value in ["a", "b", "c", "d"] {
+            last = sharing.find(("key", value), || Some(()), |()| async { Ok(answer) }).await;
+        }
+        last.map(|dated| dated.answer)
+    }
+
+    async fn due(sharing: &Sharing<u32>) -> Due<()> {
+        sharing.renewals.lock().await.recv().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_late_renewal_replaced_a_newer_answer() {
+        let sharing = Sharing::new();
+        assert_eq!(read(&sharing, 1).await, Some(1));
+        tokio::time::sleep(ANSWER_AGE).await;
+        assert_eq!(read(&sharing, 2).await, Some(1), "the last one, until it is renewed");
+        let slow = async |()| {
+            tokio::time::sleep(MAX_ANSWER_AGE).await;
+            Ok(2)
+        };
+        let meanwhile = async {
+            tokio::time::sleep(MAX_ANSWER_AGE - ANSWER_AGE / 2).await;
+            assert_eq!(read(&sharing, 3).await, Some(3), "the first one is too old");
+        };
+        let late = due(&sharing).await;
+        tokio::join!(sharing.renew_one(late, slow), meanwhile);
+        assert_eq!(read(&sharing, 4).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn reads_shared_an_answer_that_could_not_be_renewed() {
+        let sharing = Sharing::new();
+        assert_eq!(read(&sharing, 1).await, Some(1));
+        tokio::time::sleep(ANSWER_AGE).await;
+        read(&sharing, 1).await;
+        sharing.renew_one(due(&sharing).await, async |()| Err("down".to_owned())).await;
+        assert_eq!(read(&sharing, 1).await, None, "each is answered by itself");
+    }
 
     #[test]
     fn reads_are_many_while_four_values_come_in_a_second() {

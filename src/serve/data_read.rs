@@ -17,10 +17,11 @@ use tokio::time::timeout;
 use super::encoding::{Reason, Status};
 use super::forward::Forwarder;
 use super::middleware::AuditId;
+use super::namespace_permits::NamespacePermits;
 use super::paths::{ANSWERED_BY, LEADER, LEADER_WITHOUT_RESULT};
 use super::ports::{EventSink, FallbackServer, PublishedReader, RuleMetrics};
 use super::request_metrics::EvidenceAge;
-use super::tls::{NamespacePermits, Permits};
+use super::tls::Permits;
 use crate::engine::{Leadership, Origin, Published};
 
 /// Concurrent reads. A read waits for at most the read-wait, so this is hundreds per second while evaluations hang and

@@ -21,6 +21,7 @@ mod forward;
 mod fuzz;
 mod installations;
 mod middleware;
+mod namespace_permits;
 mod paths;
 mod ports;
 mod request_metrics;

@@ -23,7 +23,7 @@ const MAX_WATCH_LAG: Duration = Duration::from_secs(10);
 const QUIET_WINDOW: Duration = Duration::from_secs(6 * 3600);
 /// How long the API server may not reach us. It looks every 30 s, and at each change of our endpoints.
 const MAX_UNREACHED: Duration = Duration::from_secs(60);
-/// The same once it has reached us for [`MAX_UNREACHED`]: then no firewall is in the way, and a change of nodes or networks ends.
+/// The same once it has reached us for [`MAX_UNREACHED`]: then no firewall is in the way, and a change of nodes or networks is over by then.
 const MAX_BREAK: Duration = Duration::from_secs(900);
 
 /// What has happened to the object.

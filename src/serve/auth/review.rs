@@ -244,6 +244,7 @@ impl Reviews {
     }
 }
 
+/// The user as part of a cache key: without [`CREDENTIAL_ID`].
 fn key_user(user: &User) -> Cow<'_, User> {
     let mut key_user = Cow::Borrowed(user);
     if user.extra.contains_key(CREDENTIAL_ID) {

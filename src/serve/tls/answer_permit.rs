@@ -2,7 +2,6 @@
 //! is written or given up, not only until the head is: the permit bounds the memory of bodies, and the activity tells a slow
 //! download from an idle connection.
 
-use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -10,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, Bytes};
 use http::Response;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::activity::InFlight;
@@ -39,31 +37,9 @@ impl Permits {
         Some(AnswerPermit { _permit: Arc::new(permit) })
     }
 
-    fn is_used(&self) -> bool {
+    /// Whether some of its permits are in use.
+    pub(crate) fn is_used(&self) -> bool {
         Arc::strong_count(&self.0) > 1
-    }
-}
-
-/// Permits of which one namespace has a part at most, so that its slow answers leave some to the others.
-pub(crate) struct NamespacePermits {
-    all: Permits,
-    limit: usize,
-    /// Of namespaces that have some.
-    used: Mutex<HashMap<String, Permits>>,
-}
-
-impl NamespacePermits {
-    /// `limit` in all, `of_namespace` of one namespace.
-    pub(crate) fn new(limit: usize, of_namespace: usize) -> Self {
-        Self { all: Permits::new(limit), limit: of_namespace, used: Mutex::default() }
-    }
-
-    /// `None` when all permits, or those of this namespace, are in use.
-    pub(crate) fn acquire(&self, namespace: &str) -> Option<[AnswerPermit; 2]> {
-        let mut used = self.used.lock();
-        used.retain(|_, permits| permits.is_used());
-        let own = used.entry(namespace.to_owned()).or_insert_with(|| Permits::new(self.limit));
-        Some([own.acquire()?, self.all.acquire()?])
     }
 }
 
@@ -163,19 +139,6 @@ mod tests {
         let mut answer = Response::new(Body::from(vec![7; size]));
         answer.extensions_mut().insert(permits.acquire().unwrap());
         track_until_sent(answer, Activity::new().begin_request())
-    }
-
-    #[test]
-    fn slow_answers_of_one_namespace_took_all_permits() {
-        let permits = NamespacePermits::new(3, 2);
-        let hanging: Vec<_> =
-            std::iter::repeat_with(|| permits.acquire("tenant")).map_while(|own| own).collect();
-        assert_eq!(hanging.len(), 2);
-        let other = permits.acquire("llm");
-        assert!(other.is_some() && permits.acquire("third").is_none());
-        drop((hanging, other));
-        assert!(permits.acquire("tenant").is_some());
-        assert_eq!(permits.used.lock().len(), 1, "a namespace without reads takes no place");
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ pub(crate) mod pem;
 pub(crate) mod pem_file;
 mod write_timeout;
 
-pub(crate) use answer_permit::{AnswerPermit, NamespacePermits, Permits};
+pub(crate) use answer_permit::{AnswerPermit, Permits};
 pub use certificates::{CertificateError, RECHECK_INTERVAL, ServingCertificate, SharedPki};
 pub(crate) use connection::ConnectionEnd;
 pub(crate) use peer::{PeerChain, PeerTrust, PeerVerifier};
