@@ -36,6 +36,13 @@ pub fn exposition(readings: &Readings, model: &str) -> String {
         page.head(name.trim_end_matches("_total"), "counter", help);
         page.sample(name, labels, value.floor());
     }
+    page.head("admission_rejections", "counter", "Requests refused because the queue is full.");
+    let model = page.model.clone();
+    // It is the server's, which has no engine.
+    for (reason, value) in [("max_num_queued_reqs", readings.refused), ("max_num_queued_tokens", 0.0)] {
+        let labels = format!("model_name=\"{model}\",reason=\"{reason}\"");
+        let _ = writeln!(page.text, "vllm:admission_rejections_total{{{labels}}} {:?}", value.floor());
+    }
     for (name, help, histogram) in [
         ("time_to_first_token_seconds", "Time to first token.", &readings.first_token),
         ("inter_token_latency_seconds", "Time between tokens.", &readings.inter_token),
@@ -51,6 +58,8 @@ pub fn exposition(readings: &Readings, model: &str) -> String {
 /// A page under construction. Writing to a `String` cannot fail, so the results of `write!` are ignored.
 struct Page {
     text: String,
+    /// The model's name, escaped.
+    model: String,
     labels: String,
 }
 
@@ -63,6 +72,7 @@ impl Page {
         Self {
             text: String::with_capacity(Self::CAPACITY),
             labels: format!("engine=\"0\",model_name=\"{model}\""),
+            model,
         }
     }
 
@@ -113,6 +123,8 @@ mod tests {
         for name in names.split(' ') {
             assert!(page.contains(&format!("\nvllm:{name}{labels} ")), "{name} is missing in\n{page}");
         }
+        let labels = r#"{model_name="org/\"big\" model",reason="max_num_queued_reqs"}"#;
+        assert!(page.contains(&format!("\nvllm:admission_rejections_total{labels} 0.0")), "{page}");
         let labels = r#"{engine="0",block_size="16",num_gpu_blocks="30000"}"#;
         assert!(page.contains(&format!("vllm:cache_config_info{labels} 1.0")));
     }

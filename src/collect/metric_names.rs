@@ -63,6 +63,9 @@ pub(crate) enum MetricKind {
     Gauge,
     /// A counter, at least 0.
     Counter,
+    /// A counter of the server in front of all engines at a port, at least 0, summed over `reason`. It names no engine, so that each
+    /// engine gets an equal share: a server with several data-parallel ones has refused each request once.
+    ServerCounter,
     /// A gauge that is always 1: its value is in its labels (`signals::cache_tokens`).
     CacheConfig,
     /// A gauge, of which only `reason="capacity"` is read: deferred requests do not wait for capacity.
@@ -82,6 +85,14 @@ impl MetricKind {
             Self::WaitingForCapacity => Some(("reason", "capacity")),
             Self::Awake => Some(("sleep_state", "awake")),
             Self::SchedulerSuccesses => Some(("status", "success")),
+            _ => None,
+        }
+    }
+
+    /// The label that splits a metric into parts although it is another metric's value, if any.
+    pub(crate) const fn part_label(self) -> Option<&'static str> {
+        match self {
+            Self::ServerCounter => Some("reason"),
             _ => None,
         }
     }
@@ -113,7 +124,9 @@ const fn name(
 pub(super) static NAMES: &[MetricName] = {
     use Exporter::{Scheduler, Sglang, TensorRtLlm, Tgi, Vllm};
     use MetricKind::WaitingForCapacity;
-    use MetricKind::{Awake, CacheConfig, Counter, Gauge, Ratio, SchedulerGauge, SchedulerSuccesses};
+    use MetricKind::{
+        Awake, CacheConfig, Counter, Gauge, Ratio, SchedulerGauge, SchedulerSuccesses, ServerCounter,
+    };
     use Signal as S;
     &[
         name(Vllm, 0, "vllm:kv_cache_usage_perc", S::KvUsage, Ratio),
@@ -145,6 +158,8 @@ pub(super) static NAMES: &[MetricName] = {
         name(Vllm, 3, "vllm:gpu_prefix_cache_hits", S::PrefixCacheHits, Counter),
         name(Vllm, 3, "vllm:gpu_prefix_cache_queries", S::PrefixCacheQueries, Counter),
         name(Vllm, 0, "vllm:iteration_tokens_total_count", S::EngineSteps, Counter),
+        name(Vllm, 0, "vllm:admission_rejections_total", S::RefusedRequests, ServerCounter),
+        name(Vllm, 1, "vllm:admission_rejections", S::RefusedRequests, ServerCounter),
         name(Vllm, 0, "vllm:engine_sleep_state", S::Asleep, Awake),
         name(Sglang, 0, "sglang:token_usage", S::KvUsage, Ratio),
         name(Sglang, 0, "sglang:num_queue_reqs", S::Waiting, Gauge),

@@ -72,7 +72,8 @@ const fn note(exporter: Exporter) -> &'static str {
         Exporter::Vllm => {
             "The size of the cache is in the labels of `vllm:cache_config_info`: `kv_cache_size_tokens`, else `num_gpu_blocks` ×
 `block_size`. An engine that sleeps (`sleep_state=\"awake\"` is 0) is not read meanwhile: it is neither capacity nor idle capacity. The
-model is the label `model_name`."
+model is the label `model_name`. Requests refused because a queue is full (`--max-num-queued-reqs`, `--max-num-queued-tokens`) are summed
+by `reason`. That counter is the server's and names no engine, so that the data-parallel engines of a server share it equally."
         }
         Exporter::Sglang => {
             "It counts tokens when a request ends. Its prefix-cache counters would have to be summed by source first, so they are not read.

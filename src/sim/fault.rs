@@ -33,6 +33,9 @@ pub enum FaultKind {
     Halved,
     /// A gauge shows twice its value, a share at most 1. A counter grows twice as fast and continues from there.
     Doubled,
+    /// A counter grows by [`Self::CLAIM`] more in each scrape, and continues from there: a pod that claims what it likes. A gauge is
+    /// not affected.
+    Claimed,
 }
 
 /// The signals of a fault.
@@ -58,7 +61,10 @@ pub enum FaultShare {
 }
 
 impl FaultKind {
-    /// All kinds.
+    /// What [`Self::Claimed`] adds in each scrape: far more than any pod serves.
+    pub const CLAIM: f64 = 1000.0;
+
+    /// The kinds that signals show by accident: all but [`Self::Claimed`].
     pub const ALL: [Self; 5] = [Self::Gone, Self::Renamed, Self::Frozen, Self::Halved, Self::Doubled];
 
     /// The factor of a gauge, or of a counter's growth.
@@ -66,7 +72,7 @@ impl FaultKind {
         match self {
             Self::Halved => Some(0.5),
             Self::Doubled => Some(2.0),
-            Self::Gone | Self::Renamed | Self::Frozen => None,
+            Self::Gone | Self::Renamed | Self::Frozen | Self::Claimed => None,
         }
     }
 }

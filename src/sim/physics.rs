@@ -21,6 +21,9 @@ pub struct Physics {
     pub block_size: u32,
     /// Sequences that may run at once.
     pub max_sequences: u32,
+    /// Requests that it holds at most, waiting or running: it refuses further ones. vLLM has such a limit with `--max-num-queued-reqs`,
+    /// and none by default.
+    pub max_in_flight: u32,
     /// Tokens a step may compute: first those of the decoding sequences, the rest for prompts.
     pub token_budget: u32,
     /// Tokens that a decoding sequence gains in a step: 1, or more with speculative decoding.
@@ -143,6 +146,7 @@ pub const TP1: Physics = Physics {
     kv_tokens: 480_000,
     block_size: 16,
     max_sequences: 256,
+    max_in_flight: u32::MAX,
     token_budget: 8192,
     tokens_per_step: 1.0,
 };

@@ -11,7 +11,7 @@
 //! - *Parts.* What an engine or a scheduler splits by labels is combined ([`parts`]). The requests that a scheduler sent to one
 //!   destination are also a series of their own.
 //! - *Ranks.* Each data-parallel rank is an engine. Counters of the process in front of all ranks (`SGLang`'s tokens and latencies)
-//!   are divided equally among them.
+//!   are divided equally among them, and so are those of the server in front of several engines (the requests that it refused).
 //! - *Sleep.* What an engine reports while it sleeps is dropped, so that it looks like an engine without data, not like an idle one.
 
 mod parts;
@@ -198,7 +198,7 @@ struct KeyedSeries {
 /// Assigns the series to engines, and gives each its key. Series without a sample are dropped.
 fn with_keys(raw: Vec<RawSeries>) -> Vec<KeyedSeries> {
     let ambiguous = engines_at_several_ports(&raw);
-    let mut raw = divide_among_ranks(attach_cache_config(raw));
+    let mut raw = divide_among_engines(attach_cache_config(raw));
     parts::resolve_undecided(&mut raw);
     let raw = raw.into_iter().filter(|series| !series.samples.is_empty());
     raw.map(|series| KeyedSeries { key: key(&series, &ambiguous), series }).collect()
@@ -214,30 +214,45 @@ fn keep_first_engines(keyed: &mut Vec<KeyedSeries>) -> usize {
     before - keyed.len()
 }
 
-/// Divides counters without an engine, at a port with data-parallel ranks, equally among the ranks: the process in front of them
-/// counts for all. In a truncated answer, the number of ranks is unknown, so that they are dropped.
-fn divide_among_ranks(raw: Vec<RawSeries>) -> Vec<RawSeries> {
-    if !raw.iter().any(|series| series.labels.is_rank) {
+/// Divides what counts for all engines at a port equally among them: counters of SGLang without a data-parallel rank where there are
+/// ranks, and counters of the server. In a truncated answer the number of engines is unknown, so that they are dropped. A counter of a
+/// server at whose port there is no engine is dropped, too: it would look like an engine without any other data.
+fn divide_among_engines(raw: Vec<RawSeries>) -> Vec<RawSeries> {
+    let is_of_server = |series: &RawSeries| series.name.kind == MetricKind::ServerCounter;
+    if !raw.iter().any(|series| series.labels.is_rank || is_of_server(series)) {
         return raw;
     }
     let mut ranks: BTreeMap<Option<u16>, BTreeSet<Arc<str>>> = BTreeMap::new();
-    for labels in raw.iter().map(|series| &series.labels).filter(|labels| labels.is_rank) {
-        ranks.entry(labels.port).or_default().extend(labels.engine.clone());
+    let mut engines: BTreeMap<Option<u16>, BTreeSet<Arc<str>>> = BTreeMap::new();
+    for series in raw.iter().filter(|series| !series.name.kind.is_scheduler() && !is_of_server(series)) {
+        let RawLabels { engine, is_rank, port, .. } = &*series.labels;
+        engines.entry(*port).or_default().extend(engine.clone());
+        if *is_rank {
+            ranks.entry(*port).or_default().extend(engine.clone());
+        }
     }
     let mut divided = Vec::with_capacity(raw.len());
     for series in raw {
-        let is_of_all_ranks = series.labels.engine.is_none() && series.name.kind == MetricKind::Counter;
-        let Some(ranks) = ranks.get(&series.labels.port).filter(|_| is_of_all_ranks) else {
+        let shares = match (&series.labels.engine, series.name.kind) {
+            (None, MetricKind::Counter) => ranks.get(&series.labels.port),
+            (None, MetricKind::ServerCounter) => match engines.get(&series.labels.port) {
+                None => continue,
+                // The only engine, which has no label.
+                Some(named) => Some(named).filter(|named| !named.is_empty()),
+            },
+            _ => None,
+        };
+        let Some(shares) = shares else {
             divided.push(series);
             continue;
         };
         if series.is_truncated {
             continue;
         }
-        let share = 1.0 / ranks.len() as f64;
-        divided.extend(ranks.iter().map(|rank| {
+        let share = 1.0 / shares.len() as f64;
+        divided.extend(shares.iter().map(|engine| {
             let share = RawSeries { samples: series.samples.scaled(share), ..series.clone() };
-            share.relabelled(|labels| labels.engine = Some(rank.clone()))
+            share.relabelled(|labels| labels.engine = Some(engine.clone()))
         }));
     }
     divided

@@ -147,6 +147,14 @@ impl Part {
         Self::new(labels, false)
     }
 
+    /// Split by one label more, which has this value.
+    pub(crate) fn split_by(mut self, label: &str, value: Option<&str>) -> Self {
+        if let Some(value) = value {
+            self.id = self.id.wrapping_add(hash(&(label, value)));
+        }
+        self
+    }
+
     /// From labels that all split the metric.
     pub(crate) fn from_labels<'l>(labels: impl Iterator<Item = (&'l str, &'l str)>) -> Self {
         let id = labels.map(|pair| hash(&pair)).fold(0, u64::wrapping_add);

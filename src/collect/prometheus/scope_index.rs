@@ -234,7 +234,10 @@ fn part(kind: MetricKind, labels: &Labels<'_>) -> Part {
         kind if kind.is_scheduler() => {
             Part::from_labels(labels.iter().filter(|(label, _)| SCHEDULER_PART_LABELS.contains(label)))
         }
-        _ => Part::from_query(labels.iter()),
+        kind => match kind.part_label() {
+            Some(label) => Part::from_query(labels.iter()).split_by(label, labels.get(label)),
+            None => Part::from_query(labels.iter()),
+        },
     }
 }
 
@@ -243,7 +246,10 @@ fn part(kind: MetricKind, labels: &Labels<'_>) -> Part {
 fn source_hash(kind: MetricKind, labels: &Labels<'_>) -> u64 {
     let is_of_source = |label: &str| match kind {
         MetricKind::CacheConfig => matches!(label, "job" | "instance" | "prometheus" | "prometheus_replica"),
-        _ => label != "__name__" && !SCHEDULER_PART_LABELS.contains(&label) && !is_part_label(label),
+        kind => {
+            let is_part = is_part_label(label) || kind.part_label() == Some(label);
+            label != "__name__" && !SCHEDULER_PART_LABELS.contains(&label) && !is_part
+        }
     };
     // The same sum as in `Part`, so that labels which turn out to split the metric can be subtracted.
     let pairs = labels.iter().filter(|(label, _)| is_of_source(label));

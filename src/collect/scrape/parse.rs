@@ -161,7 +161,10 @@ fn parse_line(line: &str, format: TextFormat) -> LineResult {
     let part = match name.kind {
         MetricKind::CacheConfig => Part::default(),
         kind if kind.is_scheduler() => Part::from_labels(pairs),
-        _ => Part::from_page(pairs),
+        kind => match kind.part_label() {
+            Some(label) => Part::from_page(pairs).split_by(label, labels.get(label)),
+            None => Part::from_page(pairs),
+        },
     };
     let engine = series_labels::engine(labels);
     LineResult::Sample(PageSample {

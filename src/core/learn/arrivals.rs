@@ -40,19 +40,38 @@ pub struct ArrivalBin {
     pub expected: f64,
     /// Estimated arrivals at an engine that was not read.
     pub(crate) per_unread: f64,
+    /// Requests of `known` that were refused.
+    pub(crate) refused: f64,
 }
 
-type Row = (Moment, f64, f64, f64, f64, f64);
+/// The fields in their order. Earlier versions did not store refused requests, and neither does a period without any.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Admitted((Moment, f64, f64, f64, f64, f64)),
+    WithRefused((Moment, f64, f64, f64, f64, f64, f64)),
+}
 
 impl From<Row> for ArrivalBin {
-    fn from((end, seconds, known, read, expected, per_unread): Row) -> Self {
-        Self { end, seconds, known, read, expected, per_unread }
+    fn from(row: Row) -> Self {
+        let (end, seconds, known, read, expected, per_unread, refused) = match row {
+            Row::Admitted((end, seconds, known, read, expected, per_unread)) => {
+                (end, seconds, known, read, expected, per_unread, 0.0)
+            }
+            Row::WithRefused(row) => row,
+        };
+        Self { end, seconds, known, read, expected, per_unread, refused }
     }
 }
 
 impl From<ArrivalBin> for Row {
     fn from(bin: ArrivalBin) -> Self {
-        (bin.end, bin.seconds, bin.known, bin.read, bin.expected, bin.per_unread)
+        let ArrivalBin { end, seconds, known, read, expected, per_unread, refused } = bin;
+        if refused > 0.0 {
+            Self::WithRefused((end, seconds, known, read, expected, per_unread, refused))
+        } else {
+            Self::Admitted((end, seconds, known, read, expected, per_unread))
+        }
     }
 }
 
@@ -97,6 +116,22 @@ impl From<Open> for (Moment, f64, f64) {
     }
 }
 
+/// Requests that arrived at an engine between two readings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct EngineArrivals {
+    /// All of them. Below 0 where one was counted twice.
+    pub all: f64,
+    /// Those of them that it refused.
+    pub refused: f64,
+}
+
+impl EngineArrivals {
+    /// Requests of which it refused none, as far as is known.
+    pub(crate) const fn admitted(all: f64) -> Self {
+        Self { all, refused: 0.0 }
+    }
+}
+
 /// Requests that the gateway held.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Queue {
@@ -115,6 +150,9 @@ pub struct Arrivals {
     bins: Arc<Vec<ArrivalBin>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     open: Option<Open>,
+    /// Requests that were refused since the last bin ended.
+    #[serde(skip_serializing_if = "is_default")]
+    open_refused: f64,
     /// Requests that the gateway held at the end of the last bin.
     #[serde(skip_serializing_if = "is_default")]
     held: Option<f64>,
@@ -154,11 +192,12 @@ impl Arrivals {
     /// Restarts counting at `at`, when the gateway held `held` requests.
     pub fn restart(&mut self, at: Moment, held: Option<f64>) {
         self.open = Some(Open { start: at, known: 0.0, covered: 0.0 });
+        self.open_refused = 0.0;
         self.held = held;
     }
 
     /// Adds the arrivals at one engine between two of its readings.
-    pub fn add(&mut self, from: Moment, to: Moment, arrivals: f64) {
+    pub fn add(&mut self, from: Moment, to: Moment, arrivals: EngineArrivals) {
         self.begin(from);
         let Some(open) = &mut self.open else { return };
         let seconds = from.until(to);
@@ -167,7 +206,8 @@ impl Arrivals {
         }
         let overlap = from.max(open.start).until(to);
         open.covered += overlap;
-        open.known += arrivals * overlap / seconds;
+        open.known += arrivals.all * overlap / seconds;
+        self.open_refused += arrivals.refused * overlap / seconds;
         if self.bins.last().is_none_or(|bin| bin.end <= from) {
             return; // and shares the bins on
         }
@@ -176,7 +216,8 @@ impl Arrivals {
                 break;
             }
             let overlap = bin.start().max(from).until(bin.end.min(to));
-            bin.known += arrivals * overlap / seconds;
+            bin.known += arrivals.all * overlap / seconds;
+            bin.refused += arrivals.refused * overlap / seconds;
             bin.read += overlap / bin.seconds;
         }
     }
@@ -205,6 +246,7 @@ impl Arrivals {
         let read = open.covered / seconds;
         let expected = served(open.start, at) / seconds;
         self.open = Some(Open { start: at, known: 0.0, covered: 0.0 });
+        let refused = std::mem::take(&mut self.open_refused);
         // Requests that the gateway holds have arrived and not started yet.
         let queue_growth = held.zip(self.held).map_or(0.0, |(now, before)| now - before);
         self.held = held.or(self.held);
@@ -220,7 +262,7 @@ impl Arrivals {
         let known = open.known + queue_growth;
         let bins = Arc::make_mut(&mut self.bins);
         bins.reserve_exact(1); // a copy is made for each evaluation, and would double
-        bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread });
+        bins.push(ArrivalBin { end: at, seconds, known, read, expected, per_unread, refused });
         bins.retain(|bin| bin.end.until(at) < WINDOW);
     }
 
@@ -251,6 +293,7 @@ impl Arrivals {
         if let Some(open) = &mut self.open {
             open.known = 0.0;
             open.covered = 0.0;
+            self.open_refused = 0.0;
         }
     }
 
@@ -266,6 +309,9 @@ impl Arrivals {
             Arc::make_mut(&mut self.bins).retain(|bin| bin.end <= latest);
         }
         self.open = self.open.filter(|open| open.start <= latest);
+        if self.open.is_none() {
+            self.open_refused = 0.0;
+        }
         self.recent = self.recent.filter(|recent| recent.until <= latest);
     }
 }

@@ -55,7 +55,7 @@ const COUNTERS: [Signal; 10] = [
 const _: () = {
     let declared = Rate::NEEDED.with(Rate::OPTIONAL);
     assert!(
-        declared.contains(SignalSet::new(&COUNTERS)),
+        declared.contains(SignalSet::new(&COUNTERS)) && declared.has(Signal::RefusedRequests),
         "learning counts what the rate policy does not declare"
     );
 };
@@ -89,16 +89,21 @@ impl From<Counters> for [f64; 10] {
     }
 }
 
+/// The growth of a counter, which was restarted if it is lower.
+fn grown(now: f64, before: f64) -> f64 {
+    now - if now >= before { before } else { 0.0 }
+}
+
 impl Counters {
     /// Growth since `before`. A counter that is lower was restarted; one that was not read at both ends has grown by NaN, never by 0.
     fn since(self, before: Self) -> Self {
         let (now, before): ([f64; 10], [f64; 10]) = (self.into(), before.into());
-        let mut grown = [0.0; 10];
-        for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {
+        let mut growths = [0.0; 10];
+        for ((growth, now), before) in growths.iter_mut().zip(now).zip(before) {
             let unread = now < 0.0 || before < 0.0;
-            *grown = if unread { f64::NAN } else { now - if now >= before { before } else { 0.0 } };
+            *growth = if unread { f64::NAN } else { grown(now, before) };
         }
-        grown.into()
+        growths.into()
     }
 
     /// Computed prompt tokens: without those found in the prefix cache, where that is measured.
@@ -138,12 +143,15 @@ pub(crate) struct CounterSnapshot {
     pub(crate) at: Moment,
     pub(crate) counters: Counters,
     pub(crate) gauges: Gauges,
+    /// The counter of refused requests, where it was read. Not one of `counters`: an engine that lacks it lacks nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<f64>,
 }
 
 impl CounterSnapshot {
     /// An engine that has just started: it counts from 0.
     pub(crate) fn at_start(at: Moment) -> Self {
-        Self { at, counters: Counters::default(), gauges: Gauges::default() }
+        Self { at, counters: Counters::default(), gauges: Gauges::default(), refused: Some(0.0) }
     }
 
     /// Reads `signals` at the scrape `at`. A counter without a sample since `before` was not read; neither was one with a sample so soon
@@ -155,15 +163,20 @@ impl CounterSnapshot {
         let since = |sample: &Sample| {
             before.is_none_or(|before| before.at.until(sample.at.into()) >= MIN_READING_GAP)
         };
-        let counters = COUNTERS
-            .map(|signal| rows.get(signal).last().filter(since).map_or(UNREAD, |sample| sample.value));
+        let counted = |signal| rows.get(signal).last().filter(since).map(|sample| sample.value);
+        let counters = COUNTERS.map(|signal| counted(signal).unwrap_or(UNREAD));
         let mut gauges: [f64; 3] = before.map_or([0.0; 3], |before| before.gauges.into());
         let waiting = newest_confirmed(rows.get(Signal::Waiting)).map(|sample| sample.value);
         let shown = [waiting, value(Signal::Running), value(Signal::KvUsage)];
         for (own, shown) in gauges.iter_mut().zip(shown) {
             *own = shown.unwrap_or(*own);
         }
-        Self { at: at.into(), counters: counters.into(), gauges: gauges.into() }
+        Self {
+            at: at.into(),
+            counters: counters.into(),
+            gauges: gauges.into(),
+            refused: counted(Signal::RefusedRequests),
+        }
     }
 
     /// It counts fewer first tokens than `before`, so the engine was restarted.
@@ -181,6 +194,7 @@ impl CounterSnapshot {
             counted: self.counters.since(before.counters),
             before: before.gauges,
             after: self.gauges,
+            refused: self.refused.zip(before.refused).map(|(now, before)| grown(now, before)),
         }
     }
 }
@@ -193,6 +207,8 @@ pub(crate) struct Growth {
     pub(crate) counted: Counters,
     pub(crate) before: Gauges,
     pub(crate) after: Gauges,
+    /// Requests that the engine says to have refused; `None` if that is not known.
+    pub(crate) refused: Option<f64>,
 }
 
 impl Growth {
@@ -200,7 +216,7 @@ impl Growth {
         self.from.until(self.to)
     }
 
-    /// Requests that arrived, by signals that are not `lacking`: first tokens plus the growth of the queue, which holds in overload too;
+    /// Admitted requests, by signals that are not `lacking`: first tokens plus the growth of the queue, which holds in overload too;
     /// or else finished requests plus the growth of running and waiting ones. `None` when neither is known.
     pub(crate) fn arrivals(&self, lacking: SignalSet) -> Option<f64> {
         let shows = |signals: &[Signal]| lacking.and(SignalSet::new(signals)).is_empty();

@@ -11,6 +11,7 @@ mod ingest;
 mod knowledge;
 mod numeric;
 mod occupancy;
+mod refusals;
 mod rollback;
 mod scorecard;
 mod start_up;
@@ -29,7 +30,7 @@ pub(crate) use start_up::{LEAD, ObservedStarts, StartUpTimes, median_start, star
 pub(crate) use step_time::{StepTime, StepTimeError};
 #[cfg(test)]
 pub(crate) use {
-    arrivals::{ArrivalBin, Arrivals},
+    arrivals::{ArrivalBin, Arrivals, EngineArrivals},
     change_point::ArrivalCount,
     counter_snapshot::{Counters, Gauges, Growth},
     dispersion::Dispersion,

@@ -151,6 +151,7 @@ fn bins(arrivals: &[f64]) -> Vec<ArrivalBin> {
         read: 1.0,
         expected: 1.0,
         per_unread: 0.0,
+        refused: 0.0,
     };
     arrivals.iter().enumerate().map(bin).collect()
 }
@@ -311,7 +312,7 @@ fn limits(running: &[f64]) -> Vec<Option<f64>> {
     let steps = running.windows(2).enumerate().map(|(second, pair)| {
         let counted = Counters::default();
         let (before, after) = (gauges(pair[0]), gauges(pair[1]));
-        let growth = Growth { from: at(second), to: at(second + 1), counted, before, after };
+        let growth = Growth { from: at(second), to: at(second + 1), counted, before, after, refused: None };
         limited = known.learn(Role::Both, &growth, limited);
         known.limit
     });
@@ -345,7 +346,7 @@ fn arrivals_are_counted_by_what_is_believed() {
     let [before, after] =
         [(3.0, 10.0), (8.0, 14.0)].map(|(waiting, running)| Gauges { waiting, running, usage: 0.5 });
     let at = Moment::from(jiff::Timestamp::UNIX_EPOCH);
-    let growth = Growth { from: at, to: at.plus(10.0), counted, before, after };
+    let growth = Growth { from: at, to: at.plus(10.0), counted, before, after, refused: None };
     let arrivals = |lacking: &[Signal]| growth.arrivals(SignalSet::new(lacking));
     assert_eq!(arrivals(&[]), Some(45.0), "those that began and those that joined the queue");
     assert_eq!(
@@ -383,6 +384,7 @@ fn an_engine_without_counters_is_read_by_its_gauges() {
         counted: Counters::default(),
         before,
         after,
+        refused: None,
     };
     let steady = |running: f64| growth(10.0, gauges(4.0, running), gauges(4.0, running));
     assert_eq!(
@@ -414,7 +416,7 @@ fn estimates_are_forgotten_when_arrivals_are_counted_again() {
     let read = |role: &mut RoleKnowledge, seconds: std::ops::Range<i64>| {
         for second in seconds.step_by(5) {
             for _ in (0..20).filter(|engine| (second / 5 + engine) % 3 == 0) {
-                role.arrivals.add(at(second - 15), at(second), 1.0);
+                role.arrivals.add(at(second - 15), at(second), EngineArrivals::admitted(1.0));
             }
             role.arrivals.close(at(second), None, None, |from, to| 20.0 * from.until(to));
         }
@@ -442,7 +444,7 @@ fn unmeasured_pods_once_kept_their_old_arrivals_while_the_others_got_twice_as_ma
     let mut newest = |from: i64, until: i64, arrived: f64| {
         for second in (from..until).step_by(5) {
             arrivals.begin(at(second));
-            arrivals.add(at(second), at(second + 5), arrived);
+            arrivals.add(at(second), at(second + 5), EngineArrivals::admitted(arrived));
             arrivals.close(at(second + 5), None, None, |from, to| 2.0 * from.until(to));
         }
         arrivals.counts().last().unwrap().arrivals

@@ -94,8 +94,9 @@ impl Reads for Rate {
         Signal::RequestGenerationTokensSum,
         Signal::RequestGenerationTokensCount,
     ]));
-    // Prompts of finished requests show whether counters of prompts and requests are plausible.
-    const OPTIONAL: SignalSet = CACHE_HITS.with(SIZES).with(SignalSet::new(&[Signal::KvCapacity]));
+    // Prompts of finished requests show whether counters of prompts and requests are plausible. Refused requests have arrived too.
+    const OPTIONAL: SignalSet =
+        CACHE_HITS.with(SIZES).with(SignalSet::new(&[Signal::KvCapacity, Signal::RefusedRequests]));
 }
 
 /// A scheduler: requests that it holds and dispatches.

@@ -69,6 +69,9 @@ pub(crate) enum Finding {
 pub(crate) struct RateExplanation {
     pub(crate) role: Role,
     pub(crate) demand: f64,
+    /// The part of the demand that the model servers refuse, where they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<f64>,
     /// When a pod ordered now serves, where demand grows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) forecast: Option<Forecast>,

@@ -10,6 +10,7 @@ use crate::model::Role;
 pub(crate) enum Quantity {
     // The rate policy.
     Arrivals,
+    RefusedArrivals,
     ArrivalGrowth,
     SteadySeconds,
     Dispersion,

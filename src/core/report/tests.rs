@@ -14,6 +14,7 @@ fn rate(role: Role) -> Analysis {
     Analysis::from(Finding::Rate(RateExplanation {
         role,
         demand: figure(11.4951),
+        refused: None,
         forecast: Some(Forecast { rate: figure(14.9), seconds: figure(62.0) }),
         capacity: 24.0,
         replicas: 3.0,
@@ -42,6 +43,15 @@ fn a_number_is_explained_by_demand_capacity_and_what_binds() {
     let text = explained(3, 4, analyzed.clone(), Some(rate(Role::Both))).to_string();
     let expected = "demand 11.5 req/s (forecast 14.9 in 62 s); capacity 24.0 req/s with 3 replicas; surge reserve supports 15.3 req/s → 4 replicas";
     assert_eq!(text, expected);
+    let mut refusing = rate(Role::Both);
+    if let Finding::Rate(found) = &mut refusing.finding {
+        found.refused = Some(figure(4.37));
+    }
+    let text = explained(3, 4, analyzed.clone(), Some(refusing)).to_string();
+    assert!(
+        text.starts_with("demand 11.5 req/s, of which 4.37 refused (forecast 14.9 in 62 s); capacity"),
+        "{text}"
+    );
     let mut limited = explained(3, 5, analyzed, Some(rate(Role::Decode)));
     let why = AdjustmentReason::Limit { binding: Some(binding()) };
     limited.adjustments.push(adjusted(Stage::Limit, 5, 3, why));

@@ -42,6 +42,8 @@ pub enum Signal {
     Asleep,
     /// Counter: engine steps, that is forward passes over a batch.
     EngineSteps,
+    /// Counter: requests that the server refused because its queue was full.
+    RefusedRequests,
     /// Gauge (scheduler): requests held for the model.
     SchedulerQueueSize,
     /// Gauge (scheduler): bytes of the requests held.
@@ -72,7 +74,7 @@ impl Signal {
     }
 
     /// All of them, in their order.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::KvUsage,
         Self::Waiting,
         Self::Running,
@@ -91,6 +93,7 @@ impl Signal {
         Self::PrefixCacheQueries,
         Self::Asleep,
         Self::EngineSteps,
+        Self::RefusedRequests,
         Self::SchedulerQueueSize,
         Self::SchedulerQueueBytes,
         Self::SchedulerAttempts,

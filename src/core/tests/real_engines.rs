@@ -93,6 +93,33 @@ fn arrivals_seen_at_recorded_engines_are_those_that_came() {
     }
 }
 
+/// What an engine is offered that refuses requests while 24 of them are in its queue or run, from the first refused one to the last: 7
+/// requests/s.
+#[test]
+fn arrivals_at_a_recorded_engine_contain_those_that_it_refused() {
+    let all = recording("refused-and-aborted");
+    let arrived = [Signal::TimeToFirstTokenCount, Signal::Waiting, Signal::RefusedRequests];
+    for (from, until) in [(10.0, 86.0), (115.0, 191.0)] {
+        let within = |(second, _): &&Scrape| (from..until).contains(second);
+        let scrapes: Vec<Scrape> = all.iter().filter(within).cloned().collect();
+        let offered = came(&scrapes, &arrived);
+        let [refused, admitted] =
+            [&arrived[2..], &arrived[..2]].map(|signals| came(&scrapes, signals) / offered);
+        assert!((6.3..=7.7).contains(&offered) && (0.35..=0.46).contains(&refused), "{offered} {refused}");
+        let arrivals = |scrapes: &[Scrape]| evaluations(scrapes, 16).last().unwrap().arrivals.unwrap();
+        let ratio = arrivals(&scrapes) / offered;
+        assert!((0.95..=1.05).contains(&ratio), "{ratio:.3} of what came");
+        // Without the counter they are only those that it admitted, as well known as ever.
+        let hide = |(second, shown): &Scrape| {
+            let shown = shown.iter().copied().filter(|(signal, _)| *signal != Signal::RefusedRequests);
+            (*second, shown.collect())
+        };
+        let hidden: Vec<Scrape> = scrapes.iter().map(hide).collect();
+        let ratio = arrivals(&hidden) / offered / admitted;
+        assert!((0.95..=1.05).contains(&ratio), "{ratio:.3} of what was admitted");
+    }
+}
+
 /// The growth of the sum of `signals` in a second.
 fn came(scrapes: &[Scrape], signals: &[Signal]) -> f64 {
     let sum = |(_, shown): &Scrape| -> f64 {

@@ -16,7 +16,7 @@ use super::load::Request;
 use super::recorder::Recorder;
 use super::rng::Rng;
 use super::scenario::{DeletionOrder, PodFault, Scenario, SimVariant};
-use super::server::Readings;
+use super::server::{Admission, Readings};
 
 pub use pod::Pod;
 
@@ -225,7 +225,7 @@ impl<R: Recorder> SimCluster<R> {
         false
     }
 
-    /// A client has waited too long: it sends its request again later, or gives up for good.
+    /// A client has waited too long, or was refused: it sends its request again later, or gives up for good.
     fn give_up(&mut self, request: Request, now_s: f64) {
         match self.scenario.clients.filter(|clients| request.retries < clients.retries) {
             Some(clients) => self.retries.push_back((now_s + clients.backoff.as_secs_f64(), request)),
@@ -439,8 +439,8 @@ impl<R: Recorder> SimCluster<R> {
         }
     }
 
-    /// Gives a request to the ready pod with the least pressure. Returns false when the gateway must hold it. A request
-    /// that its pod refuses has failed.
+    /// Gives a request to the ready pod with the least pressure. Returns false when the gateway must hold it. The client of
+    /// a request that its pod refuses does as one that has waited too long.
     fn dispatch(&mut self, request: Request, now_s: f64) -> bool {
         let max_waiting = self.scenario.max_waiting_per_pod.map_or(usize::MAX, |waiting| waiting as usize);
         let mut best: Option<(usize, f64)> = None;
@@ -459,9 +459,16 @@ impl<R: Recorder> SimCluster<R> {
         let pod = &mut self.pods[index];
         let cached = self.scenario.prefix_cache.found(request.cached, pod.dispatched, ready);
         let request = Request { cached, ..request };
-        if !pod.server_mut().is_some_and(|server| server.submit(request, now_s)) {
-            self.recorder.failed(1);
-            return true;
+        match pod.server_mut().map_or(Admission::Failed, |server| server.submit(request, now_s)) {
+            Admission::Admitted => {}
+            Admission::Refused => {
+                self.give_up(request, now_s);
+                return true;
+            }
+            Admission::Failed => {
+                self.recorder.failed(1);
+                return true;
+            }
         }
         pod.dispatched += 1.0;
         self.dispatched += 1.0;

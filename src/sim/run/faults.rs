@@ -99,11 +99,13 @@ impl SignalHistory {
         match active {
             Some(FaultKind::Gone | FaultKind::Renamed) => f64::NAN,
             Some(FaultKind::Frozen) => *self.frozen[index].get_or_insert(last.unwrap_or(value)),
-            Some(FaultKind::Halved | FaultKind::Doubled) | None => {
+            Some(FaultKind::Halved | FaultKind::Doubled | FaultKind::Claimed) | None => {
                 let factor = active.and_then(FaultKind::factor).unwrap_or(1.0);
                 if signal.is_counter() {
                     // A counter never falls back: what was added or left out stays so after the fault.
                     self.offset[index] += (factor - 1.0) * (value - last.unwrap_or(0.0));
+                    self.offset[index] +=
+                        if active == Some(FaultKind::Claimed) { FaultKind::CLAIM } else { 0.0 };
                     value + self.offset[index]
                 } else if signal == Signal::KvUsage {
                     (value * factor).min(1.0)

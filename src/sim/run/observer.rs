@@ -36,7 +36,7 @@ pub(super) fn timestamp(seconds: f64) -> Timestamp {
 }
 
 /// What a scrape of a pod shows, under `dispatched` requests.
-fn pod_values(readings: &Readings, dispatched: f64) -> [(Signal, f64); 18] {
+fn pod_values(readings: &Readings, dispatched: f64) -> [(Signal, f64); 19] {
     let Readings { inter_token, first_token, request_prompt, request_generation, .. } = readings;
     [
         (Signal::KvUsage, readings.kv_usage),
@@ -56,6 +56,7 @@ fn pod_values(readings: &Readings, dispatched: f64) -> [(Signal, f64); 18] {
         (Signal::PrefixCacheHits, readings.prefix_hits),
         (Signal::PrefixCacheQueries, readings.prefix_queries),
         (Signal::EngineSteps, readings.steps),
+        (Signal::RefusedRequests, readings.refused),
         (Signal::SchedulerAttempts, dispatched),
     ]
 }
@@ -65,7 +66,7 @@ fn pod_values(readings: &Readings, dispatched: f64) -> [(Signal, f64); 18] {
 struct PodScrape {
     variant: usize,
     serial: u64,
-    values: [(Signal, f64); 18],
+    values: [(Signal, f64); 19],
 }
 
 /// What was scraped at the same time.

@@ -33,6 +33,16 @@ const SLOTS_WEIGHT: f64 = 0.5;
 /// an f64 clock of seconds can resolve for 25 years.
 const MIN_STEP_S: f64 = 1e-7;
 
+/// What becomes of a request that is sent to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Admitted,
+    /// The server holds as many requests as it may. Its client can send it again.
+    Refused,
+    /// It will never be served: it has more tokens than the memory holds, or the simulation has no room for more requests.
+    Failed,
+}
+
 /// One model server. Times are seconds after the simulation's start.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ModelServer {
@@ -151,13 +161,16 @@ impl ModelServer {
         self.decoding.len() as f64 * self.physics.tokens_per_step
     }
 
-    /// Takes a request at `now_s`, which must not be before the time it has been advanced to. Returns false when it
-    /// refuses the request: its queue is full, or the request has more tokens than its memory holds.
+    /// Takes a request at `now_s`, which must not be before the time it has been advanced to, or refuses it.
     #[must_use]
-    pub(super) fn submit(&mut self, request: Request, now_s: f64) -> bool {
+    pub(super) fn submit(&mut self, request: Request, now_s: f64) -> Admission {
         let tokens = f64::from(request.prompt) + f64::from(request.output);
         if self.waiting.len() >= MAX_WAITING || tokens > self.admission_limit() {
-            return false;
+            return Admission::Failed;
+        }
+        if self.in_flight() >= self.physics.max_in_flight as usize {
+            self.readings.refused += 1.0;
+            return Admission::Refused;
         }
         match &mut self.current {
             // It may enter once the step under way is done. Requests that already wait could not enter, and still cannot.
@@ -170,7 +183,7 @@ impl ModelServer {
         self.waiting_tokens += u64::from(request.prompt);
         self.waiting.push_back(Waiting { request, progress: None });
         self.readings.waiting = self.waiting.len() as f64;
-        true
+        Admission::Admitted
     }
 
     /// When its next event is due if no request arrives; `None` while it is idle.

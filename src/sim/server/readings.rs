@@ -35,6 +35,8 @@ pub struct Readings {
     pub steps: f64,
     /// Sequences that gave up their memory and started again.
     pub preemptions: f64,
+    /// Requests refused because it held as many as it may: vLLM's `admission_rejections`.
+    pub refused: f64,
     /// Seconds from arrival to the first token.
     pub first_token: Histogram,
     /// Seconds from one token of a request to its next.
@@ -59,6 +61,7 @@ impl Readings {
             prefix_queries: 0.0,
             steps: 0.0,
             preemptions: 0.0,
+            refused: 0.0,
             first_token: Histogram::new(FIRST_TOKEN_BOUNDS),
             inter_token: Histogram::new(INTER_TOKEN_BOUNDS),
             request_prompt: Histogram::new(TOKEN_BOUNDS),

@@ -11,4 +11,5 @@ mod peers;
 mod physics;
 mod pods;
 mod published;
+mod refusals;
 mod supply;

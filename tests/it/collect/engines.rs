@@ -128,3 +128,25 @@ async fn a_page_with_another_tenants_pod_under_any_engines_names_is_ignored() {
     let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
     assert!(collected.series.is_empty(), "{collected:?}");
 }
+
+#[tokio::test]
+async fn refused_requests_in_prometheus_are_added_up_by_reason_and_not_by_copy() {
+    let refused = |replica: &str, reason: &str, value| {
+        let labels = json!({"namespace": "llm", "pod": "p", "instance": "10.0.0.1:8000", "model_name": "tiny",
+                            "prometheus_replica": replica, "reason": reason});
+        series("vllm:admission_rejections_total", labels, &[(0, value)])
+    };
+    let running = json!({"namespace": "llm", "pod": "p", "instance": "10.0.0.1:8000", "engine": "0",
+                         "model_name": "tiny", "prometheus_replica": "a"});
+    let answer = ok(&matrix(&[
+        series("vllm:num_requests_running", running, &[(0, "16")]),
+        refused("a", "max_num_queued_reqs", "230"),
+        refused("a", "max_num_queued_tokens", "10"),
+        refused("b", "max_num_queued_reqs", "230"),
+        refused("b", "max_num_queued_tokens", "10"),
+    ]));
+    let server = prometheus(ok(&counts(&[("llm", 5)])), answer).await;
+    let collected = collect(&settings(server.uri()), &scope(&["llm"])).await.unwrap();
+    assert_eq!(values(&collected, Signal::RefusedRequests), [("p".to_owned(), vec![240.0])]);
+    assert!(collected.series.iter().all(|series| &*series.labels.engine == "0"), "{collected:?}");
+}

@@ -273,6 +273,7 @@ async fn a_page_of_a_real_vllm_has_every_signal_of_an_engine() {
         (Signal::KvCapacity, 131_072.0),
         (Signal::TimeToFirstTokenCount, 7_999.0),
         (Signal::EngineSteps, 45_028.0),
+        (Signal::RefusedRequests, 0.0),
     ];
     for (signal, value) in expected {
         assert_eq!(newest(&collected, signal), [value], "{signal:?}");
@@ -281,6 +282,20 @@ async fn a_page_of_a_real_vllm_has_every_signal_of_an_engine() {
     let not_an_engines =
         [Signal::Asleep, Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes, Signal::SchedulerAttempts];
     assert_eq!(missing.collect::<Vec<_>>(), not_an_engines);
+}
+
+#[tokio::test]
+async fn requests_refused_for_any_reason_are_shared_by_the_data_parallel_engines_of_a_server() {
+    let page = r#"vllm:num_requests_running{engine="0",model_name="tiny"} 16.0
+vllm:num_requests_running{engine="1",model_name="tiny"} 15.0
+vllm:admission_rejections_total{model_name="tiny",reason="max_num_queued_reqs"} 230.0
+vllm:admission_rejections_total{model_name="tiny",reason="max_num_queued_tokens"} 10.0
+"#;
+    let collected = read(page).await;
+    assert_eq!(newest(&collected, Signal::RefusedRequests), [120.0, 120.0]);
+    let engines: std::collections::BTreeSet<_> =
+        collected.series.iter().map(|series| &*series.labels.engine).collect();
+    assert_eq!(engines.into_iter().collect::<Vec<_>>(), ["0", "1"]);
 }
 
 #[tokio::test]

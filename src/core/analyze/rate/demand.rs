@@ -18,19 +18,33 @@ pub(crate) struct Demand {
     pub certain: f64,
     /// The part of the level that is certain, without its trend: a trend is no surge.
     pub surge: f64,
+    /// The share of it, 0 to 0.5, that is refused: requests that arrive and never wait.
+    pub refused_share: f64,
 }
 
 impl Demand {
     /// From a level, and the dispersion of the counts that it was computed from.
-    pub(crate) fn new(level: ArrivalLevel, dispersion: f64, horizon: f64) -> Self {
+    pub(crate) fn new(level: ArrivalLevel, dispersion: f64, horizon: f64, refused_share: f64) -> Self {
         let ArrivalLevel { rate, slope, seconds } = level;
         // A falling trend is not followed: the forecast would remove replicas that are still needed. A rising one is followed to at most twice
-        // the rate, because no straight line holds for longer.
-        let forecast = if slope > 0.0 { (rate + slope * horizon).min(2.0 * rate) } else { rate };
+        // the rate, because no straight line holds for longer. What is refused has doubled the rate at most already: together they may
+        // not make more of what is admitted, which alone is not a claim.
+        let most = 2.0 * rate * (1.0 - refused_share);
+        let forecast = if slope > 0.0 { (rate + slope * horizon).min(most) } else { rate };
         // The standard error of a rate that was counted over `seconds`: the variance of a count is F times its mean.
         let error = (dispersion * rate / seconds.max(1.0)).sqrt();
         let surge = rate - error - slope.max(0.0) * horizon;
-        Self { level, dispersion, horizon, forecast, certain: forecast - error, surge }
+        Self { level, dispersion, horizon, forecast, certain: forecast - error, surge, refused_share }
+    }
+
+    /// Refused requests/s of the level.
+    pub(crate) fn refused(&self) -> f64 {
+        self.level.rate * self.refused_share
+    }
+
+    /// The part of the forecast that is admitted: what is refused until the pods that are ordered now serve does not wait for them.
+    pub(crate) fn admitted_forecast(&self) -> f64 {
+        self.forecast * (1.0 - self.refused_share)
     }
 }
 

@@ -21,6 +21,9 @@ pub(crate) fn values(input: &RateInput<'_>, found: &RateFinding) -> Vec<Value> {
         Value::new(Quantity::SurgeReserve, found.test.surge),
         Value::new(Quantity::Backlog, found.test.backlog),
     ];
+    if demand.refused() > 0.0 {
+        values.insert(1, Value::new(Quantity::RefusedArrivals, demand.refused()));
+    }
     let bounds = found.test.allowed(fleet).into_iter().filter(|(_, allows)| allows.is_finite());
     values.extend(bounds.map(|(bound, allows)| Value::new(supported_by(bound), allows.max(0.0))));
     values.push(Value::new(Quantity::RemovalInSeconds, found.removable_in));

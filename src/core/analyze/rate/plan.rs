@@ -127,7 +127,8 @@ fn demand(known: &RoleKnowledge, horizon: f64) -> Option<Demand> {
         return None;
     }
     let dispersion = known.dispersion.factor();
-    Some(Demand::new(current_level(&counts, dispersion), dispersion, horizon))
+    let level = current_level(&counts, dispersion);
+    Some(Demand::new(level, dispersion, horizon, known.arrivals.refused_share(level.seconds)))
 }
 
 /// Remembers the level: to estimate unread pods, for removals, and for the surge reserve.
@@ -156,7 +157,7 @@ fn backlog(input: &RateInput<'_>, replicas: &[ReplicaCapacity], demand: &Demand)
     });
     let pods: Vec<PodCapacity> = pods.collect();
     let now = input.waiting + input.running;
-    let inside = requests_at_horizon(now, demand.forecast, &pods, demand.horizon);
+    let inside = requests_at_horizon(now, demand.admitted_forecast(), &pods, demand.horizon);
     let slots = |(variant, capacity): (&RateVariant, &ReplicaCapacity)| {
         variant.serving(variant.committed.get()) * capacity.max_sequences
     };

@@ -2,8 +2,12 @@
 
 use proptest::prelude::*;
 
+use super::demand::Demand;
 use super::*;
-use crate::learn::{RequestSizes, RoleKnowledge, StepSample, StepTime, StepTimeError, VariantKnowledge};
+use crate::learn::{
+    ArrivalLevel, EngineArrivals, RequestSizes, RoleKnowledge, StepSample, StepTime, StepTimeError,
+    VariantKnowledge,
+};
 use crate::model::{Bounds, RatePolicy, Role};
 use crate::moment::Moment;
 use crate::units::{Cost, Replicas, Seconds};
@@ -137,7 +141,7 @@ fn what_is_cut_after_an_evaluation_is_missed_at_the_next_moment_and_not_at_this(
     let (mut known, mut cooldown) = (RoleKnowledge::default(), Cooldown::default());
     known.arrivals.begin(at(0.0));
     for second in (5..=120).step_by(5).map(f64::from) {
-        known.arrivals.add(at(second - 5.0), at(second), 30.0);
+        known.arrivals.add(at(second - 5.0), at(second), EngineArrivals::admitted(30.0));
         known.arrivals.close(at(second), None, None, |from, to| from.until(to));
     }
     let mut ask = |now: f64, target: u32| {
@@ -279,7 +283,7 @@ fn exchanges(can_remove: bool) -> bool {
     known.arrivals.begin(at(0.0));
     let mut is_proposed = false;
     for second in (5..=900).step_by(5).map(f64::from) {
-        known.arrivals.add(at(second - 5.0), at(second), 40.0);
+        known.arrivals.add(at(second - 5.0), at(second), EngineArrivals::admitted(40.0));
         known.arrivals.close(at(second), None, None, |from, to| from.until(to));
         let of_price = |count: u32, cost: f64| RateVariant {
             cost: Cost::new(cost).unwrap(),
@@ -315,4 +319,45 @@ fn a_clock_that_is_set_back_makes_no_exchange_of_what_was_needed() {
         !cooldown.may_exchange(at(1099.0)) && cooldown.may_exchange(at(1700.0)),
         "600 s, doubled once, after 500"
     );
+}
+
+#[test]
+fn what_is_refused_is_carried_but_neither_waits_nor_doubles_what_a_trend_has_doubled() {
+    let level = ArrivalLevel { rate: 8.0, slope: 1.0, seconds: 300.0 };
+    let demand = |share| Demand::new(level, 1.0, 125.0, share);
+    close(demand(0.0).forecast, 16.0, 1e-9);
+    close(demand(0.25).forecast, 12.0, 1e-9);
+    close(demand(0.5).forecast, 8.0, 1e-9);
+    let level = ArrivalLevel { slope: 0.0, ..level };
+    let steady = Demand::new(level, 1.0, 125.0, 0.25);
+    close(steady.forecast, 8.0, 1e-9);
+    close(steady.admitted_forecast(), 6.0, 1e-9);
+    close(steady.refused(), 2.0, 1e-9);
+}
+
+#[test]
+fn refusals_are_said_where_there_are_any_and_make_no_backlog() {
+    let policy = RatePolicy::default();
+    let at = |seconds: f64| Moment::from(jiff::Timestamp::UNIX_EPOCH).plus(seconds);
+    // One replica that serves 3 requests/s, and some that wait.
+    let found = |arrivals: EngineArrivals| {
+        let (mut known, mut cooldown) = (RoleKnowledge::default(), Cooldown::default());
+        known.arrivals.begin(at(0.0));
+        for second in (5..=120).step_by(5).map(f64::from) {
+            known.arrivals.add(at(second - 5.0), at(second), arrivals);
+            known.arrivals.close(at(second), None, None, |from, to| from.until(to));
+        }
+        let variant = RateVariant { ready_in: vec![Seconds::ZERO], ..variant(1, replica(4000.0, 1000.0)) };
+        let input = RateInput { waiting: 8.0, running: 96.0, ..input(&policy, at(120.0), vec![variant]) };
+        let found = analyze(&input, &mut known, &mut cooldown, &|_| true).unwrap().found;
+        let refused = values(&input, &found).iter().any(|value| value.name().starts_with("refused"));
+        (found.demand.level.rate, found.test.backlog, refused)
+    };
+    let (rate, backlog, is_said) = found(EngineArrivals { all: 25.0, refused: 10.0 });
+    close(rate, 5.0, 1e-9);
+    let (waiting_rate, waiting_backlog, _) = found(EngineArrivals::admitted(25.0));
+    close(waiting_rate, 5.0, 1e-9);
+    assert!(backlog < 20.0 && waiting_backlog > 200.0, "{backlog}, {waiting_backlog} if they wait");
+    let (_, _, is_said_without) = found(EngineArrivals::admitted(15.0));
+    assert!(is_said && !is_said_without);
 }

@@ -140,6 +140,7 @@ fn explanation(role: Role, found: &RateFinding) -> RateExplanation {
     RateExplanation {
         role,
         demand: figure(demand.level.rate),
+        refused: Some(figure(demand.refused())).filter(|refused| *refused > 0.0),
         forecast: (demand.level.slope > 0.0).then_some(forecast),
         capacity: figure(found.fleet.rate),
         replicas: figure(found.fleet.replicas),

@@ -29,6 +29,7 @@ fn bins(from: i32, to: i32, rate: f64, lacks: impl Fn(i32) -> bool) -> Vec<Arriv
         read: if lacks(end) { 1.0 } else { 2.0 },
         expected: 2.0,
         per_unread: 5.0 * rate,
+        refused: 0.0,
     };
     (from / 5 + 1..=to / 5).map(|index| bin(5 * index)).collect()
 }
@@ -129,7 +130,7 @@ fn growth(waiting_before: f64, waiting_after: f64, finished: f64) -> Growth {
     let gauges = |waiting| Gauges { waiting, running: 96.0, usage: 0.9 };
     let counted = Counters { finished, firsts: finished, ..Counters::default() };
     let (before, after) = (gauges(waiting_before), gauges(waiting_after));
-    Growth { from: at(0.0), to: at(5.0), counted, before, after }
+    Growth { from: at(0.0), to: at(5.0), counted, before, after, refused: None }
 }
 
 #[test]

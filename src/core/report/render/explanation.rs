@@ -138,6 +138,9 @@ impl Display for RateExplanation {
             write!(f, "{}: ", role_name(self.role))?;
         }
         write!(f, "demand {} req/s", amount(self.demand))?;
+        if let Some(refused) = self.refused {
+            write!(f, ", of which {} refused", amount(refused))?;
+        }
         if let Some(Forecast { rate, seconds }) = self.forecast {
             write!(f, " (forecast {} in {seconds:.0} s)", amount(rate))?;
         }

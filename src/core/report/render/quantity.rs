@@ -9,6 +9,7 @@ impl Display for Quantity {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Arrivals => "arrivals, req/s",
+            Self::RefusedArrivals => "refused arrivals, req/s",
             Self::ArrivalGrowth => "growth of arrivals, req/s per second",
             Self::SteadySeconds => "unchanged for, s",
             Self::Dispersion => "dispersion",

@@ -19,6 +19,9 @@ use self::compare::{Baseline, Comparison, Reference, Timeline};
 /// Signals of the scheduler, to which a share of pods does not apply.
 const SCHEDULER_SIGNALS: [Signal; 2] = [Signal::SchedulerQueueSize, Signal::SchedulerQueueBytes];
 
+/// Signals that stay 0 under every load of the matrix, because no server of it refuses a request. `refusals` has their faults.
+const UNUSED_SIGNALS: [Signal; 1] = [Signal::RefusedRequests];
+
 /// Runs without a fault that show what randomness alone does. Each analyzer meets about two hundred faults under each load, so that
 /// what happens once in forty runs happens in five of them.
 const OTHER_SEEDS: u64 = 39;
@@ -118,7 +121,8 @@ pub(crate) fn play(case: Case, controller: &Controller, faults: &[Fault], seed: 
 /// The signals, and sets of them, whose faults affect `analyzer`.
 pub(crate) fn signals(analyzer: Analyzer) -> Vec<FaultSignals> {
     let read = policies::signals(analyzer);
-    let single = Signal::ALL.into_iter().filter(|signal| read.contains(signal)).map(FaultSignals::Of);
+    let is_used = |signal: &Signal| read.contains(signal) && !UNUSED_SIGNALS.contains(signal);
+    let single = Signal::ALL.into_iter().filter(is_used).map(FaultSignals::Of);
     let counters = read.iter().any(|signal| signal.is_counter());
     let sets = [counters.then_some(FaultSignals::Counters), Some(FaultSignals::All)];
     single.chain(sets.into_iter().flatten()).collect()

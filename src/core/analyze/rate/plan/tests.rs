@@ -56,7 +56,7 @@ fn with<T>(
     let mut targets = variants.iter().map(|variant| variant.committed.get()).collect();
     let input = fixture::input(&policy, Moment::from(jiff::Timestamp::UNIX_EPOCH), variants);
     let level = ArrivalLevel { rate: 0.0, slope: 0.0, seconds: 0.0 };
-    let demand = Demand::new(level, 1.0, 125.0);
+    let demand = Demand::new(level, 1.0, 125.0, 0.0);
     let planner = Planner { input: &input, replicas, test, demand, peak: 0.0, fits: &|_| true };
     then(&planner, &mut targets)
 }
