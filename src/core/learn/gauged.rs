@@ -3,6 +3,7 @@
 
 use jiff::Timestamp;
 
+use super::arrivals::EngineArrivals;
 use super::counter_snapshot::{CounterSnapshot, Gauges, Growth};
 use super::knowledge::{RoleKnowledge, VariantKnowledge};
 use super::step_time::StepTime;
@@ -99,10 +100,10 @@ impl RoleKnowledge {
         role: Role,
         growth: &Growth,
         variant: &VariantKnowledge,
-    ) -> Option<f64> {
+    ) -> Option<EngineArrivals> {
         let arrivals = growth.arrivals_by_gauges(role, variant, &self.shape)?;
         self.gauged_at = self.gauged_at.max(Some(growth.to));
-        Some(arrivals)
+        Some(EngineArrivals::admitted(arrivals))
     }
 
     /// Forgets what was estimated from gauges, once arrivals are counted again: only those may lower a number.

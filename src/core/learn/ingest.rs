@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use smol_str::SmolStr;
 
-use super::arrivals::{EngineArrivals, MAX_READING_GAP, Queue};
+use super::arrivals::{MAX_READING_GAP, Queue};
 use super::counter_snapshot::{CounterSnapshot, Growth, MIN_READING_GAP};
 use super::gauged::GAUGES;
 use super::knowledge::{LastReading, LimitedReadings, ModelKnowledge, RoleKnowledge, VariantKnowledge};
@@ -404,10 +404,7 @@ fn ingest_reading(
         variant.occupancy.learn(&growth, source.engines);
         variant.steps.learn(&growth, source.engines);
     }
-    let gauged = || {
-        let estimate = source.is_gauged.then(|| known.estimate_arrivals(role, &growth, variant))?;
-        estimate.map(EngineArrivals::admitted)
-    };
+    let gauged = || source.is_gauged.then(|| known.estimate_arrivals(role, &growth, variant))?;
     if let Some(arrivals) = growth.all_arrivals(lacking).or_else(gauged) {
         known.arrivals.add(growth.from, growth.to, arrivals);
     }

@@ -16,6 +16,7 @@ mod properties;
 mod queueing;
 mod rate;
 mod real_engines;
+mod refused;
 mod regressions;
 mod required_signals;
 mod saturated;
