@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use wva_core::model::{Analyzer, Bounds, Role, ScaleToZero, TargetRef, Variant, VariantId};
 use wva_core::snapshot::Signal;
-use wva_core::units::{Cost, Replicas, Seconds};
+use wva_core::units::{Replicas, Seconds};
 use wva_core::{Policy, required_signals};
 
 use super::signals::{self, Exporter, MetricKind, MetricName};
@@ -170,16 +170,9 @@ fn by_age(exporter: Exporter, signal: Signal) -> [Vec<&'static MetricName>; 2] {
 
 /// The signals that are read for an analyzer and a model with this number of variants, which may go to zero or not.
 fn read_by(analyzer: Analyzer, variants: usize, may_be_zero: bool) -> BTreeSet<Signal> {
-    let variant = Variant {
-        id: VariantId::new("", ""),
-        model: "".into(),
-        target: TargetRef::deployment(""),
-        cost: Cost::default(),
-        bounds: Bounds { min: if may_be_zero { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() },
-        accelerator: None,
-        role: Role::Both,
-        woken_by: None,
-    };
+    let bounds =
+        Bounds { min: if may_be_zero { Replicas::ZERO } else { Replicas::ONE }, ..Bounds::default() };
+    let variant = Variant { bounds, ..Variant::new(VariantId::new("", ""), "", TargetRef::deployment("")) };
     let mut policy = Policy::default();
     policy.global.default.analyzer = analyzer;
     policy.global.default.scale_to_zero =

@@ -180,17 +180,7 @@ mod tests {
         let (id, group, variants) = (state.variant.id.clone(), state.variant.group(), vec![state]);
         let model = ModelGroup { source: SourceHealth::Complete, variants, scheduler: Signals::default() };
         let groups = BTreeMap::from([(group, model)]);
-        let snapshot = Snapshot {
-            now: at(0),
-            groups,
-            invalid: Vec::new(),
-            undecided: Vec::new(),
-            inventory: None,
-            elsewhere: BTreeMap::new(),
-            unlabelled: None,
-            limits: Vec::new(),
-            is_inventory_stale: false,
-        };
+        let snapshot = Snapshot::new(at(0), groups);
         let decision =
             Decision { model: "m".into(), accelerator: None, current: Some(current), verdict, gap: None };
         deletion_orders(&snapshot, &BTreeMap::from([(id.clone(), decision)])).remove(&id)

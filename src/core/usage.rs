@@ -179,17 +179,7 @@ mod tests {
             variants: vec![variant_state(pods)],
             scheduler: Signals::default(),
         };
-        let snapshot = Snapshot {
-            now: NOW,
-            groups: BTreeMap::from([(GroupId::new("default", "m"), group)]),
-            invalid: Vec::new(),
-            undecided: Vec::new(),
-            inventory: None,
-            elsewhere: BTreeMap::new(),
-            unlabelled: None,
-            limits: Vec::new(),
-            is_inventory_stale: false,
-        };
+        let snapshot = Snapshot::new(NOW, BTreeMap::from([(GroupId::new("default", "m"), group)]));
         usage(&snapshot, policy)[&VariantId::new("default", "llama")]
     }
 

@@ -17,10 +17,10 @@ use wva::engine::{
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::Verdict;
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
+use wva_core::model::{Analyzer, TargetRef, Variant};
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Pod, Sample, Scale, Signal, Template, VariantState};
-use wva_core::units::{Cost, Replicas};
+use wva_core::snapshot::{Phase, Pod, Sample, Scale, Signal, VariantState};
+use wva_core::units::Replicas;
 use wva_core::{Policy, VariantId};
 
 /// Follows tokio's clock, which the tests pause.
@@ -88,16 +88,8 @@ pub(crate) struct OneVariant;
 
 impl Cluster for OneVariant {
     fn view(&self) -> Arc<ClusterView> {
-        let variant = Variant {
-            id: VariantId::new("llm", "llama"),
-            model: "llama".into(),
-            target: TargetRef::deployment("llama"),
-            cost: Cost::new(10.0).unwrap(),
-            bounds: Bounds::default(),
-            accelerator: None,
-            role: Role::Both,
-            woken_by: None,
-        };
+        let id = VariantId::new("llm", "llama");
+        let variant = Variant::new(id, "llama", TargetRef::deployment("llama"));
         let created = PausedClock::start();
         let replica = Pod {
             name: "llama-0".into(),
@@ -108,15 +100,7 @@ impl Cluster for OneVariant {
         };
         let one = Replicas::ONE;
         let scale = Some(Scale { spec: one, current: one, ready: one });
-        let state = VariantState {
-            variant,
-            scale,
-            target_problem: None,
-            pods: vec![replica],
-            last_status: None,
-            unschedulable: None,
-            template: Template::default(),
-        };
+        let state = VariantState { scale, ..VariantState::new(variant, vec![replica]) };
         Arc::new(ClusterView { synced: true, variants: vec![state], ..ClusterView::default() })
     }
 }

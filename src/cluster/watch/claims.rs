@@ -88,8 +88,6 @@ fn shared_target(claim: &Claim, first: &VariantId) -> InvalidVariant {
 #[cfg(test)]
 pub(super) mod tests {
     use jiff::Timestamp;
-    use wva_core::model::{Bounds, Role};
-    use wva_core::units::Cost;
 
     use super::*;
     use crate::cluster::objects::VariantKind;
@@ -97,14 +95,8 @@ pub(super) mod tests {
     /// A valid variant of the model `m` on the Deployment `target`.
     pub(in super::super) fn object(namespace: &str, name: &str, target: &str) -> VariantObject {
         let variant = Variant {
-            id: VariantId::new(namespace, name),
-            model: "m".into(),
-            target: TargetRef::deployment(target),
-            cost: Cost::ZERO,
-            bounds: Bounds::default(),
             accelerator: Some("labelled".into()),
-            role: Role::Both,
-            woken_by: None,
+            ..Variant::new(VariantId::new(namespace, name), "m", TargetRef::deployment(target))
         };
         VariantObject {
             kind: VariantKind::default(),

@@ -102,8 +102,6 @@ pub(super) fn multiplier(pods: &[JoinedPod<'_>]) -> u32 {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use wva_core::model::{Bounds, Role};
-    use wva_core::units::Cost;
 
     use super::*;
 
@@ -121,16 +119,7 @@ mod tests {
 
     /// The variant of this name, which scales the Deployment `d`.
     fn variant(name: &str) -> Variant {
-        Variant {
-            id: VariantId::new("llm", name),
-            model: "m".into(),
-            target: TargetRef::deployment("d"),
-            cost: Cost::new(1.0).unwrap(),
-            bounds: Bounds::default(),
-            accelerator: None,
-            role: Role::default(),
-            woken_by: None,
-        }
+        Variant::new(VariantId::new("llm", name), "m", TargetRef::deployment("d"))
     }
 
     #[test]

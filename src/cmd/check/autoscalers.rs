@@ -215,8 +215,7 @@ mod tests {
     use super::*;
     use crate::lint::Candidate;
     use crate::lint::{Label, NUMBERS, Number};
-    use wva_core::model::{Bounds, Role, Variant};
-    use wva_core::units::Cost;
+    use wva_core::model::Variant;
 
     use crate::serve::{Labels, Metric};
 
@@ -233,14 +232,8 @@ mod tests {
     #[test]
     fn the_labels_that_are_judged_are_those_that_are_served() {
         let variant = Variant {
-            id: VariantId::new("llm", "llama"),
-            model: "m".into(),
-            target: TargetRef::deployment("llama"),
-            cost: Cost::new(1.0).unwrap(),
-            bounds: Bounds::default(),
             accelerator: Some("H100".into()),
-            role: Role::default(),
-            woken_by: None,
+            ..Variant::new(VariantId::new("llm", "llama"), "m", TargetRef::deployment("llama"))
         };
         let candidate = Candidate::new(&variant, &"alias".into(), Some("blue"), true);
         let labels =

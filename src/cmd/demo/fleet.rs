@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use wva_core::hpa::Counts;
 use wva_core::model::Variant;
 use wva_core::name_map::NameMap;
-use wva_core::snapshot::{Phase, Scale, Template, VariantState};
+use wva_core::snapshot::{Phase, Scale, VariantState};
 use wva_core::units::Replicas;
 use wva_sim::{Fleet, Pod, Summary};
 
@@ -117,15 +117,9 @@ impl Cluster for DemoFleet {
                 let namespace = scenario::NAMESPACE.into();
                 Some(Endpoint { namespace, pod: pod.name.to_string(), ip: LOOPBACK, port, path: None })
             });
-            let state = VariantState {
-                variant: self.variant.clone(),
-                scale: Some(Scale { spec, current: status, ready }),
-                target_problem: None,
-                pods: inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect(),
-                last_status: None,
-                unschedulable: None,
-                template: Template::default(),
-            };
+            let pods = inner.fleet.pods().iter().map(|pod| self.replica(pod)).collect();
+            let scale = Some(Scale { spec, current: status, ready });
+            let state = VariantState { scale, ..VariantState::new(self.variant.clone(), pods) };
             let target = self.variant.target.clone();
             Arc::new(ClusterView {
                 synced: true,

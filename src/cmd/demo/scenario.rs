@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wva_core::model::{Bounds, Role, TargetRef, Variant, VariantId};
+use wva_core::model::{Bounds, TargetRef, Variant, VariantId};
 use wva_core::units::{Cost, Replicas};
 use wva_sim::{LoadShape, Physics, RequestSizes, Segment, SimVariant, StartUp, TP1};
 
@@ -58,14 +58,10 @@ pub(super) fn sim_variant() -> SimVariant {
 /// The variant as its `VariantAutoscaling` would describe it.
 pub(super) fn variant() -> Variant {
     Variant {
-        id: VariantId::new(NAMESPACE, VARIANT),
-        model: MODEL.into(),
-        target: TargetRef::deployment(VARIANT),
         cost: cost(),
         bounds: Bounds { min: MIN_REPLICAS, max: Some(MAX_REPLICAS) },
         accelerator: Some("H100".into()),
-        role: Role::Both,
-        woken_by: None,
+        ..Variant::new(VariantId::new(NAMESPACE, VARIANT), MODEL, TargetRef::deployment(VARIANT))
     }
 }
 

@@ -191,6 +191,13 @@ impl Variant {
     /// Longest name of a model, in characters: names on the hub have at most 96, paths and adapters are longer.
     pub const MAX_MODEL_CHARS: usize = 256;
 
+    /// A variant of `model` that costs nothing, within the default bounds, with every role; its accelerator is not known.
+    #[must_use]
+    pub fn new(id: VariantId, model: impl Into<SmolStr>, target: TargetRef) -> Self {
+        let (cost, bounds, role) = (Cost::ZERO, Bounds::default(), Role::default());
+        Self { id, model: model.into(), target, cost, bounds, accelerator: None, role, woken_by: None }
+    }
+
     /// Whether its object names its model.
     #[must_use]
     pub fn names_model(&self) -> bool {

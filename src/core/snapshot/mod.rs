@@ -50,6 +50,24 @@ pub struct Snapshot {
     pub limits: Vec<VariantLimit>,
 }
 
+impl Snapshot {
+    /// A snapshot of `groups`, in which nothing is invalid, no inventory is known and no object of the cluster sets a limit.
+    #[must_use]
+    pub fn new(now: Timestamp, groups: BTreeMap<GroupId, ModelGroup>) -> Self {
+        Self {
+            now,
+            groups,
+            invalid: Vec::new(),
+            undecided: Vec::new(),
+            inventory: None,
+            is_inventory_stale: false,
+            elsewhere: BTreeMap::new(),
+            unlabelled: None,
+            limits: Vec::new(),
+        }
+    }
+}
+
 /// A limit on the GPUs of some variants together that an object of the cluster sets: a ResourceQuota, say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VariantLimit {
@@ -143,6 +161,22 @@ pub struct VariantState {
     /// Its pod template.
     #[serde(default, skip_serializing_if = "Template::is_default")]
     pub template: Template,
+}
+
+impl VariantState {
+    /// The state of a variant without a scale target, of which nothing is known but its pods.
+    #[must_use]
+    pub fn new(variant: Variant, pods: Vec<Pod>) -> Self {
+        Self {
+            variant,
+            scale: None,
+            target_problem: None,
+            pods,
+            last_status: None,
+            unschedulable: None,
+            template: Template::default(),
+        }
+    }
 }
 
 /// What the pod template of a scale target says about one replica.

@@ -2,8 +2,8 @@
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use serde_json::{Value, json};
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef};
-use wva_core::units::{Cost, Replicas};
+use wva_core::model::{Analyzer, Bounds, TargetRef};
+use wva_core::units::Replicas;
 use wva_core::{Variant, VariantId};
 
 use super::super::*;
@@ -22,16 +22,9 @@ pub(super) struct Setup {
 }
 
 pub(super) fn candidate(namespace: &str, name: &str, target: &str) -> Candidate {
-    let variant = Variant {
-        id: VariantId::new(namespace, name),
-        model: "org/m".into(),
-        target: TargetRef::deployment(target),
-        cost: Cost::new(10.0).unwrap(),
-        bounds: Bounds::default(),
-        accelerator: Some("H100".into()),
-        role: Role::default(),
-        woken_by: None,
-    };
+    let id = VariantId::new(namespace, name);
+    let accelerator = Some("H100".into());
+    let variant = Variant { accelerator, ..Variant::new(id, "org/m", TargetRef::deployment(target)) };
     Candidate::new(&variant, &name.into(), None, true)
 }
 

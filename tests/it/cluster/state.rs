@@ -231,17 +231,7 @@ async fn objects_of_another_version_are_dropped_and_the_first_report_says_so() {
     put(&api, object("memory", 0, &header(99, "l-1", 1), "{\"another\":\"shape\"}"));
     put(&api, object("decisions", 0, &header(1, "l-1", 1), "no line\n"));
     let memory = adopt(state_store(api.client()).load().await.unwrap());
-    let snapshot = Snapshot {
-        now: Timestamp::UNIX_EPOCH,
-        groups: BTreeMap::new(),
-        invalid: Vec::new(),
-        undecided: Vec::new(),
-        inventory: None,
-        elsewhere: BTreeMap::new(),
-        unlabelled: None,
-        limits: Vec::new(),
-        is_inventory_stale: false,
-    };
+    let snapshot = Snapshot::new(Timestamp::UNIX_EPOCH, BTreeMap::new());
     let first = decide(&snapshot, &observe(&snapshot, memory), &Policy::default());
     let dropped = first.report.dropped.join("\n");
     assert!(dropped.contains("wva-state-memory-0 is of version 99"), "{dropped}");

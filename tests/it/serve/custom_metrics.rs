@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 use wva::engine::{Claim, ClusterView};
 use wva_core::VariantId;
-use wva_core::model::{Bounds, InvalidVariant, Role, TargetRef, Variant};
-use wva_core::snapshot::{Template, VariantState};
-use wva_core::units::Cost;
+use wva_core::model::{InvalidVariant, TargetRef, Variant};
+use wva_core::snapshot::VariantState;
 
 use super::client::H2;
 use super::golden::golden;
@@ -59,25 +58,8 @@ fn view() -> ClusterView {
 }
 
 pub(super) fn state((namespace, name, deployment): (&str, &str, &str)) -> VariantState {
-    let variant = Variant {
-        id: VariantId::new(namespace, name),
-        model: "llama".into(),
-        target: TargetRef::deployment(deployment),
-        cost: Cost::ZERO,
-        bounds: Bounds::default(),
-        accelerator: None,
-        role: Role::Both,
-        woken_by: None,
-    };
-    VariantState {
-        variant,
-        scale: None,
-        target_problem: None,
-        pods: Vec::new(),
-        last_status: None,
-        unschedulable: None,
-        template: Template::default(),
-    }
+    let id = VariantId::new(namespace, name);
+    VariantState::new(Variant::new(id, "llama", TargetRef::deployment(deployment)), Vec::new())
 }
 
 pub(crate) async fn server_with(change: impl FnOnce(&mut ServerOptions)) -> TestServer {

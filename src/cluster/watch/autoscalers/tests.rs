@@ -1,32 +1,18 @@
 //! Verdicts on autoscalers that are wrong on purpose.
 
 use serde_json::json;
-use wva_core::model::{Analyzer, Bounds, Role, Variant};
-use wva_core::units::{Cost, Replicas};
+use wva_core::model::{Analyzer, Bounds, Variant};
+use wva_core::units::Replicas;
 
 use super::*;
 use crate::lint::NO_AUTOSCALER;
 
 fn view() -> ClusterView {
     let variant = Variant {
-        id: VariantId::new("llm", "chat"),
-        model: "m".into(),
-        target: TargetRef::deployment("chat"),
-        cost: Cost::new(10.0).unwrap(),
         bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(8)) },
-        accelerator: None,
-        role: Role::default(),
-        woken_by: None,
+        ..Variant::new(VariantId::new("llm", "chat"), "m", TargetRef::deployment("chat"))
     };
-    let state = VariantState {
-        variant,
-        scale: None,
-        target_problem: None,
-        pods: Vec::new(),
-        last_status: None,
-        template: Default::default(),
-        unschedulable: None,
-    };
+    let state = VariantState::new(variant, Vec::new());
     ClusterView { variants: vec![state], ..ClusterView::default() }
 }
 

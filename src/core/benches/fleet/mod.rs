@@ -5,8 +5,8 @@ use std::cell::LazyCell;
 use criterion::{Bencher, BenchmarkId, Criterion, Throughput};
 use jiff::{SignedDuration, Timestamp};
 use smol_str::{SmolStr, format_smolstr};
-use wva_core::model::{Analyzer, Bounds, Role, TargetRef, Variant};
-use wva_core::snapshot::{ModelGroup, Phase, Pod, Scale, Signals, SourceHealth, Template, VariantState};
+use wva_core::model::{Analyzer, Bounds, TargetRef, Variant};
+use wva_core::snapshot::{ModelGroup, Phase, Pod, Scale, Signals, SourceHealth, VariantState};
 use wva_core::units::{Cost, Replicas};
 use wva_core::{GroupId, Memory, Policy, Snapshot, VariantId};
 
@@ -28,23 +28,17 @@ pub(crate) fn variant(group: &GroupId, name: &str, cost: f64, signals: &Signals)
         ready_since: Some(START - SignedDuration::from_hours(4)),
         engines: [(SmolStr::new_static("0"), signals.clone())].into(),
     };
+    let id = VariantId::new(group.namespace.clone(), name);
+    let variant = Variant {
+        cost: Cost::new(cost).unwrap(),
+        bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
+        accelerator: Some("H100".into()),
+        ..Variant::new(id, group.model.clone(), TargetRef::deployment(name))
+    };
     VariantState {
-        variant: Variant {
-            id: VariantId::new(group.namespace.clone(), name),
-            model: group.model.clone(),
-            target: TargetRef::deployment(name),
-            cost: Cost::new(cost).unwrap(),
-            bounds: Bounds { min: Replicas::ONE, max: Some(Replicas::new(20)) },
-            accelerator: Some("H100".into()),
-            role: Role::Both,
-            woken_by: None,
-        },
         scale: Some(Scale { spec: count, current: count, ready: count }),
-        target_problem: None,
-        pods: (0..REPLICAS).map(replica).collect(),
         last_status: Some(count),
-        unschedulable: None,
-        template: Template::default(),
+        ..VariantState::new(variant, (0..REPLICAS).map(replica).collect())
     }
 }
 
@@ -54,17 +48,7 @@ pub(crate) fn snapshot(
 ) -> Snapshot {
     let group =
         |(id, variants, scheduler)| (id, ModelGroup { source: SourceHealth::Complete, variants, scheduler });
-    Snapshot {
-        now,
-        groups: groups.map(group).collect(),
-        invalid: Vec::new(),
-        undecided: Vec::new(),
-        inventory: None,
-        elsewhere: [].into(),
-        unlabelled: None,
-        limits: Vec::new(),
-        is_inventory_stale: false,
-    }
+    Snapshot::new(now, groups.map(group).collect())
 }
 
 /// The default policy with another analyzer.

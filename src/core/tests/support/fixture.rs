@@ -33,24 +33,10 @@ pub(crate) fn ready_pod(name: impl Into<SmolStr>, signals: Signals) -> Pod {
 /// A variant with these pods, all of which its scale object counts.
 pub(crate) fn variant_state(name: &str, pods: Vec<Pod>) -> VariantState {
     let all = Replicas::new(count(pods.len()));
-    VariantState {
-        variant: Variant {
-            id: id(name),
-            model: "m".into(),
-            target: TargetRef::deployment(name),
-            cost: Cost::new(10.0).unwrap(),
-            bounds: Bounds { min: Replicas::ONE, max: None },
-            accelerator: None,
-            role: Role::Both,
-            woken_by: None,
-        },
-        scale: Some(Scale { spec: all, current: all, ready: ready(&pods) }),
-        target_problem: None,
-        pods,
-        last_status: None,
-        unschedulable: None,
-        template: Template::default(),
-    }
+    let cost = Cost::new(10.0).unwrap();
+    let variant = Variant { cost, ..Variant::new(id(name), "m", TargetRef::deployment(name)) };
+    let scale = Some(Scale { spec: all, current: all, ready: ready(&pods) });
+    VariantState { scale, ..VariantState::new(variant, pods) }
 }
 
 fn ready(pods: &[Pod]) -> Replicas {
@@ -69,18 +55,7 @@ pub(crate) fn model_group(variants: Vec<VariantState>) -> ModelGroup {
 }
 
 pub(crate) fn snapshot_of(now: Timestamp, group: ModelGroup) -> Snapshot {
-    let groups = [(group_id(), group)].into();
-    Snapshot {
-        now,
-        groups,
-        invalid: vec![],
-        undecided: vec![],
-        inventory: None,
-        elsewhere: [].into(),
-        unlabelled: None,
-        limits: Vec::new(),
-        is_inventory_stale: false,
-    }
+    Snapshot::new(now, [(group_id(), group)].into())
 }
 
 /// The first group of a snapshot.
