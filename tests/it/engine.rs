@@ -29,6 +29,10 @@ pub(crate) struct PausedClock {
 }
 
 impl PausedClock {
+    pub(crate) fn begin() -> Arc<dyn Clock> {
+        Arc::new(Self { started: Instant::now() })
+    }
+
     pub(crate) fn start() -> Timestamp {
         "2026-11-21T12:00:00Z".parse().unwrap()
     }
@@ -105,8 +109,33 @@ impl Cluster for OneVariant {
     }
 }
 
-pub(crate) fn term() -> Term {
-    Term { lease: "lease".into(), epoch: 1 }
+pub(crate) fn term(epoch: i64) -> Term {
+    Term { lease: "lease".into(), epoch }
+}
+
+/// The lease, held by another instance or by this one, wva-0.
+pub(crate) fn held(by: &str, epoch: i64) -> Option<Holder> {
+    Some(Holder { identity: by.into(), address: None, lease: "lease".into(), epoch })
+}
+
+/// This instance leads for ten hours.
+pub(crate) fn mine(epoch: i64) -> Leadership {
+    Leadership {
+        holder: held("wva-0", epoch),
+        mine_until: Some(Instant::now() + Duration::from_secs(36_000)),
+    }
+}
+
+/// The parts of an engine of the leader, and its leadership.
+pub(crate) fn leading_parts(
+    cluster: Arc<dyn Cluster>,
+    source: Arc<dyn MetricSource>,
+    clock: Arc<dyn Clock>,
+) -> (Parts, watch::Sender<Leadership>) {
+    let leadership = watch::Sender::new(mine(1));
+    let metrics = EvaluationMetrics::register(&mut Registry::default());
+    let (board, subscribed) = (Board::new(), leadership.subscribe());
+    (Parts { cluster, source, clock, board, leadership: subscribed, metrics }, leadership)
 }
 
 struct Fixture {
@@ -121,22 +150,12 @@ fn fixture(delay: Duration) -> Fixture {
 }
 
 fn fixture_with(delay: Duration, needs_deletion_orders: bool) -> Fixture {
-    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
+    let clock = PausedClock::begin();
     let (queries, starts, signals) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
     let fleet = Arc::new(Fleet { clock: clock.clone(), delay, queries, starts, signals });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
-    let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
-    let leadership = watch::Sender::new(mine);
-    let parts = Parts {
-        cluster: Arc::new(OneVariant),
-        source: fleet.clone(),
-        clock,
-        board: Board::new(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut Registry::default()),
-    };
+    let (parts, leadership) = leading_parts(Arc::new(OneVariant), fleet.clone(), clock);
     let engine = Arc::new(Engine::new(parts, Policy::default()).with_deletion_orders(needs_deletion_orders));
-    engine.take_over(Restored::default(), term());
+    engine.take_over(Restored::default(), term(1));
     let reader = Reader::new(engine.clone(), ReadSettings::default());
     Fixture { fleet, engine, reader, leadership }
 }
@@ -322,7 +341,7 @@ async fn after_resigning_nothing_is_published_and_reads_get_the_newest_result() 
     let queries = fixture.fleet.queries.load(Ordering::Relaxed);
     assert_eq!(fixture.reader.current().await.sequence, 1, "though the lease is still ours");
     assert_eq!(started.elapsed(), Duration::ZERO);
-    fixture.engine.take_over(Restored::default(), term());
+    fixture.engine.take_over(Restored::default(), term(1));
     fixture.reader.current().await;
     assert_eq!(fixture.fleet.queries.load(Ordering::Relaxed), queries, "nor in another term");
 }
@@ -354,7 +373,7 @@ async fn a_new_leader_starts_from_the_published_target_not_from_the_current_coun
     target.desired = Replicas::new(7);
 
     let second = fixture(Duration::from_secs(3600));
-    second.engine.take_over(Restored { decisions, ..Restored::default() }, term());
+    second.engine.take_over(Restored { decisions, ..Restored::default() }, term(1));
     let shown = &second.reader.newest().decisions[&VariantId::new("llm", "llama")].verdict;
     assert!(
         matches!(shown, Verdict::Target(target) if target.desired.get() == 7),

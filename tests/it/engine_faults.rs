@@ -15,15 +15,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::engine::{
-    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Labels, Leadership, MetricSource, Origin,
-    Parts, Published, ReadSettings, Reader, Restored, Scope, Series, SourceError, Term, run,
+    Board, Clock, Cluster, ClusterView, Collected, Engine, Labels, Leadership, MetricSource, Origin, Parts,
+    Published, ReadSettings, Reader, Restored, Scope, Series, SourceError, run,
 };
 use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::{Reason, Target, Verdict};
 use wva_core::units::Replicas;
 use wva_core::{Decision, GroupId, Policy, Progress, VariantId};
 
-use crate::engine::{OneVariant, PausedClock, idle};
+use crate::engine::{OneVariant, PausedClock, held, idle, leading_parts, mine, term};
 
 /// A clock at which decisions hang while it is closed: only they read the time on another thread than the test's.
 struct Gate {
@@ -72,32 +72,15 @@ struct Fixture {
     registry: Registry,
 }
 
-fn term(epoch: i64) -> Term {
-    Term { lease: "lease".into(), epoch }
-}
-
-fn held(by: &str, epoch: i64) -> Option<Holder> {
-    Some(Holder { identity: by.into(), address: None, lease: "lease".into(), epoch })
-}
-
-fn mine(epoch: i64) -> Leadership {
-    let mine_until = Some(Instant::now() + Duration::from_secs(3600));
-    Leadership { holder: held("wva-0", epoch), mine_until }
-}
-
 /// Runs on the thread of the test, which also answers reads: waiting for a decision there would stop everything.
 fn fixture(giving_up_after: Duration) -> Fixture {
     let (home, started) = (current().id(), Instant::now());
     let gate = Arc::new(Gate { home, started, closed: Mutex::default(), opened: Condvar::new() });
-    let (leadership, board, mut registry) = (watch::Sender::new(mine(1)), Board::new(), Registry::default());
-    let parts = Parts {
-        cluster: Arc::new(OneVariant),
-        source: Arc::new(Quick(gate.clone())),
-        clock: gate.clone(),
-        board: board.clone(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut registry),
-    };
+    let mut registry = Registry::default();
+    let (parts, leadership) =
+        leading_parts(Arc::new(OneVariant), Arc::new(Quick(gate.clone())), gate.clone());
+    let (board, metrics) = (parts.board.clone(), EvaluationMetrics::register(&mut registry));
+    let parts = Parts { metrics, ..parts };
     let engine = Arc::new(Engine::new(parts, Policy::default()).with_decision_timeout(giving_up_after));
     engine.take_over(Restored::default(), term(1));
     let settings = ReadSettings { max_age: Duration::ZERO, read_wait: Duration::from_millis(50) };
@@ -278,15 +261,8 @@ impl Progress for Keeping {
 #[tokio::test]
 async fn a_model_that_never_ends_is_held_and_all_others_get_new_numbers() {
     let (clock, keeping) = (Arc::new(Forward::default()), Arc::new(Keeping::default()));
-    let (leadership, mut registry) = (watch::Sender::new(mine(1)), Registry::default());
-    let parts = Parts {
-        cluster: Arc::new(TwoModels),
-        source: Arc::new(BothIdle(clock.clone())),
-        clock: clock.clone(),
-        board: Board::new(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut registry),
-    };
+    let (parts, _leadership) =
+        leading_parts(Arc::new(TwoModels), Arc::new(BothIdle(clock.clone())), clock.clone());
     let engine = Engine::new(parts, Policy::default()).with_decision_timeout(Duration::from_millis(200));
     let engine = Arc::new(engine.with_observer(keeping.clone()));
     engine.take_over(Restored::default(), term(1));

@@ -4,18 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use wva::engine::{
-    Board, Clock, Cluster, ClusterView, Collected, Engine, Holder, Leadership, MetricSource, Parts,
-    Published, Restored, Scope, SourceError,
+    Clock, Cluster, ClusterView, Collected, Engine, Leadership, MetricSource, Published, Restored, Scope,
+    SourceError,
 };
-use wva::telemetry::EvaluationMetrics;
 use wva_core::decision::{Cause, Verdict};
 use wva_core::{Policy, VariantId};
 
-use crate::engine::{OneVariant, PausedClock, idle, term};
+use crate::engine::{OneVariant, PausedClock, idle, leading_parts, term};
 
 /// [`OneVariant`], whose object names no model.
 struct Unnamed;
@@ -41,20 +39,10 @@ impl MetricSource for Source {
 }
 
 fn engine() -> (Arc<Engine>, watch::Sender<Leadership>) {
-    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
-    let mine = Leadership { holder, mine_until: Some(Instant::now() + Duration::from_secs(3600)) };
-    let leadership = watch::Sender::new(mine);
-    let parts = Parts {
-        cluster: Arc::new(Unnamed),
-        source: Arc::new(Source(clock.clone())),
-        clock,
-        board: Board::new(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut Registry::default()),
-    };
+    let clock = PausedClock::begin();
+    let (parts, leadership) = leading_parts(Arc::new(Unnamed), Arc::new(Source(clock.clone())), clock);
     let engine = Arc::new(Engine::new(parts, Policy::default()));
-    engine.take_over(Restored::default(), term());
+    engine.take_over(Restored::default(), term(1));
     (engine, leadership)
 }
 

@@ -2,28 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use wva::engine::{
-    Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Parts, Restored, Scope, SourceError,
-};
+use wva::engine::{Clock, Collected, Engine, Leadership, MetricSource, Restored, Scope, SourceError};
 use wva::record::{
     FileSettings, QueueRecorder, Recent, Recording, RecordingMetrics, keep_recent, write_files,
 };
 use wva::serve::auth::Attributes;
-use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
 use wva_core::model::Analyzer;
 use wva_core::snapshot::Sample;
 
 use super::material::{Folder, Said, wva};
-use crate::engine::{OneVariant, PausedClock, idle, term};
+use crate::engine::{OneVariant, PausedClock, idle, leading_parts, term};
 use crate::serve::identity::eventually;
 use crate::serve::pki::SERVICE;
 use crate::serve::test_server::{TestServer, led_by};
@@ -78,23 +73,14 @@ pub(super) async fn recorded() -> Recorded {
         FileSettings { folder: folder.path().into(), total: 1 << 20, file: 4096, instance: "wva-0".into() };
     let recording = Recording::open(settings).unwrap();
     keeping.spawn(write_files(queue, recording, metrics, stop.clone()));
-    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
-    let mine_until = Some(Instant::now() + Duration::from_secs(3600));
-    let leadership = watch::Sender::new(Leadership { holder, mine_until });
-    let parts = Parts {
-        cluster: Arc::new(OneVariant),
-        source: Arc::new(Changing { clock: clock.clone(), count: AtomicU32::new(0) }),
-        clock,
-        board: Board::new(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut Registry::default()),
-    };
+    let clock = PausedClock::begin();
+    let source = Arc::new(Changing { clock: clock.clone(), count: AtomicU32::new(0) });
+    let (parts, leadership) = leading_parts(Arc::new(OneVariant), source, clock);
     // One whose numbers follow the samples at once.
     let mut policy = Policy::default();
     policy.global.default.analyzer = Analyzer::SaturationPercent;
     let engine = Arc::new(Engine::new(parts, policy).with_recorder(Arc::new(keeper)));
-    engine.take_over(Restored::default(), term());
+    engine.take_over(Restored::default(), term(1));
     let server = TestServer::with(|options| options.recent = recent.clone()).await;
     Recorded { server, engine, recent, folder, stop, keeping, _leadership: leadership }
 }

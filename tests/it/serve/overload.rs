@@ -5,16 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wva::engine::{
-    Board, Clock, Collected, Engine, Holder, Leadership, MetricSource, Parts, ReadSettings, Reader, Restored,
-    Scope, SourceError, run,
+    Clock, Collected, Engine, Leadership, MetricSource, ReadSettings, Reader, Restored, Scope, SourceError,
+    run,
 };
-use wva::telemetry::EvaluationMetrics;
 use wva_core::Policy;
 
 use super::client::{Answer, H2};
@@ -22,7 +20,7 @@ use super::golden::golden;
 use super::identity::eventually;
 use super::test_server::{TestServer, advance_clock};
 use super::{READ, path};
-use crate::engine::{OneVariant, PausedClock, idle, term};
+use crate::engine::{OneVariant, PausedClock, idle, leading_parts, term};
 
 /// A Prometheus that answers, until it hangs.
 struct Prometheus {
@@ -63,24 +61,14 @@ struct ServerWithEngine {
 }
 
 async fn server_with_engine(hangs: bool) -> ServerWithEngine {
-    let clock: Arc<dyn Clock> = Arc::new(PausedClock { started: Instant::now() });
+    let clock = PausedClock::begin();
     let hangs = AtomicBool::new(hangs);
     let open = AtomicUsize::new(0);
     let max_open = AtomicUsize::new(0);
     let prometheus = Arc::new(Prometheus { clock: clock.clone(), hangs, open, max_open });
-    let holder = Some(Holder { identity: "wva-0".into(), address: None, lease: "lease".into(), epoch: 1 });
-    let mine_until = Some(Instant::now() + Duration::from_secs(36_000));
-    let leadership = watch::Sender::new(Leadership { holder, mine_until });
-    let parts = Parts {
-        cluster: Arc::new(OneVariant),
-        source: prometheus.clone(),
-        clock,
-        board: Board::new(),
-        leadership: leadership.subscribe(),
-        metrics: EvaluationMetrics::register(&mut Registry::default()),
-    };
+    let (parts, leadership) = leading_parts(Arc::new(OneVariant), prometheus.clone(), clock);
     let engine = Arc::new(Engine::new(parts, Policy::default()));
-    engine.take_over(Restored::default(), term());
+    engine.take_over(Restored::default(), term(1));
     let reader = Reader::new(engine, ReadSettings::default());
     let mut evaluating = JoinSet::new();
     evaluating.spawn(run(reader.clone(), Duration::from_secs(5), CancellationToken::new()));
