@@ -35,7 +35,7 @@ fn scaled_object(name: &str, target: &str, year: u32) -> Value {
 /// The watches of a cluster that answers by `script`, and with empty lists where that has no answer.
 fn watched(
     mut script: impl FnMut(&ApiRequest) -> Option<(u16, Value)> + Send + 'static,
-) -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+) -> (kube::Client, Writes, ClusterReader) {
     let (client, writes) = server(move |request| {
         let answer = script(request);
         match request.method.as_str() {
@@ -45,16 +45,8 @@ fn watched(
         }
     });
     let settings = WatchSettings { annotated: true, ..WatchSettings::default() };
-    let (watches, reader) = ClusterWatch::new(client.clone(), settings);
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
-    (client, writes, reader, stop)
-}
-
-async fn once(reader: &ClusterReader, is_expected: impl Fn(&ClusterState) -> bool) -> Arc<ClusterState> {
-    let mut states = reader.subscribe();
-    let expected = states.wait_for(|state| state.view.synced && is_expected(state));
-    timeout(Duration::from_secs(300), expected).await.unwrap().unwrap().clone()
+    let reader = watch_cluster(client.clone(), settings);
+    (client, writes, reader)
 }
 
 fn names(state: &ClusterState) -> Vec<&str> {
@@ -69,7 +61,7 @@ fn aliases(state: &ClusterState) -> Vec<(&str, &str)> {
 async fn scaled_objects_come_and_go_with_keda_without_a_restart() {
     let (is_installed, lists) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (installed, counted) = (is_installed.clone(), lists.clone());
-    let (_client, writes, reader, stop) = watched(move |request| {
+    let (_client, writes, reader) = watched(move |request| {
         if request.path != SCALED_OBJECTS {
             return None;
         }
@@ -89,14 +81,13 @@ async fn scaled_objects_come_and_go_with_keda_without_a_restart() {
     assert_eq!(aliases(&state), [("chat", "chat-scaler")]);
     is_installed.store(false, Ordering::SeqCst);
     once(&reader, |state| names(state).is_empty()).await;
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_answer_that_a_kind_does_not_exist_forgets_no_variant() {
     let failures = Arc::new(AtomicU32::new(0));
     let left = failures.clone();
-    let (_client, writes, reader, stop) = watched(move |request| {
+    let (_client, writes, reader) = watched(move |request| {
         let fails = |left: u32| left.checked_sub(1);
         match request.path.as_str() {
             SCALED_OBJECTS if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() => {
@@ -113,14 +104,13 @@ async fn one_answer_that_a_kind_does_not_exist_forgets_no_variant() {
     let is_lost = states.wait_for(|state| names(state).is_empty());
     assert!(timeout(Duration::from_secs(300), is_lost).await.is_err(), "its number would be forgotten");
     assert_eq!(failures.load(Ordering::SeqCst), 0);
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_forgot_annotated_variants_when_the_first_lists_failed() {
     let began = Instant::now();
     let starts = move || began.elapsed() < Duration::from_secs(60);
-    let (_client, writes, reader, stop) = watched(move |request| match request.path.as_str() {
+    let (_client, writes, reader) = watched(move |request| match request.path.as_str() {
         HPAS if starts() => Some(status(if began.elapsed().as_secs() < 30 { 500 } else { 404 }, "Starting")),
         HPAS => list(json!([hpa("chat-hpa", "chat", 2026)])),
         _ => None,
@@ -129,27 +119,25 @@ async fn a_restart_forgot_annotated_variants_when_the_first_lists_failed() {
     let first = once(&reader, |_| true).await;
     assert_eq!(names(&first), ["chat-hpa"], "nothing is decided without it");
     assert!(began.elapsed() >= Duration::from_secs(60));
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_forgot_scaled_objects_when_their_kind_was_not_served_yet() {
     let lists = AtomicU32::new(0);
-    let (_client, writes, reader, stop) = watched(move |request| match request.path.as_str() {
+    let (_client, writes, reader) = watched(move |request| match request.path.as_str() {
         SCALED_OBJECTS if lists.fetch_add(1, Ordering::SeqCst) == 0 => not_found(),
         SCALED_OBJECTS => list(json!([scaled_object("chat-scaler", "chat", 2026)])),
         _ => None,
     });
     discard(writes);
     assert_eq!(names(&*once(&reader, |_| true).await), ["chat-scaler"]);
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_keda_an_outage_of_the_api_server_left_a_warning_that_nothing_revoked() {
     let (log, _guard) = Captured::log(tracing::Level::INFO);
     let began = Instant::now();
-    let (_client, writes, reader, stop) = watched(move |request| {
+    let (_client, writes, reader) = watched(move |request| {
         let is_away = (60..120).contains(&began.elapsed().as_secs());
         (request.path == SCALED_OBJECTS)
             .then(|| if is_away { Some(status(500, "InternalError")) } else { not_found() })
@@ -159,14 +147,13 @@ async fn without_keda_an_outage_of_the_api_server_left_a_warning_that_nothing_re
     once(&reader, |_| true).await;
     sleep(Duration::from_secs(300)).await;
     assert_eq!(log.lines("ScaledObjects"), [""; 0]);
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_state_waits_ten_seconds_for_hpas_that_may_not_be_listed() {
     let is_allowed = Arc::new(AtomicBool::new(false));
     let allowed = is_allowed.clone();
-    let (_client, writes, reader, stop) = watched(move |request| match request.path.as_str() {
+    let (_client, writes, reader) = watched(move |request| match request.path.as_str() {
         HPAS if allowed.load(Ordering::SeqCst) => list(json!([hpa("chat-hpa", "chat", 2026)])),
         HPAS => Some(status(403, "Forbidden")),
         _ => None,
@@ -177,12 +164,11 @@ async fn the_first_state_waits_ten_seconds_for_hpas_that_may_not_be_listed() {
     assert!(began.elapsed() >= Duration::from_secs(10), "{:?}", began.elapsed());
     is_allowed.store(true, Ordering::SeqCst);
     once(&reader, |state| names(state) == ["chat-hpa"]).await;
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_hpa_beside_a_variant_autoscaling_makes_no_second_variant() {
-    let (_client, writes, reader, stop) = watched(|request| match request.path.as_str() {
+    let (_client, writes, reader) = watched(|request| match request.path.as_str() {
         "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
         HPAS => list(json!([
             hpa("chat-hpa", "chat", 2024),
@@ -199,13 +185,12 @@ async fn an_hpa_beside_a_variant_autoscaling_makes_no_second_variant() {
     let bystanders: Vec<_> = state.bystanders.iter().map(|bystander| bystander.id.name.as_str()).collect();
     assert_eq!(bystanders, ["chat-hpa", "web-scaler"]);
     assert!(state.view.invalid.is_empty(), "{:?}", state.view.invalid);
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_event_that_the_api_server_refused_counted_as_written() {
     let posts = AtomicU32::new(0);
-    let (client, mut writes, reader, stop) = watched(move |request| match request.path.as_str() {
+    let (client, mut writes, reader) = watched(move |request| match request.path.as_str() {
         HPAS => list(json!([hpa("chat", "web", 2025), hpa("second", "web", 2026)])),
         _ if request.method == "POST" && posts.fetch_add(1, Ordering::SeqCst) == 0 => {
             Some(status(500, "InternalError"))
@@ -216,7 +201,7 @@ async fn an_event_that_the_api_server_refused_counted_as_written() {
     let (board, leadership) = (Board::new(), watch::Sender::new(held()));
     let (results, held) = (board.subscribe(), leadership.subscribe());
     let events = AnnotatedEventWriter::new(client, reader, results, held, "a".into(), |_| Vec::new());
-    spawn(events.run(stop.clone()));
+    spawn(events.run(CancellationToken::new()));
     for sequence in [1, 2] {
         board.publish(published(sequence, 1));
         let event = next(&mut writes).await;
@@ -225,12 +210,11 @@ async fn an_event_that_the_api_server_refused_counted_as_written() {
     }
     board.publish(published(3, 1));
     silence(&mut writes).await;
-    stop.cancel();
 }
 
 #[tokio::test]
 async fn an_annotated_object_gets_events_and_no_status() {
-    let (client, mut writes, reader, stop) = watched(|request| match request.path.as_str() {
+    let (client, mut writes, reader) = watched(|request| match request.path.as_str() {
         HPAS => list(json!([hpa("chat", "web", 2025), hpa("second", "web", 2026)])),
         _ => None,
     });
@@ -247,8 +231,8 @@ async fn an_annotated_object_gets_events_and_no_status() {
     );
     let events =
         AnnotatedEventWriter::new(client, reader, published_results, held, "a".into(), |_| Vec::new());
-    spawn(statuses.run(stop.clone()));
-    spawn(events.run(stop.clone()));
+    spawn(statuses.run(CancellationToken::new()));
+    spawn(events.run(CancellationToken::new()));
     let mut event = async || {
         let event = next(&mut writes).await;
         assert_eq!(
@@ -284,13 +268,12 @@ async fn an_annotated_object_gets_events_and_no_status() {
     assert!(note.starts_with("desired replicas 1 → 3: busy"), "{note}");
     board.publish(decided(3, 3));
     silence(&mut writes).await;
-    stop.cancel();
 }
 
 /// An HPA without annotations, which the watch of annotated ones did not keep before.
 #[tokio::test]
 async fn an_hpa_that_multiplies_the_number_is_a_condition_of_the_variant_and_an_event() {
-    let (client, mut writes, reader, stop) = watched(|request| match request.path.as_str() {
+    let (client, mut writes, reader) = watched(|request| match request.path.as_str() {
         "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant()])),
         HPAS => {
             let mut plain = hpa("plain", "chat", 2025);
@@ -308,7 +291,7 @@ async fn an_hpa_that_multiplies_the_number_is_a_condition_of_the_variant_and_an_
     let (board, leadership) = (Board::new(), watch::Sender::new(held()));
     let (results, held) = (board.subscribe(), leadership.subscribe());
     let statuses = StatusWriter::new(client, reader, results, held, "a".into(), |_| Vec::new());
-    spawn(statuses.run(stop.clone()));
+    spawn(statuses.run(CancellationToken::new()));
     board.publish(published(1, 1));
     let written = next(&mut writes).await;
     assert!(written.path.ends_with("/chat/status"), "{written:?}");
@@ -327,5 +310,4 @@ async fn an_hpa_that_multiplies_the_number_is_a_condition_of_the_variant_and_an_
             break;
         }
     }
-    stop.cancel();
 }

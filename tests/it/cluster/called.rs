@@ -42,9 +42,7 @@ impl Instance {
     }
 
     async fn once(&self, is_expected: impl Fn(&ClusterState) -> bool) -> Arc<ClusterState> {
-        let mut states = self.reader.subscribe();
-        let expected = states.wait_for(|state| state.view.synced && is_expected(state));
-        timeout(Duration::from_secs(120), expected).await.unwrap().unwrap().clone()
+        once(&self.reader, is_expected).await
     }
 
     /// Why the ScaledObject makes no variant of its own.
@@ -93,7 +91,6 @@ async fn a_call_alone_makes_a_variant_of_every_instance_and_a_restart_keeps_it()
     let restarted = Instance::start(&api, |_| {});
     let state = restarted.once(|_| true).await;
     assert_eq!(names(&state), ["chat-scaler"], "nothing was decided without it");
-    restarted.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,7 +112,6 @@ async fn a_changed_scaled_object_is_read_again_and_a_deleted_one_makes_no_varian
     instance.once(|state| names(state).is_empty()).await;
     sleep(Duration::from_secs(40)).await;
     assert_eq!(instance.refusal("chat").await, "there is no such object");
-    instance.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +135,6 @@ async fn a_second_owner_of_a_workload_is_refused_and_gets_the_number_of_the_firs
         assert_eq!(state.view.aliases[&VariantId::new("llm", name)], decider);
         assert_eq!(state.called[&VariantId::new("llm", name)], Ok(()), "with the number of {decider}");
     }
-    instance.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +146,6 @@ async fn a_scaled_object_with_the_name_of_another_workloads_variant_got_its_numb
     instance.register.note("llm", "chat", Vec::new).unwrap();
     let refusal = instance.refusal("chat").await;
     assert!(refusal.starts_with("VariantAutoscaling llm/chat has the name of this object"), "{refusal}");
-    instance.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +160,6 @@ async fn only_what_this_installation_is_responsible_for_becomes_a_variant() {
     assert!(instance.refusal("chat").await.contains("wva.llmd.ai/controller-instance"));
     let refused = instance.register.note("other", "chat", Vec::new).unwrap_err();
     assert_eq!(refused, "only namespace llm is watched (--watch-namespace)");
-    instance.stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,5 +175,4 @@ async fn a_configmap_that_cannot_be_written_keeps_no_variant_from_the_instance_t
     api.until(Duration::from_secs(30), |api| api.get(CALLS)).await;
     api.delete(CALLS);
     api.until(Duration::from_secs(30), |api| api.get(CALLS)).await;
-    instance.stop.cancel();
 }

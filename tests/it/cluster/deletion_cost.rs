@@ -31,7 +31,6 @@ struct Fixture {
     board: Board,
     leadership: watch::Sender<Leadership>,
     sequence: u64,
-    stop: CancellationToken,
 }
 
 /// With these pods, and this answer to every patch.
@@ -50,19 +49,15 @@ async fn fixture(pods: Vec<Value>, answer: (u16, Value)) -> Fixture {
         _ if request.method == "GET" => list(json!([])),
         _ => Some(answer.clone()),
     });
-    let (watches, reader) =
-        ClusterWatch::new(client.clone(), WatchSettings { deletion_cost: true, ..WatchSettings::default() });
-    let board = Board::new();
-    let leadership = watch::Sender::new(held());
-    let stop = CancellationToken::new();
+    let settings = WatchSettings { deletion_cost: true, ..WatchSettings::default() };
+    let reader = watch_cluster(client.clone(), settings);
+    let all = once(&reader, |state| state.pods.values().flatten().count() == count);
+    timeout(WRITE_TIMEOUT, all).await.unwrap();
+    let (board, leadership) = (Board::new(), watch::Sender::new(held()));
     let metrics = DeletionCostMetrics::default();
-    let mut changes = reader.subscribe();
     let writer = DeletionCostWriter::new(client, reader, board.subscribe(), leadership.subscribe(), metrics);
-    spawn(watches.run(stop.clone()));
-    spawn(writer.run(stop.clone()));
-    let all = changes.wait_for(|state| state.view.synced && state.pods.values().flatten().count() == count);
-    timeout(WRITE_TIMEOUT, all).await.unwrap().unwrap();
-    Fixture { writes, board, leadership, sequence: 0, stop }
+    spawn(writer.run(CancellationToken::new()));
+    Fixture { writes, board, leadership, sequence: 0 }
 }
 
 impl Fixture {
@@ -84,12 +79,6 @@ impl Fixture {
             all.push((pod, cost));
         }
         all
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        self.stop.cancel();
     }
 }
 

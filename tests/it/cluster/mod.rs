@@ -39,7 +39,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use wva::cluster::{ClusterReader, ClusterWatch, StateStore, StateWriter, WatchSettings};
+use wva::cluster::{ClusterReader, ClusterState, ClusterWatch, StateStore, StateWriter, WatchSettings};
 use wva::engine::{Board, Cluster, Holder, Leadership, Origin, Published, Revision, SystemClock};
 use wva_core::VariantId;
 use wva_core::decision::{Cause, Decision, Reason, Target, Unknown, Verdict};
@@ -50,6 +50,8 @@ use crate::api_server::status;
 
 /// How long a request that must come may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long what must be read may take. Some kinds are looked for every 30 s; the clocks of these tests are paused.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long no request must come.
 const QUIET_WINDOW: Duration = Duration::from_millis(800);
 /// The age at which evidence is refused.
@@ -157,13 +159,32 @@ fn variant() -> Value {
     })
 }
 
+/// What the watches read, which run as long as the test.
+fn watch_cluster(client: kube::Client, settings: WatchSettings) -> ClusterReader {
+    let (watches, reader) = ClusterWatch::new(client, settings);
+    spawn(watches.run(CancellationToken::new()));
+    reader
+}
+
+/// The state of the cluster as soon as it is as expected.
+async fn until(reader: &ClusterReader, is_expected: impl Fn(&ClusterState) -> bool) -> Arc<ClusterState> {
+    let mut states = reader.subscribe();
+    let state = states.wait_for(|state| is_expected(state));
+    timeout(READ_TIMEOUT, state).await.unwrap().unwrap().clone()
+}
+
+/// The same, once it is synced.
+async fn once(reader: &ClusterReader, is_expected: impl Fn(&ClusterState) -> bool) -> Arc<ClusterState> {
+    until(reader, |state| state.view.synced && is_expected(state)).await
+}
+
 /// A cluster with the variant `llm/chat`, as a server and as what was read from it.
-async fn cluster() -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+async fn cluster() -> (kube::Client, Writes, ClusterReader) {
     cluster_of(variant()).await
 }
 
 /// A cluster with this variant.
-async fn cluster_of(variant: Value) -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+async fn cluster_of(variant: Value) -> (kube::Client, Writes, ClusterReader) {
     let written = json!({ "metadata": { "namespace": "llm", "name": "chat" } });
     cluster_that_answers(variant, (200, written)).await
 }
@@ -172,7 +193,7 @@ async fn cluster_of(variant: Value) -> (kube::Client, Writes, ClusterReader, Can
 async fn cluster_that_answers(
     variant: Value,
     to_status: (u16, Value),
-) -> (kube::Client, Writes, ClusterReader, CancellationToken) {
+) -> (kube::Client, Writes, ClusterReader) {
     let (client, writes) = server(move |request| match request.path.as_str() {
         _ if request.is_watch() => None,
         "/apis/llmd.ai/v1alpha1/variantautoscalings" => list(json!([variant])),
@@ -180,12 +201,10 @@ async fn cluster_that_answers(
         path if path.ends_with("/status") => Some(to_status.clone()),
         _ => Some((200, json!({ "metadata": { "namespace": "llm", "name": "chat" } }))),
     });
-    let (watches, reader) = ClusterWatch::new(client.clone(), WatchSettings::default());
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
-    timeout(WRITE_TIMEOUT, reader.subscribe().wait_for(|state| state.view.synced)).await.unwrap().unwrap();
+    let reader = watch_cluster(client.clone(), WatchSettings::default());
+    timeout(WRITE_TIMEOUT, until(&reader, |state| state.view.synced)).await.unwrap();
     assert_eq!(reader.view().variants.len(), 1);
-    (client, writes, reader, stop)
+    (client, writes, reader)
 }
 
 fn decision(model: &str, verdict: Verdict) -> Decision {

@@ -308,7 +308,7 @@ async fn a_missing_apiservice_is_logged_only_when_none_points_to_us() {
 
 #[tokio::test]
 async fn events_of_reads_do_not_displace_events_about_certificates() {
-    let (_client, _writes, reader, _stop) = cluster().await;
+    let (_client, _writes, reader) = cluster().await;
     let api = ApiServer::installed();
     let mut registry = Registry::default();
     let (events, writer) = EventRecorder::new(api.client(), reader, "a".into(), &mut registry);
@@ -328,7 +328,7 @@ async fn events_of_reads_do_not_displace_events_about_certificates() {
 #[tokio::test]
 async fn an_event_without_room_is_retried_and_the_log_line_is_not_repeated() {
     let (log, _guard) = Captured::log(tracing::Level::WARN);
-    let (_client, _writes, reader, _stop) = cluster().await;
+    let (_client, _writes, reader) = cluster().await;
     let api = ApiServer::installed();
     let mut registry = Registry::default();
     let (events, writer) = EventRecorder::new(api.client(), reader, "a".into(), &mut registry);
@@ -348,7 +348,7 @@ async fn an_event_without_room_is_retried_and_the_log_line_is_not_repeated() {
 
 /// A recorder of events about the variant `llm/chat`, and their writes.
 async fn recorder(registry: &mut Registry) -> (EventRecorder, Writes) {
-    let (client, writes, reader, _stop) = cluster().await;
+    let (client, writes, reader) = cluster().await;
     let (events, writer) = EventRecorder::new(client, reader, "a".into(), registry);
     spawn(writer.run(CancellationToken::new()));
     (events, writes)
@@ -404,7 +404,7 @@ async fn a_refused_event_is_counted() {
 #[tokio::test]
 async fn recording_more_than_can_be_written_does_not_wait() {
     let mut registry = Registry::default();
-    let (client, _writes, reader, _stop) = cluster().await;
+    let (client, _writes, reader) = cluster().await;
     // Nothing is written.
     let (events, _writer) = EventRecorder::new(client, reader, "a".into(), &mut registry);
     for n in 0..1000 {

@@ -9,7 +9,6 @@ struct Fixture {
     board: Board,
     leadership: watch::Sender<Leadership>,
     writes: Writes,
-    stop: CancellationToken,
 }
 
 impl Fixture {
@@ -18,20 +17,14 @@ impl Fixture {
     }
 
     async fn of(variant: Value, leadership: Leadership) -> Self {
-        let (client, writes, reader, stop) = cluster_of(variant).await;
+        let (client, writes, reader) = cluster_of(variant).await;
         let board = Board::new();
         let leadership = watch::Sender::new(leadership);
         let published = board.subscribe();
         let held = leadership.subscribe();
         let writer = StatusWriter::new(client, reader, published, held, "a".into(), |_| Vec::new());
-        spawn(writer.run(stop.clone()));
-        Self { board, leadership, writes, stop }
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        self.stop.cancel();
+        spawn(writer.run(CancellationToken::new()));
+        Self { board, leadership, writes }
     }
 }
 
@@ -199,23 +192,23 @@ async fn a_number_that_went_to_and_fro_made_an_event_for_each_change() {
 }
 
 /// A status writer whose writes get this answer, the first one read, and what follows it.
-async fn refused(answer: (u16, Value)) -> (Board, Writes, CancellationToken, watch::Sender<Leadership>) {
-    let (client, mut writes, reader, stop) = cluster_that_answers(variant(), answer).await;
+async fn refused(answer: (u16, Value)) -> (Board, Writes, watch::Sender<Leadership>) {
+    let (client, mut writes, reader) = cluster_that_answers(variant(), answer).await;
     let (events, recording) =
         EventRecorder::new(client.clone(), reader.clone(), "a".into(), &mut Registry::default());
-    spawn(recording.run(stop.clone()));
+    spawn(recording.run(CancellationToken::new()));
     let (board, leadership) = (Board::new(), watch::Sender::new(held()));
     let (results, lease) = (board.subscribe(), leadership.subscribe());
     let writer = StatusWriter::new(client, reader, results, lease, "a".into(), |_| Vec::new());
-    spawn(writer.with_failures(events).run(stop.clone()));
+    spawn(writer.with_failures(events).run(CancellationToken::new()));
     board.publish(published(1, 3));
     assert!(next(&mut writes).await.path.ends_with("/chat/status"));
-    (board, writes, stop, leadership)
+    (board, writes, leadership)
 }
 
 #[tokio::test]
 async fn a_refused_status_was_only_in_the_log() {
-    let (board, mut writes, stop, _leadership) = refused(status(403, "Forbidden")).await;
+    let (board, mut writes, _leadership) = refused(status(403, "Forbidden")).await;
     let event = event(&mut writes).await;
     assert_eq!(
         (&event.body["reason"], &event.body["regarding"]["uid"]),
@@ -225,21 +218,19 @@ async fn a_refused_status_was_only_in_the_log() {
     assert!(note.contains("(403); check the definition of VariantAutoscalings"), "{note}");
     board.publish(published(2, 4));
     silence(&mut writes).await;
-    stop.cancel();
 }
 
 #[tokio::test]
 async fn an_overloaded_api_server_was_sent_an_event_for_each_status_that_it_refused() {
-    let (_board, mut writes, stop, _leadership) = refused(status(429, "TooManyRequests")).await;
+    let (_board, mut writes, _leadership) = refused(status(429, "TooManyRequests")).await;
     silence(&mut writes).await;
-    stop.cancel();
 }
 
 #[tokio::test]
 async fn a_status_that_an_old_object_does_not_allow_is_one_event_and_no_loop() {
     let (code, mut answer) = status(422, "Invalid");
     answer["message"] = json!("spec.variantCost: Invalid value: \"cheap\"\nFORGED");
-    let (board, mut writes, stop, _leadership) = refused((code, answer)).await;
+    let (board, mut writes, _leadership) = refused((code, answer)).await;
     let event = event(&mut writes).await;
     assert_eq!(event.body["reason"], "StatusUpdateFailed");
     let note = event.body["note"].as_str().unwrap();
@@ -249,5 +240,4 @@ async fn a_status_that_an_old_object_does_not_allow_is_one_event_and_no_loop() {
         board.publish(published(sequence, 4));
         silence(&mut writes).await;
     }
-    stop.cancel();
 }

@@ -15,7 +15,7 @@ fn watched(
     version: &str,
     kind: &str,
     mut script: impl FnMut(&ApiRequest) -> ApiAnswer + Send + 'static,
-) -> (ClusterReader, CancellationToken) {
+) -> ClusterReader {
     let mut variant = variant();
     variant["spec"]["scaleTargetRef"] = json!({ "apiVersion": version, "kind": kind, "name": "chat" });
     let (client, writes) = server(move |request| match request.path.as_str() {
@@ -24,18 +24,12 @@ fn watched(
         _ => script(request).or_else(|| list(json!([]))),
     });
     discard(writes);
-    let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
-    (reader, stop)
+    watch_cluster(client, WatchSettings::default())
 }
 
 /// The variant once everything is synced and it is as expected.
 async fn once(reader: &ClusterReader, is_expected: impl Fn(&VariantState) -> bool) -> VariantState {
-    let mut states = reader.subscribe();
-    let expected =
-        states.wait_for(|state| state.view.synced && state.view.variants.first().is_some_and(&is_expected));
-    let state = timeout(Duration::from_secs(120), expected).await.unwrap().unwrap();
+    let state = super::once(reader, |state| state.view.variants.first().is_some_and(&is_expected)).await;
     state.view.variants[0].clone()
 }
 
@@ -75,7 +69,7 @@ fn names(variant: &VariantState) -> Vec<&str> {
 async fn a_stateful_set_is_scaled_and_a_missing_right_is_named() {
     let is_allowed = Arc::new(AtomicBool::new(false));
     let allowed = is_allowed.clone();
-    let (reader, stop) = watched("", "StatefulSet", move |request| match request.path.as_str() {
+    let reader = watched("", "StatefulSet", move |request| match request.path.as_str() {
         "/apis/apps/v1/statefulsets" if allowed.load(Ordering::SeqCst) => {
             list(json!([chat(json!({ "replicas": 2 }))]))
         }
@@ -89,7 +83,6 @@ async fn a_stateful_set_is_scaled_and_a_missing_right_is_named() {
     is_allowed.store(true, Ordering::SeqCst);
     let variant = once(&reader, |variant| variant.scale.is_some()).await;
     assert_eq!((names(&variant), variant.target_problem.as_deref()), (vec!["chat-0"], None));
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +95,7 @@ async fn leader_worker_sets_that_are_installed_later_are_found_without_a_restart
         json!({ "metadata": metadata, "spec": {} })
     };
     let sets = json!([stateful_set("leaders", "t-1"), stateful_set("workers-0", "chat-0")]);
-    let (reader, stop) = watched("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", move |request| {
+    let reader = watched("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", move |request| {
         match request.path.as_str() {
             "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets" => {
                 counted.fetch_add(1, Ordering::SeqCst);
@@ -123,7 +116,6 @@ async fn leader_worker_sets_that_are_installed_later_are_found_without_a_restart
     is_installed.store(true, Ordering::SeqCst);
     let variant = once(&reader, |variant| variant.scale.is_some()).await;
     assert_eq!(names(&variant), ["chat-0"], "a group is one replica");
-    stop.cancel();
 }
 
 /// What an API server that has Argo's Rollouts answers about them.
@@ -168,7 +160,7 @@ fn rollouts(request: &ApiRequest, is_served: bool) -> ApiAnswer {
 
 #[tokio::test(start_paused = true)]
 async fn any_kind_with_a_scale_subresource_is_found_by_discovery() {
-    let (reader, stop) = watched("argoproj.io/v1", "Rollout", |request| rollouts(request, true));
+    let reader = watched("argoproj.io/v1", "Rollout", |request| rollouts(request, true));
     let variant = once(&reader, |variant| variant.scale.is_some()).await;
     let scale = variant.scale.unwrap();
     assert_eq!(
@@ -177,14 +169,13 @@ async fn any_kind_with_a_scale_subresource_is_found_by_discovery() {
         "of the scale and its pods"
     );
     assert_eq!((names(&variant), variant.template.gpus), (vec!["chat-x"], Some(4)));
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_not_served_is_named_and_looked_up_again() {
     let (is_installed, lookups) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let (installed, counted) = (is_installed.clone(), lookups.clone());
-    let (reader, stop) = watched("argoproj.io/v1alpha1", "Rollout", move |request| {
+    let reader = watched("argoproj.io/v1alpha1", "Rollout", move |request| {
         counted.fetch_add(u32::from(request.path == "/apis"), Ordering::SeqCst);
         rollouts(request, installed.load(Ordering::SeqCst))
     });
@@ -195,12 +186,11 @@ async fn a_kind_that_is_not_served_is_named_and_looked_up_again() {
     assert!((5..=12).contains(&count), "{count} look-ups in 5 minutes");
     is_installed.store(true, Ordering::SeqCst);
     once(&reader, |variant| variant.scale.is_some()).await;
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_right_that_is_missing_for_a_kind_is_named() {
-    let (reader, stop) = watched("argoproj.io/v1alpha1", "Rollout", |request| {
+    let reader = watched("argoproj.io/v1alpha1", "Rollout", |request| {
         if request.path.ends_with("/scale") {
             Some(status(403, "Forbidden"))
         } else {
@@ -208,7 +198,6 @@ async fn a_right_that_is_missing_for_a_kind_is_named() {
         }
     });
     once(&reader, |variant| has_problem(variant, "the chart's value targets.extraRules")).await;
-    stop.cancel();
 }
 
 /// A 404 about the object `chat` itself.
@@ -222,7 +211,7 @@ fn no_object() -> ApiAnswer {
 async fn only_a_404_that_names_the_object_says_that_it_does_not_exist() {
     let names_it = Arc::new(AtomicBool::new(false));
     let named = names_it.clone();
-    let (reader, stop) = watched("argoproj.io/v1alpha1", "Rollout", move |request| {
+    let reader = watched("argoproj.io/v1alpha1", "Rollout", move |request| {
         if request.path.ends_with("/rollouts/chat") {
             if named.load(Ordering::SeqCst) { no_object() } else { not_found() }
         } else {
@@ -232,34 +221,29 @@ async fn only_a_404_that_names_the_object_says_that_it_does_not_exist() {
     once(&reader, |variant| has_problem(variant, "serves no Rollout (argoproj.io)")).await;
     names_it.store(true, Ordering::SeqCst);
     once(&reader, |variant| variant.scale.is_none() && variant.target_problem.is_none()).await;
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_state_has_the_targets_that_variants_name() {
     for (version, kind) in [("apps/v1", "StatefulSet"), ("argoproj.io/v1alpha1", "Rollout")] {
-        let (reader, stop) = watched(version, kind, |request| match request.path.as_str() {
+        let reader = watched(version, kind, |request| match request.path.as_str() {
             "/apis/apps/v1/statefulsets" => list(json!([chat(json!({ "replicas": 2 }))])),
             _ => rollouts(request, true),
         });
-        let mut states = reader.subscribe();
-        let first = timeout(Duration::from_secs(60), states.wait_for(|state| state.view.synced));
-        let first = first.await.unwrap().unwrap();
+        let first = until(&reader, |state| state.view.synced).await;
         assert!(first.view.variants[0].scale.is_some(), "{kind}: its number would be withdrawn");
-        stop.cancel();
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_first_state_waits_ten_seconds_for_a_target_that_nobody_answers_about() {
     let begin = Instant::now();
-    let (reader, stop) = watched("argoproj.io/v1alpha1", "Rollout", |request| match request.path.as_str() {
+    let reader = watched("argoproj.io/v1alpha1", "Rollout", |request| match request.path.as_str() {
         "/apis" => Some(status(503, "ServiceUnavailable")),
         _ => None,
     });
     once(&reader, |variant| has_problem(variant, "has not been read yet")).await;
     assert!((9..=11).contains(&begin.elapsed().as_secs()), "{:?}", begin.elapsed());
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,14 +268,11 @@ async fn a_kind_that_comes_back_is_listed_anew_before_its_objects_count() {
             _ => list(json!([])),
         });
     discard(writes);
-    let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
+    let reader = watch_cluster(client, WatchSettings::default());
     once(&reader, |variant| variant.scale.is_some()).await;
     step.store(1, Ordering::SeqCst);
     once(&reader, |variant| has_problem(variant, "serves no StatefulSets")).await;
     step.store(2, Ordering::SeqCst);
     let variant = once(&reader, |variant| variant.target_problem.is_none()).await;
     assert_eq!(variant.scale, None, "the list does not have it");
-    stop.cancel();
 }

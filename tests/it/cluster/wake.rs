@@ -1,6 +1,6 @@
 //! The scale of woken variants, and InferencePools, as the API server sees them.
 
-use wva::cluster::{ClusterState, ScaleWriter};
+use wva::cluster::ScaleWriter;
 use wva::engine::Term;
 use wva::telemetry::WakeMetrics;
 
@@ -40,7 +40,6 @@ struct Fixture {
     board: Board,
     leadership: watch::Sender<Leadership>,
     registry: Registry,
-    stop: CancellationToken,
 }
 
 async fn fixture(read: (u16, Value), written: Vec<(u16, Value)>) -> Fixture {
@@ -66,29 +65,20 @@ async fn fixture_with(
         }])),
         _ => list(json!([])),
     });
-    let stop = CancellationToken::new();
     let settings = WatchSettings { annotated: true, ..WatchSettings::default() };
-    let (watches, reader) = ClusterWatch::new(client.clone(), settings);
-    spawn(watches.run(stop.clone()));
-    let mut states = reader.subscribe();
-    let is_ready = |state: &Arc<ClusterState>| {
+    let reader = watch_cluster(client.clone(), settings);
+    let is_ready = |state: &ClusterState| {
         let is_at_zero = state.view.variants.iter().any(|variant| variant.scale.is_some());
         is_at_zero && state.knows_pauses == is_known
     };
-    timeout(WRITE_TIMEOUT, states.wait_for(is_ready)).await.unwrap().unwrap();
+    timeout(WRITE_TIMEOUT, until(&reader, is_ready)).await.unwrap();
     let leadership = watch::Sender::new(held());
     let mut registry = Registry::default();
     let metrics = WakeMetrics::register(&mut registry);
     let board = Board::new();
     let writer = ScaleWriter::new(client, reader, board.clone(), leadership.subscribe(), metrics);
-    spawn(writer.run(stop.clone()));
-    Fixture { writes, board, leadership, registry, stop }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
+    spawn(writer.run(CancellationToken::new()));
+    Fixture { writes, board, leadership, registry }
 }
 
 impl Fixture {
@@ -231,13 +221,9 @@ async fn pools_and_claims_of_devices_that_cannot_be_listed_delay_nothing() {
             _ => list(json!([])),
         });
         discard(writes);
-        let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
-        let stop = CancellationToken::new();
-        spawn(watches.run(stop.clone()));
-        let mut states = reader.subscribe();
-        timeout(WRITE_TIMEOUT, states.wait_for(|state| state.view.synced)).await.unwrap().unwrap();
-        assert!(reader.view().pools.is_empty());
-        stop.cancel();
+        let reader = watch_cluster(client, WatchSettings::default());
+        let state = timeout(WRITE_TIMEOUT, until(&reader, |state| state.view.synced)).await.unwrap();
+        assert!(state.view.pools.is_empty());
     }
 }
 
@@ -273,15 +259,10 @@ async fn a_pool_and_its_service_lead_to_the_endpoint_picker() {
         _ => list(json!([])),
     });
     discard(writes);
-    let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
-    let mut states = reader.subscribe();
-    let found = states.wait_for(|state| state.view.pools.iter().any(|pool| !pool.schedulers.is_empty()));
-    timeout(WRITE_TIMEOUT, found).await.unwrap().unwrap();
-    let view = reader.view();
+    let reader = watch_cluster(client, WatchSettings::default());
+    let found = until(&reader, |state| state.view.pools.iter().any(|pool| !pool.schedulers.is_empty()));
+    let view = &timeout(WRITE_TIMEOUT, found).await.unwrap().view;
     let scheduler = &view.pools[0].schedulers[0];
     assert_eq!((scheduler.ip.to_string(), scheduler.port), ("10.0.0.7".to_owned(), Some(9090)));
     assert_eq!(view.pools[0].variants, [VariantId::new("llm", "chat")].into());
-    stop.cancel();
 }

@@ -22,15 +22,12 @@ async fn the_first_state_waits_ten_seconds_for_namespaces_and_nodes_that_cannot_
         });
         let (_sender, needs_nodes) = watch::channel(needs_nodes);
         let (watches, reader) = ClusterWatch::new(client, WatchSettings::default());
-        let stop = CancellationToken::new();
         let began = Instant::now();
-        spawn(watches.with_inventory(needs_nodes).run(stop.clone()));
-        let mut states = reader.subscribe();
-        let synced = timeout(Duration::from_secs(20), states.wait_for(|state| state.view.synced));
-        let view = synced.await.unwrap().unwrap().view.clone();
+        spawn(watches.with_inventory(needs_nodes).run(CancellationToken::new()));
+        let synced = until(&reader, |state| state.view.synced);
+        let view = &timeout(Duration::from_secs(20), synced).await.unwrap().view;
         assert!(view.excluded.is_empty() && view.inventory.is_none(), "{forbidden}");
         assert!(began.elapsed() >= Duration::from_secs(10), "{forbidden}: {:?}", began.elapsed());
-        stop.cancel();
     }
 }
 
@@ -89,7 +86,7 @@ fn all_watches(code: u16) -> (Reads, CancellationToken) {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_went_silent_is_requested_again() {
-    let (reads, stop) = all_watches(200);
+    let (reads, _stop) = all_watches(200);
     sleep(Duration::from_secs(1)).await;
     let watches = |reads: &Reads| {
         let mut count: BTreeMap<String, u32> = BTreeMap::new();
@@ -106,7 +103,6 @@ async fn a_watch_that_went_silent_is_requested_again() {
     sleep(Duration::from_secs(140)).await;
     let later = watches(&reads);
     assert_eq!(later, first.into_iter().map(|(path, count)| (path, 2 * count)).collect(), "each after 65 s");
-    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,14 +131,9 @@ async fn only_objects_with_the_label_of_the_controller_instance_are_read() {
         annotated: true,
         ..WatchSettings::default()
     };
-    let (watches, reader) = ClusterWatch::new(client, settings);
-    let stop = CancellationToken::new();
-    spawn(watches.run(stop.clone()));
-    let mut states = reader.subscribe();
-    let synced = timeout(Duration::from_secs(20), states.wait_for(|state| state.view.synced));
-    synced.await.unwrap().unwrap();
+    let reader = watch_cluster(client, settings);
+    until(&reader, |state| state.view.synced).await;
     sleep(Duration::from_secs(1)).await;
-    stop.cancel();
     let labelled = ["variantautoscalings", "horizontalpodautoscalers", "scaledobjects"];
     let label = "labelSelector=wva.llmd.ai%2Fcontroller-instance%3DTeam_A";
     let mut counts = BTreeMap::<&str, usize>::new();
