@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::input::DecisionInput;
 use crate::cmd::output::CommandError;
+use crate::collect::root_cause;
 
 /// The evaluation of a large fleet is a line of tens of MiB, which is rendered while it is sent.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -112,13 +113,4 @@ fn read_text(path: &PathBuf) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| {
         format!("{}: {error}; give a file that exists and that you may read", path.display())
     })
-}
-
-/// The innermost cause: the outer layers only say that something failed.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

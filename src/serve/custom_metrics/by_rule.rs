@@ -5,10 +5,9 @@ use std::slice;
 use axum::response::Response;
 use http::request::Parts;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
-use super::encode::{Item, Items};
+use super::encode::{Encoded, Item, Items};
 use super::label_selector::{LabelSelectorMessage, label_selector};
 use super::object_path::{ObjectPath, Version, not_found_message};
 use crate::serve::auth::{Attributes, attributes_verb};
@@ -16,7 +15,7 @@ use crate::serve::data_read::RuleReads;
 use crate::serve::encoding::negotiation::Representation;
 use crate::serve::encoding::object::{Column, Metadata, Row, Table};
 use crate::serve::encoding::response::{representation, respond};
-use crate::serve::encoding::{Object, Reason, Status};
+use crate::serve::encoding::{Reason, Status};
 use crate::serve::external_metrics::query::{ListOptions, metric_label_selector};
 use crate::serve::external_metrics::selector::LabelSelector;
 use crate::serve::external_metrics::{Metric, Signed, VariantSelector, label_requirements};
@@ -99,7 +98,7 @@ fn respond_with(
     });
     let items = items.collect::<Result<_, Status>>()?;
     let selector = Some(series).filter(|series| !series.is_empty()).and_then(label_selector);
-    respond(representation, &RuleValueList { version, path, values, items, selector, now })
+    respond(representation, &Encoded(&RuleValueList { version, path, values, items, selector, now }))
 }
 
 /// A selector as Kubernetes prints it.
@@ -195,35 +194,14 @@ impl Items for RuleValueList<'_> {
             selector: self.selector.as_ref(),
         })
     }
-}
 
-impl Serialize for RuleValueList<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.serialize_items(serializer)
-    }
-}
-
-impl Object for RuleValueList<'_> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        Items::type_meta(self)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        self.append_items(to);
-    }
-
-    fn table(&self) -> Option<Table> {
+    fn table(&self) -> Table {
         let row = |(value, number): &(&ObjectValue, Signed)| {
             let age = Seconds::between(value.at, self.now).to_string();
-            let metadata = Metadata {
-                name: value.name.to_string(),
-                namespace: self.path.namespace.clone(),
-                creation_timestamp: (),
-                labels: Default::default(),
-            };
+            let metadata = Metadata::new(&*value.name, &*self.path.namespace, Default::default());
             Row::new(vec![value.name.to_string(), number.to_string(), age], metadata)
         };
-        Some(Table::new(COLUMNS, self.items.iter().map(row).collect()))
+        Table::new(COLUMNS, self.items.iter().map(row).collect())
     }
 }
 

@@ -111,27 +111,40 @@ pub(super) trait Items {
 
     fn items(&self) -> impl Iterator<Item = Item<'_>>;
 
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        (self.version().api_version(), "MetricValueList")
-    }
+    fn table(&self) -> Table;
+}
 
-    fn serialize_items<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (api_version, kind) = Items::type_meta(self);
-        match self.version() {
+/// A list as it is encoded.
+pub(super) struct Encoded<'a, T>(pub(super) &'a T);
+
+impl<T: Items> Serialize for Encoded<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (api_version, kind) = self.type_meta();
+        match self.0.version() {
             Version::V1Beta1 => {
-                TypedMessage::new(api_version, kind, v1beta1(self.items())).serialize(serializer)
+                TypedMessage::new(api_version, kind, v1beta1(self.0.items())).serialize(serializer)
             }
             Version::V1Beta2 => {
-                TypedMessage::new(api_version, kind, v1beta2(self.items())).serialize(serializer)
+                TypedMessage::new(api_version, kind, v1beta2(self.0.items())).serialize(serializer)
             }
         }
     }
+}
 
-    fn append_items(&self, to: &mut Vec<u8>) {
-        match self.version() {
-            Version::V1Beta1 => protobuf::append_fields(&v1beta1(self.items()), to),
-            Version::V1Beta2 => protobuf::append_fields(&v1beta2(self.items()), to),
+impl<T: Items> Object for Encoded<'_, T> {
+    fn type_meta(&self) -> (&'static str, &'static str) {
+        (self.0.version().api_version(), "MetricValueList")
+    }
+
+    fn protobuf(&self, to: &mut Vec<u8>) {
+        match self.0.version() {
+            Version::V1Beta1 => protobuf::append_fields(&v1beta1(self.0.items()), to),
+            Version::V1Beta2 => protobuf::append_fields(&v1beta2(self.0.items()), to),
         }
+    }
+
+    fn table(&self) -> Option<Table> {
+        Some(self.0.table())
     }
 }
 
@@ -182,26 +195,9 @@ impl Items for MetricValueList<'_> {
             selector: item.selector,
         })
     }
-}
 
-impl Serialize for MetricValueList<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.serialize_items(serializer)
-    }
-}
-
-impl Object for MetricValueList<'_> {
-    fn type_meta(&self) -> (&'static str, &'static str) {
-        Items::type_meta(self)
-    }
-
-    fn protobuf(&self, to: &mut Vec<u8>) {
-        self.append_items(to);
-    }
-
-    fn table(&self) -> Option<Table> {
-        let rows = self.items.iter().map(|item| row(item, self.now)).collect();
-        Some(Table::new(COLUMNS, rows))
+    fn table(&self) -> Table {
+        Table::new(COLUMNS, self.items.iter().map(|item| row(item, self.now)).collect())
     }
 }
 
@@ -216,7 +212,5 @@ fn row(item: &MetricValue<'_>, now: Timestamp) -> Row {
         value.origin.message(),
     ];
     let labels = value.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let namespace = value.id.namespace.to_string();
-    let name = item.name.clone();
-    Row::new(cells, Metadata { name, namespace, creation_timestamp: (), labels: labels.collect() })
+    Row::new(cells, Metadata::new(&*item.name, &*value.id.namespace, labels.collect()))
 }

@@ -12,6 +12,7 @@ use http::request::Parts;
 
 use self::answer::{MetricValueList, ObjectQuery, answer, field_requirements};
 pub(crate) use self::by_rule::RootRead;
+use self::encode::Encoded;
 use self::label_selector::label_selector;
 pub(crate) use self::object_path::ObjectPath;
 use self::object_path::{Resource, Version, not_found_message};
@@ -37,7 +38,7 @@ pub(crate) struct Read {
 
 impl Read {
     fn respond(&self, state: &ReadState, list: &MetricValueList<'_>) -> Result<Response, Status> {
-        let response = respond(self.representation, list)?;
+        let response = respond(self.representation, &Encoded(list))?;
         observe_ages(&state.evidence_age.custom, list.evidence(), list.now);
         Ok(response)
     }

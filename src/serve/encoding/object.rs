@@ -157,8 +157,18 @@ pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) namespace: String,
     /// Always `null`: the listed objects are computed, not created.
-    pub(crate) creation_timestamp: (),
-    pub(crate) labels: BTreeMap<String, String>,
+    creation_timestamp: (),
+    labels: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        namespace: impl Into<String>,
+        labels: BTreeMap<String, String>,
+    ) -> Self {
+        Self { name: name.into(), namespace: namespace.into(), creation_timestamp: (), labels }
+    }
 }
 
 impl Table {

@@ -94,12 +94,7 @@ impl Summary {
     }
 
     fn new(name: &VariantId, state: State, reason: String, message: String) -> Self {
-        let metadata = Metadata {
-            name: name.name.to_string(),
-            namespace: name.namespace.to_string(),
-            creation_timestamp: (),
-            labels: BTreeMap::new(),
-        };
+        let metadata = Metadata::new(&*name.name, &*name.namespace, BTreeMap::new());
         Self {
             kind: KIND,
             api_version: API_VERSION,

@@ -261,9 +261,7 @@ fn row(item: &ExternalMetricValue<'_>, now: Timestamp) -> Row {
     ];
     let labels = item.metric_labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
     let VariantId { namespace, name } = item.id;
-    let metadata =
-        Metadata { name: name.to_string(), namespace: namespace.to_string(), creation_timestamp: (), labels };
-    Row::new(cells, metadata)
+    Row::new(cells, Metadata::new(&**name, &**namespace, labels))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use wva_core::units::Seconds;
 
 use super::answer::{API_VERSION, append_value};
-use super::errors::unknown_metric;
+use super::errors::{unknown_metric, unreadable};
 use super::metric::Quantity;
 use super::selector::{LabelSelector, Operator, RequirementRef};
 use crate::serve::data_read::RuleReads;
@@ -162,9 +162,7 @@ impl<'a> RuleRead<'a> {
     }
 
     fn error(self, reason: Reason, cause: &str) -> Status {
-        let Self { metric, namespace, .. } = self;
-        let message = format!("{metric} in namespace {namespace} cannot be read: {cause}");
-        Status::new(reason, message).about(EXTERNAL_GROUP, metric, "")
+        unreadable(self.metric, self.namespace, reason, cause)
     }
 }
 
@@ -217,15 +215,8 @@ impl<V: fmt::Display + Serialize> Object for ValueList<'_, V> {
                 |timestamp| Seconds::between(timestamp, self.now).to_string(),
             );
             let cells = vec![item.metric_name.to_owned(), item.value.to_string(), age, labels.join(",")];
-            Row::new(
-                cells,
-                Metadata {
-                    name: item.metric_name.to_owned(),
-                    namespace: self.namespace.to_owned(),
-                    creation_timestamp: (),
-                    labels: item.metric_labels.clone(),
-                },
-            )
+            let metadata = Metadata::new(item.metric_name, self.namespace, item.metric_labels.clone());
+            Row::new(cells, metadata)
         };
         Some(Table::new(COLUMNS, self.items.iter().map(row).collect()))
     }

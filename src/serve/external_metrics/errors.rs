@@ -12,6 +12,7 @@ use super::query::VariantSelector;
 use crate::engine::Published;
 use crate::serve::encoding::protobuf::Time;
 use crate::serve::encoding::{Reason, Status};
+use crate::serve::paths::EXTERNAL_GROUP;
 
 fn about(id: &VariantId, reason: Reason, message: String, query: &MetricQuery<'_>) -> Status {
     Status::new(reason, message).about(query.group, query.metric, id.name.as_str())
@@ -22,6 +23,12 @@ pub(crate) fn unknown_metric(group: &'static str, metric: &str) -> Status {
     let served: Vec<_> = Metric::NAMES.iter().map(|(name, _)| *name).collect();
     let message = format!("there is no metric {metric:?}; the metrics are {}", served.join(", "));
     Status::new(Reason::NotFound, message).about(group, metric, "")
+}
+
+/// The error for an external metric that is not of variants.
+pub(super) fn unreadable(metric: &str, namespace: &str, reason: Reason, cause: &str) -> Status {
+    let message = format!("{metric} in namespace {namespace} cannot be read: {cause}");
+    Status::new(reason, message).about(EXTERNAL_GROUP, metric, "")
 }
 
 /// The error before the first result, about the variants that the selector names, if it names any.

@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::by_rule::{Item, ValueList};
+use super::errors::unreadable;
 use crate::serve::data_read::FallbackReads;
 use crate::serve::encoding::negotiation::Representation;
 use crate::serve::encoding::response::respond;
 use crate::serve::encoding::{Reason, Status, one_line};
 use crate::serve::middleware::AuditId;
-use crate::serve::paths::{EXTERNAL_GROUP, EXTERNAL_NAMESPACES, PASSED_ON, is_segment};
+use crate::serve::paths::{EXTERNAL_NAMESPACES, PASSED_ON, is_segment};
 use crate::serve::ports::{FallbackAnswer, FallbackError};
 
 /// Bytes of a text of the fallback server in a message.
@@ -147,9 +148,7 @@ impl PassedOn<'_> {
     }
 
     fn error(self, reason: Reason, cause: &str) -> Status {
-        let Self { metric, namespace, .. } = self;
-        let message = format!("{metric} in namespace {namespace} cannot be read: {cause}");
-        Status::new(reason, message).about(EXTERNAL_GROUP, metric, "")
+        unreadable(self.metric, self.namespace, reason, cause)
     }
 }
 

@@ -169,8 +169,7 @@ impl<'a> UsageItem<'a> {
             cell(memory.map(quantity::bytes)),
             quantity::duration(self.window),
         ];
-        let labels = self.item.labels.clone();
-        Row::new(cells, Metadata { name, namespace, creation_timestamp: (), labels })
+        Row::new(cells, Metadata::new(name, namespace, self.item.labels.clone()))
     }
 }
 
