@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::{RELEASE, load, loader, map, maps, messages};
-use crate::config::policy_config::{ConfigMapKind, ConfigMapTexts, EntryTexts, changes};
+use crate::config::policy_config::ConfigMapKind::{Saturation, ScaleToZero};
+use crate::config::policy_config::{ConfigMapTexts, EntryTexts, changes};
 
 fn with_default(text: &str) -> ConfigMapTexts {
-    maps(&[(
-        RELEASE,
-        ConfigMapKind::Saturation,
-        &[("default", text), ("a", "{model_id: m, namespace: llm, priority: 3}")],
-    )])
+    maps(&[(RELEASE, Saturation, &[("default", text), ("a", "{model_id: m, namespace: llm, priority: 3}")])])
 }
 
 #[test]
@@ -32,8 +29,8 @@ fn an_entry_that_becomes_invalid_keeps_its_last_good_text_and_the_others_change(
 fn an_entry_or_a_configmap_that_is_deleted_is_forgotten() {
     let (mut loader, none) = (loader(), BTreeSet::new());
     loader.load(&with_default("kvCacheThreshold: 0.6"), &none);
-    let (without, _) = loader
-        .load(&maps(&[(RELEASE, ConfigMapKind::Saturation, &[("default", "kvCacheThreshold: 6")])]), &none);
+    let (without, _) =
+        loader.load(&maps(&[(RELEASE, Saturation, &[("default", "kvCacheThreshold: 6")])]), &none);
     assert!(without.global.models.is_empty());
     assert_eq!(without.global.default.saturation.kv_cache_threshold, 0.6, "kept");
     let (nothing, problems) = loader.load(&ConfigMapTexts::new(), &none);
@@ -45,8 +42,8 @@ fn a_configmap_that_becomes_unreadable_keeps_its_last_entries() {
     let (mut loader, none) = (loader(), BTreeSet::new());
     let (good, _) = loader.load(&with_default("kvCacheThreshold: 0.6"), &none);
     let broken: EntryTexts = Err("it has 70000 bytes: at most 65536 are read".to_owned());
-    let (kept, problems) = loader
-        .load(&ConfigMapTexts::from([((RELEASE.to_owned(), ConfigMapKind::Saturation), broken)]), &none);
+    let (kept, problems) =
+        loader.load(&ConfigMapTexts::from([((RELEASE.to_owned(), Saturation), broken)]), &none);
     assert_eq!(kept, good);
     assert!(
         messages(&problems)[0].starts_with("ConfigMap wva-system/saturation: it has 70000 bytes"),
@@ -56,8 +53,7 @@ fn a_configmap_that_becomes_unreadable_keeps_its_last_entries() {
 
 #[test]
 fn the_configmap_of_a_namespace_applies_from_its_first_variant_on() {
-    let (mut loader, maps) =
-        (loader(), maps(&[("llm", ConfigMapKind::Saturation, &[("default", "priority: 5")])]));
+    let (mut loader, maps) = (loader(), maps(&[("llm", Saturation, &[("default", "priority: 5")])]));
     assert!(loader.load(&maps, &BTreeSet::new()).0.namespaces.is_empty());
     let (policy, _) = loader.load(&maps, &BTreeSet::from(["llm".to_owned()]));
     assert_eq!(policy.namespaces["llm"].default.priority, 5.0);
@@ -68,7 +64,7 @@ fn changes_of_a_policy_are_listed() {
     let before = load(&[]).0;
     let now = load(&[(
         RELEASE,
-        ConfigMapKind::Saturation,
+        Saturation,
         &[("default", "kvCacheThreshold: 0.6\nenableLimiter: true"), ("a", "{model_id: m, namespace: llm}")],
     )]);
     let differences = changes(&before, &now.0);
@@ -85,7 +81,7 @@ fn changes_of_a_policy_are_listed() {
 fn the_problems_of_one_configmap_are_limited() {
     let entries: Vec<_> = (0..500).map(|number| (format!("e{number}"), "nonsense")).collect();
     let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
-    let maps = ConfigMapTexts::from([((RELEASE.to_owned(), ConfigMapKind::Saturation), map(&entries))]);
+    let maps = ConfigMapTexts::from([((RELEASE.to_owned(), Saturation), map(&entries))]);
     let (_, problems) = loader().load(&maps, &BTreeSet::new());
     assert_eq!((problems.iter().count(), problems.left_out()), (100, 400));
 }
@@ -96,10 +92,10 @@ fn hundreds_of_invalid_entries_in_one_namespace_displace_no_other_problems() {
     let entries: Vec<_> = entries.iter().map(|(key, text)| (key.as_str(), *text)).collect();
     let entry: &[_] = &[("default", "kvCacheThreshold: 6")];
     let config_maps: &[_] = &[
-        ("a", ConfigMapKind::Saturation, &entries[..]),
-        ("a", ConfigMapKind::ScaleToZero, &entries[..]),
-        ("z", ConfigMapKind::Saturation, &[("default", "kvCacheThreshold: 6"), ("e1", "nonsense")]),
-        (RELEASE, ConfigMapKind::Saturation, entry),
+        ("a", Saturation, &entries[..]),
+        ("a", ScaleToZero, &entries[..]),
+        ("z", Saturation, &[("default", "kvCacheThreshold: 6"), ("e1", "nonsense")]),
+        (RELEASE, Saturation, entry),
     ];
     let namespaces = BTreeSet::from(["a", "z"].map(str::to_owned));
     let (_, problems) = loader().load(&maps(config_maps), &namespaces);
@@ -124,8 +120,7 @@ fn rejected_entries_come_before_notes() {
         (0..150).map(|number| (format!("n{number:03}"), "{model_id: m, namespace: x, spend: 1}")).collect();
     let mut entries: Vec<_> = notes.iter().map(|(key, text)| (key.as_str(), *text)).collect();
     entries.push(("z", "nonsense"));
-    let (_, problems) =
-        loader().load(&maps(&[(RELEASE, ConfigMapKind::Saturation, &entries)]), &BTreeSet::new());
+    let (_, problems) = loader().load(&maps(&[(RELEASE, Saturation, &entries)]), &BTreeSet::new());
     let first = problems.iter().next().unwrap();
     assert!(first.is_rejected && first.key == "z", "{first}");
 }

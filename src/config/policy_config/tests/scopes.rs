@@ -5,7 +5,7 @@ use wva_core::units::Seconds;
 use wva_core::{GroupId, Policy};
 
 use super::{RELEASE, load, messages};
-use crate::config::policy_config::ConfigMapKind;
+use crate::config::policy_config::ConfigMapKind::{self, QueueingModel, Saturation};
 
 fn of<'a>(policy: &'a Policy, namespace: &str, model: &str) -> &'a ModelPolicy {
     policy.of(&GroupId::new(namespace, model))
@@ -22,7 +22,7 @@ const TUNED: &str = "kvCacheThreshold: 0.6\nqueueLengthThreshold: 8\npriority: 4
 fn an_entry_that_sets_one_field_keeps_the_other_fields_of_the_default() {
     let (policy, problems) = load(&[(
         RELEASE,
-        ConfigMapKind::Saturation,
+        Saturation,
         &[
             ("default", TUNED),
             ("a", "model_id: m\nnamespace: llm\nscaleUpThreshold: 0.95\nstability: {tolerance: 0.3}\n"),
@@ -41,7 +41,7 @@ fn a_new_leading_analyzer_drops_the_secondary_analyzers_of_the_outer_scope() {
     let secondary = |entry: &str| {
         let entry = format!("model_id: m\nnamespace: llm\n{entry}");
         let entries = [("default", "analyzers: [{name: throughput, score: 2}]"), ("a", entry.as_str())];
-        let (policy, problems) = load(&[(RELEASE, ConfigMapKind::Saturation, &entries)]);
+        let (policy, problems) = load(&[(RELEASE, Saturation, &entries)]);
         assert_eq!(messages(&problems), [""; 0]);
         let model = of(&policy, "llm", "m");
         (model.analyzer, model.secondary.len())
@@ -70,7 +70,7 @@ fn keys_of_model_entries_are_valid_in_a_configmap() {
         ("org-m.chat", "priority: 7"),
     ];
     assert!(entries.iter().all(|(key, _)| is_key(key)) && !is_key("org/m#llm"));
-    let (policy, problems) = load(&[(RELEASE, ConfigMapKind::Saturation, &entries)]);
+    let (policy, problems) = load(&[(RELEASE, Saturation, &entries)]);
     assert_eq!((of(&policy, "llm", "org/m").priority, of(&policy, "llm", "n").priority), (9.0, 8.0));
     let messages = messages(&problems).join("\n");
     assert!(
@@ -83,7 +83,7 @@ fn keys_of_model_entries_are_valid_in_a_configmap() {
 fn the_first_entry_of_a_model_is_used_and_one_without_a_model_left_out() {
     let (policy, problems) = load(&[(
         RELEASE,
-        ConfigMapKind::Saturation,
+        Saturation,
         &[
             ("a", "model_id: m\nnamespace: llm\npriority: 2"),
             ("b", "model_id: m\nnamespace: llm\npriority: 3"),
@@ -106,7 +106,7 @@ fn the_first_entry_of_a_model_is_used_and_one_without_a_model_left_out() {
 fn thresholds_that_contradict_each_other_are_replaced_by_the_defaults_with_a_note() {
     let (policy, problems) = load(&[(
         RELEASE,
-        ConfigMapKind::Saturation,
+        Saturation,
         &[
             ("default", "scaleDownBoundary: 0.6\nkvSpareTrigger: 0.5\nanalyzers: [{name: throughput}]"),
             ("a", "model_id: m\nnamespace: llm\nscaleUpThreshold: 0.5\nkvCacheThreshold: 0.4"),
@@ -135,13 +135,9 @@ fn a_local_configmap_replaces_the_global_one() {
         ("a", "model_id: m\nnamespace: llm\npriority: 9"),
     ];
     let (policy, problems) = load(&[
-        (RELEASE, ConfigMapKind::Saturation, &global),
-        (
-            "llm",
-            ConfigMapKind::Saturation,
-            &[("default", "queueLengthThreshold: 2"), ("x", "model_id: n\npriority: 3")],
-        ),
-        ("elsewhere", ConfigMapKind::Saturation, &[("default", "nonsense")]),
+        (RELEASE, Saturation, &global),
+        ("llm", Saturation, &[("default", "queueLengthThreshold: 2"), ("x", "model_id: n\npriority: 3")]),
+        ("elsewhere", Saturation, &[("default", "nonsense")]),
     ]);
     let local = of(&policy, "llm", "m");
     assert_eq!((local.saturation.kv_cache_threshold, local.saturation.queue_length_threshold), (0.8, 2.0));
@@ -154,9 +150,9 @@ fn a_local_configmap_replaces_the_global_one() {
 #[test]
 fn a_local_configmap_without_valid_entries_leaves_the_global_one_in_force() {
     let (policy, _) = load(&[
-        (RELEASE, ConfigMapKind::Saturation, &[("default", TUNED)]),
-        ("llm", ConfigMapKind::Saturation, &[]),
-        ("chat", ConfigMapKind::Saturation, &[("default", "kvCacheThreshold: 7")]),
+        (RELEASE, Saturation, &[("default", TUNED)]),
+        ("llm", Saturation, &[]),
+        ("chat", Saturation, &[("default", "kvCacheThreshold: 7")]),
     ]);
     assert!(policy.namespaces.is_empty(), "there is no valid entry");
     assert_eq!(of(&policy, "llm", "m").priority, 4.0);
@@ -164,11 +160,8 @@ fn a_local_configmap_without_valid_entries_leaves_the_global_one_in_force() {
 
 #[test]
 fn a_local_entry_cannot_be_about_another_namespace() {
-    let (_, problems) = load(&[(
-        "llm",
-        ConfigMapKind::Saturation,
-        &[("default", ""), ("a", "model_id: m\nnamespace: chat\npriority: 2")],
-    )]);
+    let (_, problems) =
+        load(&[("llm", Saturation, &[("default", ""), ("a", "model_id: m\nnamespace: chat\npriority: 2")])]);
     let messages = messages(&problems).join("\n");
     assert!(
         messages.contains("ConfigMap llm/saturation, entry a: namespace \"chat\" is not that of the ConfigMap: must be \"llm\""),
@@ -181,11 +174,11 @@ fn limits_are_set_by_the_global_default_and_rescaling_also_by_a_local_default() 
     let (policy, problems) = load(&[
         (
             RELEASE,
-            ConfigMapKind::Saturation,
+            Saturation,
             &[("default", "enableLimiter: true"), ("a", "{model_id: m, namespace: llm, spend: 3}")],
         ),
-        ("llm", ConfigMapKind::Saturation, &[("default", "enableRescale: true")]),
-        ("chat", ConfigMapKind::Saturation, &[("default", "enableLimiter: true")]),
+        ("llm", Saturation, &[("default", "enableRescale: true")]),
+        ("chat", Saturation, &[("default", "enableLimiter: true")]),
     ]);
     assert!(policy.limits.inventory && !policy.limits.rescale && policy.limits.spend.is_none());
     assert_eq!(policy.limits.rescale_namespaces.get("llm"), Some(&true));
@@ -201,10 +194,10 @@ fn compat_is_set_by_the_global_default_only() {
     let (policy, problems) = load(&[
         (
             RELEASE,
-            ConfigMapKind::Saturation,
+            Saturation,
             &[("default", "compat: upstream"), ("a", "{model_id: m, namespace: llm, compat: corrected}")],
         ),
-        ("llm", ConfigMapKind::Saturation, &[("default", "compat: corrected")]),
+        ("llm", Saturation, &[("default", "compat: corrected")]),
     ]);
     assert_eq!(policy.compat, Compat::Upstream);
     let messages = messages(&problems);
@@ -212,7 +205,7 @@ fn compat_is_set_by_the_global_default_only() {
         messages.iter().all(|message| message.contains("compat has no effect here")) && messages.len() == 2,
         "{messages:?}"
     );
-    let (policy, _) = load(&[(RELEASE, ConfigMapKind::Saturation, &[("default", "priority: 2")])]);
+    let (policy, _) = load(&[(RELEASE, Saturation, &[("default", "priority: 2")])]);
     assert_eq!(policy.compat, Compat::Corrected, "by default");
 }
 
@@ -232,16 +225,14 @@ fn scale_to_zero_is_set_by_entry_then_model_then_default_then_flag() {
     );
     assert_eq!(problems.iter().filter(|problem| problem.is_rejected).count(), 1, "two entries of one model");
     let entry = "{model_id: slow, namespace: llm, scaleToZero: {enabled: false}}";
-    let (policy, _) = load(&[
-        (RELEASE, ConfigMapKind::ScaleToZero, &zero_map),
-        (RELEASE, ConfigMapKind::Saturation, &[("x", entry)]),
-    ]);
+    let (policy, _) =
+        load(&[(RELEASE, ConfigMapKind::ScaleToZero, &zero_map), (RELEASE, Saturation, &[("x", entry)])]);
     assert_eq!(zero(&policy, "llm", "slow"), (false, 3600.0));
     assert_eq!(zero(&policy, "chat", "slow"), (true, 3600.0));
     let default = "scaleToZero: {enabled: false}";
     let (policy, _) = load(&[
         (RELEASE, ConfigMapKind::ScaleToZero, &zero_map),
-        (RELEASE, ConfigMapKind::Saturation, &[("default", default)]),
+        (RELEASE, Saturation, &[("default", default)]),
     ]);
     assert_eq!(
         (zero(&policy, "llm", "slow"), zero(&policy, "llm", "any")),
@@ -257,10 +248,7 @@ fn the_default_entry_of_the_queueing_model_selects_it_for_every_model() {
         ("default", "sloMultiplier: 4\ntuningEnabled: false\ntargetTTFT: 1\ntargetITL: 1"),
         ("q", "{model_id: m, namespace: llm, targetTTFT: 500, targetITL: 30, tuningEnabled: true}"),
     ];
-    let (policy, problems) = load(&[
-        (RELEASE, ConfigMapKind::Saturation, &saturation),
-        (RELEASE, ConfigMapKind::QueueingModel, &queueing),
-    ]);
+    let (policy, problems) = load(&[(RELEASE, Saturation, &saturation), (RELEASE, QueueingModel, &queueing)]);
     let (any, model) = (of(&policy, "chat", "any"), of(&policy, "llm", "m"));
     assert_eq!(
         (any.analyzer, any.secondary.len(), model.analyzer),
@@ -270,10 +258,7 @@ fn the_default_entry_of_the_queueing_model_selects_it_for_every_model() {
     assert_eq!((model.priority, model.queueing.slo_multiplier, model.queueing.tuning), (2.0, 4.0, true));
     assert_eq!(model.queueing.targets, Some(LatencyTargets { ttft_ms: 500.0, itl_ms: 30.0 }));
     assert!(messages(&problems)[0].contains("targetTTFT and targetITL have no effect here"), "{problems:?}");
-    let (policy, _) = load(&[
-        (RELEASE, ConfigMapKind::Saturation, &saturation),
-        (RELEASE, ConfigMapKind::QueueingModel, &queueing[1..]),
-    ]);
+    let (policy, _) = load(&[(RELEASE, Saturation, &saturation), (RELEASE, QueueingModel, &queueing[1..])]);
     assert_eq!(
         of(&policy, "llm", "m").analyzer,
         Analyzer::Saturation,
@@ -293,7 +278,7 @@ fn an_invalid_entry_of_the_queueing_model_is_rejected() {
         ),
         ("tuningEnabled: 3", "tuningEnabled is 3: must be true or false"),
     ] {
-        let (policy, problems) = load(&[(RELEASE, ConfigMapKind::QueueingModel, &[("default", text)])]);
+        let (policy, problems) = load(&[(RELEASE, QueueingModel, &[("default", text)])]);
         assert!(messages(&problems)[0].contains(expected), "{text}: {problems:?}");
         assert_eq!(of(&policy, "llm", "m").analyzer, Analyzer::Rate, "not selected");
     }
