@@ -37,11 +37,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 const MIN_RENEW_INTERVAL: Duration = Duration::from_secs(60);
 /// The wait after a Secret could be neither read nor written.
 const RETRY_BACKOFF: Duration = Duration::from_secs(2);
-/// The default settling time: how long each step of a replacement of the CA is left to reach everybody. An observer is late by
-/// at most 75 s (65 s until a dead watch is replaced, 10 s of back-off after a failed one). Three such delays may add up: a
-/// late instance writes an older bundle, we see it late, and an API server sees the repair late. Four times 75 s covers them.
-/// API servers themselves take seconds, and verify when they connect.
-pub const DEFAULT_SETTLE_DURATION: Duration = Duration::from_secs(300);
 /// A new value of this annotation of the Secret, whatever it is, requests a new CA.
 pub const ROTATE_ANNOTATION: &str = "wva.llmd.ai/rotate-ca";
 /// The last such value that was handled; written by us.
@@ -56,7 +51,10 @@ pub struct CertificateSettings {
     pub secret: String,
     /// The Service that callers reach us by.
     pub service: ServiceRef,
-    /// How long each step of a replacement of the CA is left to reach everybody: [`DEFAULT_SETTLE_DURATION`].
+    /// How long each step of a replacement of the CA is left to reach everybody, by default 300 s. An observer is late by at most
+    /// 75 s (65 s until a dead watch is replaced, 10 s of back-off after a failed one). Three such delays may add up: a late instance
+    /// writes an older bundle, we see it late, and an API server sees the repair late. Four times 75 s covers them. API servers
+    /// themselves take seconds, and verify when they connect.
     pub settle: Duration,
 }
 

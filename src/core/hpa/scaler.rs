@@ -120,12 +120,6 @@ impl Hpa {
         Self { settings, recommendations: None, added: Vec::new(), removed: Vec::new(), zeroed: false }
     }
 
-    /// Its settings.
-    #[must_use]
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
     /// One look at `now`: `spec` is the target's count, `proposal` what the metrics ask for (`None`: they failed).
     /// Returns the count to write; it is taken as written.
     pub fn step(&mut self, now: Timestamp, spec: Replicas, proposal: Option<Replicas>) -> Replicas {

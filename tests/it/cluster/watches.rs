@@ -2,7 +2,6 @@
 
 use parking_lot::Mutex;
 use tokio::time::sleep;
-use wva::cluster::pki::certificates::DEFAULT_SETTLE_DURATION;
 use wva::cluster::{
     ApiServiceWatch, CertificateManager, CertificateSettings, Election, ElectionSettings, ServiceRef,
     TrustWatch,
@@ -63,7 +62,7 @@ fn all_watches(code: u16) -> (Reads, CancellationToken) {
     let settings = CertificateSettings {
         secret: "wva-tls".into(),
         service: service.clone(),
-        settle: DEFAULT_SETTLE_DURATION,
+        settle: Duration::from_secs(300),
     };
     let (services, apiservices) = ApiServiceWatch::new(client.clone(), service);
     let certificates = CertificateManager::new(client, settings, clock, Some(apiservices));
