@@ -241,11 +241,16 @@ proptest! {
         fleet.replicas.iter_mut().for_each(|replica| replica.output += 500.0);
         // June drops the fraction of a prompt before it multiplies.
         fleet.replicas.iter_mut().for_each(|replica| replica.prompt = replica.prompt.trunc());
+        let enlarge = |replica: &mut TokenObservation<'_>, times: u32| {
+            replica.in_use = replica.in_use.times(times);
+            replica.capacity = replica.capacity.times(times);
+        };
+        // Of the one token that a full replica may hold, another one's share is truncated to no capacity: its demand would not count.
+        fleet.replicas.iter_mut().for_each(|replica| enlarge(replica, 1_000));
         let mut scaled = fleet.clone();
         let times = u32::try_from(factor).unwrap_or(1);
         for replica in &mut scaled.replicas {
-            replica.in_use = replica.in_use.times(times);
-            replica.capacity = replica.capacity.times(times);
+            enlarge(replica, times);
             replica.prompt *= f64::from(times);
             replica.output *= f64::from(times);
         }
