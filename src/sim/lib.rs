@@ -5,6 +5,7 @@
 //! [`Fleet`] is the same cluster of pods driven live: time, load and replicas come from outside. Pure and deterministic:
 //! time is passed in, randomness comes from a seed, and the same input gives the same bytes.
 
+mod arena;
 mod arrivals;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the tests of the core")]
@@ -29,6 +30,9 @@ mod scenario;
 mod server;
 mod sizes;
 
+pub use arena::{
+    Arena, GOLDEN, PROFILES, Published, Score, Sources, WORKLOADS, arena_sources, published, reference_rate,
+};
 pub use cluster::Pod;
 pub use controller::{Algorithm, Controller, MODEL, MetricPath, NAMESPACE, ScheduleEntry};
 pub use fault::{Fault, FaultKind, FaultShare, FaultSignals};
@@ -42,7 +46,7 @@ pub use rng::Rng;
 pub use run::{DRAIN_TIMEOUT, Point, ReplicaChange, ReplicaNumbers, Run, simulate, simulate_figures};
 pub use scenario::{
     Arrival, Arrivals, ClientPatience, DeletionOrder, HpaSetup, PinnedReplicas, PodFault, PrefixCache,
-    Scenario, Scrape, SimVariant, Slo, StartUp, TimedSizes,
+    Routing, Scenario, Scrape, SimVariant, Slo, StartUp, TimedSizes,
 };
 pub use server::{Histogram, Readings};
 pub use sizes::{RequestSizes, SizeSpread};

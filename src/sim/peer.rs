@@ -34,6 +34,12 @@ pub enum Peer {
         /// Waiting requests of a pod, above 0. The guide's example: 10.
         waiting: f64,
     },
+    /// KEDA in NVIDIA's Planner Gym: an HPA on two averages of the ready pods, 5 queued requests and 90 % of the KV cache, with a
+    /// tolerance of 10 %; up at once, down by the largest proposal of five minutes. Every 15 s.
+    ArenaKeda,
+    /// The reactive scaler of the same: a replica more above 4 queued requests a pod or 80 % of the KV cache, one fewer below 1
+    /// and 30 %. Every 15 s.
+    ArenaReactive,
     /// A planner that divides the load of its last interval by the profiled throughput of a replica, as NVIDIA Dynamo's planner
     /// does in its throughput mode (docs.nvidia.com/dynamo, "SLA planner"; adjustment interval of 180 s). Its profile is perfect
     /// here, and its prediction is that the load stays.
@@ -54,6 +60,8 @@ impl Peer {
             Self::KnativeKpa { concurrency } => format_smolstr!("kpa:{concurrency}"),
             Self::AibrixApa { kv_usage } => format_smolstr!("aibrix-apa:{kv_usage}"),
             Self::Kthena { waiting } => format_smolstr!("kthena:{waiting}"),
+            Self::ArenaKeda => SmolStr::new_static("arena-keda"),
+            Self::ArenaReactive => SmolStr::new_static("arena-reactive"),
             Self::LoadPlanner { interval, .. } => format_smolstr!("load-planner:{}", interval.as_secs()),
         }
     }
@@ -72,6 +80,8 @@ impl Peer {
             "kpa" => Self::KnativeKpa { concurrency: setting(70.0)? },
             "aibrix-apa" => Self::AibrixApa { kv_usage: setting(0.5)? },
             "kthena" => Self::Kthena { waiting: setting(10.0)? },
+            "arena-keda" => Self::ArenaKeda,
+            "arena-reactive" => Self::ArenaReactive,
             // Shorter intervals are for those who tune it, who then leave room as well.
             "load-planner" => {
                 let seconds = setting(180.0)?;
@@ -88,7 +98,7 @@ impl Peer {
             Self::RunningRequests { .. } => None,
             Self::KnativeKpa { .. } => Some(Duration::from_secs(2)),
             Self::AibrixApa { .. } => Some(Duration::from_secs(10)),
-            Self::Kthena { .. } => Some(Duration::from_secs(15)),
+            Self::Kthena { .. } | Self::ArenaKeda | Self::ArenaReactive => Some(Duration::from_secs(15)),
             Self::LoadPlanner { interval, .. } => Some(interval),
         }
     }

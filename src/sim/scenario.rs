@@ -42,6 +42,8 @@ pub struct Scenario {
     pub max_waiting_per_pod: Option<u32>,
     /// Which pods are deleted first when a variant shrinks.
     pub deletion_order: DeletionOrder,
+    /// Which ready pod gets a request.
+    pub routing: Routing,
     /// The latency objectives.
     pub slo: Slo,
     /// Signals that are reported wrongly for a while.
@@ -250,6 +252,18 @@ pub struct Slo {
     pub ttft: Duration,
     /// Mean time between two tokens, at most.
     pub itl: Duration,
+    /// From a request's arrival to its last token, at most. `None` is no objective.
+    pub end_to_end: Option<Duration>,
+}
+
+/// Which ready pod the gateway gives a request to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Routing {
+    /// The one with the least pressure, as an endpoint picker does.
+    #[default]
+    LeastPressure,
+    /// One after another, whatever their load.
+    RoundRobin,
 }
 
 impl Default for Scrape {
@@ -275,7 +289,7 @@ impl Default for HpaSetup {
 impl Default for Slo {
     /// First token within 1 s, 100 ms between tokens.
     fn default() -> Self {
-        Self { ttft: Duration::from_secs(1), itl: Duration::from_millis(100) }
+        Self { ttft: Duration::from_secs(1), itl: Duration::from_millis(100), end_to_end: None }
     }
 }
 
@@ -340,6 +354,7 @@ impl Scenario {
             grace_period: Duration::from_secs(30),
             max_waiting_per_pod: None,
             deletion_order: DeletionOrder::default(),
+            routing: Routing::default(),
             slo: Slo::default(),
             faults: Vec::new(),
             prefix_cache: PrefixCache::default(),

@@ -15,7 +15,7 @@ use self::pod::{Life, ServerSetup};
 use super::load::Request;
 use super::recorder::Recorder;
 use super::rng::Rng;
-use super::scenario::{DeletionOrder, PodFault, Scenario, SimVariant};
+use super::scenario::{DeletionOrder, PodFault, Routing, Scenario, SimVariant};
 use super::server::{Admission, Readings};
 
 pub use pod::Pod;
@@ -51,6 +51,8 @@ pub(crate) struct SimCluster<R> {
     /// Requests that their clients send again, and when, seconds.
     retries: VecDeque<(f64, Request)>,
     gpu_s: f64,
+    /// The pod that got the last request.
+    last_serial: u64,
     /// When pods are probed next, seconds; infinite in a scenario without pod faults.
     next_probe_s: f64,
     pub(crate) recorder: R,
@@ -97,6 +99,7 @@ impl<R: Recorder> SimCluster<R> {
             arrived: Arrived::default(),
             retries: VecDeque::new(),
             gpu_s: 0.0,
+            last_serial: 0,
             next_probe_s: if has_faults { PROBE_INTERVAL_S } else { f64::INFINITY },
             scenario,
             recorder,
@@ -439,8 +442,8 @@ impl<R: Recorder> SimCluster<R> {
         }
     }
 
-    /// Gives a request to the ready pod with the least pressure. Returns false when the gateway must hold it. The client of
-    /// a request that its pod refuses does as one that has waited too long.
+    /// Gives a request to the ready pod that the scenario's routing chooses. Returns false when the gateway must hold it. The client
+    /// of a request that its pod refuses does as one that has waited too long.
     fn dispatch(&mut self, request: Request, now_s: f64) -> bool {
         let max_waiting = self.scenario.max_waiting_per_pod.map_or(usize::MAX, |waiting| waiting as usize);
         let mut best: Option<(usize, f64)> = None;
@@ -450,7 +453,11 @@ impl<R: Recorder> SimCluster<R> {
                 continue;
             };
             ready += 1;
-            let pressure = server.pressure(now_s);
+            // In turn: the next is the one after the pod that got the last request.
+            let pressure = match self.scenario.routing {
+                Routing::LeastPressure => server.pressure(now_s),
+                Routing::RoundRobin => f64::from(u8::from(pod.serial <= self.last_serial)),
+            };
             if best.is_none_or(|(_, least)| pressure < least) {
                 best = Some((index, pressure));
             }
@@ -471,6 +478,7 @@ impl<R: Recorder> SimCluster<R> {
             }
         }
         pod.dispatched += 1.0;
+        self.last_serial = pod.serial;
         self.dispatched += 1.0;
         self.due_s[index] = self.pods[index].due_s();
         true

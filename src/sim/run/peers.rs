@@ -21,6 +21,10 @@ const TOLERANCE: f64 = 0.1;
 const KTHENA_UP_WINDOW_S: f64 = 60.0;
 /// Kthena goes down by the largest proposal of this time, and panics for as long, seconds.
 const KTHENA_DOWN_WINDOW_S: f64 = 300.0;
+/// The arena's KEDA and reactive scalers: queued requests a pod, and shares of the KV cache.
+const ARENA_KEDA: (f64, f64) = (5.0, 0.9);
+const ARENA_UP: (f64, f64) = (4.0, 0.8);
+const ARENA_DOWN: (f64, f64) = (1.0, 0.3);
 /// Kthena panics when the metric is this many times its target.
 const KTHENA_PANIC_FACTOR: f64 = 1.5;
 
@@ -107,6 +111,8 @@ impl PeerState {
                 (0..specs.len()).map(|variant| self.apa(variant, specs[variant], kv_usage, now_s)).collect()
             }
             Peer::Kthena { waiting } => self.kthena(&specs, waiting, now_s),
+            Peer::ArenaKeda => self.arena_keda(&specs, now_s),
+            Peer::ArenaReactive => self.arena_reactive(&specs),
             Peer::LoadPlanner { utilisation, .. } => self.planned(cluster, now_s, utilisation),
         }
     }
@@ -171,6 +177,43 @@ impl PeerState {
             });
         }
         numbers
+    }
+
+    fn arena_keda(&mut self, specs: &[f64], now_s: f64) -> Vec<f64> {
+        let Some((_, loads)) = self.readings.back() else { return specs.to_vec() };
+        let (queued, kv_usage) = ARENA_KEDA;
+        let wanted = |(spec, load): (&f64, &VariantLoad)| {
+            let propose = |ratio: f64, number: f64| {
+                if (ratio - 1.0).abs() <= TOLERANCE { *spec } else { (number * ratio - 1e-9).ceil() }
+            };
+            let by_queue = propose(load.waiting / (queued * spec.max(1.0)), spec.max(1.0));
+            // Pods that start have no cache: an HPA does not count them in either.
+            by_queue.max(propose(load.kv_usage / load.ready.max(1.0) / kv_usage, load.ready))
+        };
+        self.proposals.push_back((now_s, specs.iter().zip(loads).map(wanted).collect()));
+        while self.proposals.front().is_some_and(|(at_s, _)| *at_s <= now_s - KTHENA_DOWN_WINDOW_S) {
+            self.proposals.pop_front();
+        }
+        let newest = self.proposals.back().map(|(_, proposal)| proposal.clone()).unwrap_or_default();
+        let largest = |variant: usize| self.proposals.iter().map(|(_, all)| all[variant]).fold(0.0, f64::max);
+        let number = |(variant, spec): (usize, &f64)| newest[variant].max(spec.min(largest(variant)));
+        specs.iter().enumerate().map(number).collect()
+    }
+
+    fn arena_reactive(&self, specs: &[f64]) -> Vec<f64> {
+        let Some((_, loads)) = self.readings.back() else { return specs.to_vec() };
+        let wanted = |(spec, load): (&f64, &VariantLoad)| {
+            let ready = load.ready.max(1.0);
+            let (queued, kv_usage) = (load.waiting / ready, load.kv_usage / ready);
+            if queued > ARENA_UP.0 || kv_usage > ARENA_UP.1 {
+                spec + 1.0
+            } else if queued < ARENA_DOWN.0 && kv_usage < ARENA_DOWN.1 {
+                (spec - 1.0).max(0.0)
+            } else {
+                *spec
+            }
+        };
+        specs.iter().zip(loads).map(wanted).collect()
     }
 
     /// The load since the last plan, on the variants in the order of their price for it.

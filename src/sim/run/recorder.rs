@@ -11,6 +11,7 @@ use crate::scenario::Scenario;
 pub(super) struct RunRecorder {
     ttft_s: f64,
     itl_s: f64,
+    end_to_end_s: f64,
     /// The figures that are counted one by one.
     pub(super) run: Run,
     first_tokens: Quantiles,
@@ -42,6 +43,7 @@ impl RunRecorder {
         Self {
             ttft_s: scenario.slo.ttft.as_secs_f64(),
             itl_s: scenario.slo.itl.as_secs_f64(),
+            end_to_end_s: scenario.slo.end_to_end.map_or(f64::INFINITY, |limit| limit.as_secs_f64()),
             run,
             first_tokens: Quantiles::default(),
             gaps: Quantiles::default(),
@@ -146,8 +148,11 @@ impl Recorder for RunRecorder {
         let ServedRequest { request, first_token_s, finished_s } = served;
         let gaps = f64::from(request.output.saturating_sub(1).max(1));
         let is_within_slo = first_token_s - request.arrived_s <= self.ttft_s
-            && (finished_s - first_token_s) / gaps <= self.itl_s;
+            && (finished_s - first_token_s) / gaps <= self.itl_s
+            && finished_s - request.arrived_s <= self.end_to_end_s;
         self.run.finished += 1;
+        // A single token has no time between tokens.
+        self.run.good += u64::from(is_within_slo && request.output >= 2);
         self.within_slo += u64::from(is_within_slo);
         self.outside_slo += u64::from(!is_within_slo);
     }

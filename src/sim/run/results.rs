@@ -50,6 +50,9 @@ pub struct Run {
     /// core; not serialized.
     #[serde(skip)]
     pub published: Vec<ReplicaNumbers>,
+    /// Requests within the objectives that have at least two output tokens: what the arena counts. Not serialized.
+    #[serde(skip)]
+    pub good: u64,
     /// Decisions at which some signal of an engine was contradicted by another. Not serialized.
     #[serde(skip)]
     pub contradicted_decisions: u32,

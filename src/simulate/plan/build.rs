@@ -8,7 +8,7 @@ use wva_core::model::Bounds;
 use wva_core::units::{Cost, Ratio, Replicas, Seconds, truncated_u32};
 use wva_sim::{
     Arrivals, ClientPatience, DeletionOrder, Deviations, HpaSetup, LoadShape, Pattern, PodFault, PrefixCache,
-    RequestSizes, Scenario, Scrape, Segment, SimVariant, SizeSpread, Slo, TimedSizes,
+    RequestSizes, Routing, Scenario, Scrape, Segment, SimVariant, SizeSpread, Slo, TimedSizes,
 };
 
 use super::super::file::{
@@ -39,6 +39,7 @@ pub(super) fn scenario(name: SmolStr, file: &ScenarioFile) -> Result<Scenario, P
         grace_period: file.grace.map_or(Duration::from_secs(30), |value| value.get()),
         max_waiting_per_pod: file.hold_at.map(|value| truncated_u32(value.get())),
         deletion_order: deletion_order(file.victims),
+        routing: Routing::default(),
         slo: Slo::default(),
         faults: Vec::new(),
         prefix_cache: file.prefix_cache.map(prefix_cache).unwrap_or_default(),
