@@ -110,6 +110,9 @@ fn trace_start(trace: &[Arrival]) -> Option<Workload> {
 }
 
 fn golden(name: &str, seed: u64, sources: &Sources, reference_rps: f64) -> Option<Workload> {
+    if sources.trace.is_empty() {
+        return None;
+    }
     let phase = |share: f64, seconds| hold(share * reference_rps, seconds);
     let ramp = |from: f64, to: f64| Segment::Ramp {
         from: from * reference_rps,
@@ -265,6 +268,7 @@ mod tests {
     fn without_a_trace_its_workloads_do_not_exist() {
         for name in GOLDEN.iter().copied().chain(["trace-start"]) {
             assert!(workload(name, 1, &Sources::default(), 5.0).is_none(), "{name}");
+            assert!(workload(name, 1, &Sources::default(), 0.0).is_none(), "{name} without a rate");
         }
     }
 }
