@@ -1,6 +1,7 @@
 //! Turns scenario files, traces and policy names into scenarios and controllers of the closed-loop simulator ([`wva_sim`]), runs
 //! many of them at once, and fits physics to tables of measurements. [`crate::cmd`] shows the results.
 
+pub mod arena;
 pub mod calibrate;
 pub mod file;
 mod input;

@@ -1,6 +1,7 @@
 //! `wva simulate`: policies under one's own traffic. The command line, tables and HTML page; [`crate::simulate`] has the
 //! scenarios.
 
+mod arena;
 mod calibrate;
 mod capacity;
 mod format;
@@ -39,6 +40,7 @@ const MAX_RUNS: usize = 100_000;
 ///   wva simulate mine.yaml --trace azure_llm_2023_code.csv.gz --output html > page.html
 ///   wva simulate mine.yaml --what-if spare=1          cost and benefit of a warm spare replica
 ///   wva simulate capacity mine.yaml                   requests/s within the objectives, and the cost of a million tokens
+///   wva simulate arena                                the workloads and metric of NVIDIA's Planner Gym
 ///   wva simulate calibrate measured.csv               physics of your hardware from a table of measurements
 ///
 /// POLICY is rate, wva-v2, wva-v1, keda-epp, static:N (N replicas of every variant), the name of another analyzer, or a file as
@@ -75,6 +77,7 @@ pub(super) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Arena(arena::Args),
     Capacity(capacity::Args),
     Calibrate(calibrate::Args),
     /// Print the JSON schema of scenario files
@@ -97,6 +100,7 @@ pub(super) fn main(args: Args) -> ExitCode {
     let mut out = io::stdout().lock();
     exit_code(match &args.command {
         None => run(&args, &mut out),
+        Some(Command::Arena(args)) => arena::run(args, &mut out),
         Some(Command::Capacity(args)) => capacity::run(args, &mut out),
         Some(Command::Calibrate(args)) => calibrate::run(args, &mut out),
         Some(Command::Physics(args)) => physics::run(args, &mut out),

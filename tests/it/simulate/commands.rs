@@ -155,3 +155,19 @@ fn the_help_teaches_by_examples() {
     let presets = wva(&["simulate", "physics"]).out;
     assert!(presets.contains("h100-8b-tp1:") && presets.contains("source:"), "{presets}");
 }
+
+#[test]
+fn the_arena_says_what_is_left_out_and_what_its_trace_must_be() {
+    let arena = wva(&["simulate", "arena", "--seeds", "1"]);
+    assert!(
+        arena.err.contains("left out: the golden six and trace-start need requests of a trace"),
+        "{}",
+        arena.err
+    );
+    assert!(arena.out.contains("\nall 7\n") && !arena.out.contains("golden 6"), "{}", arena.out);
+    for words in ["static-4 ", "reactive ", "rate, HPA every 3 s ", "× STATIC-4", "cloudai-mpc"] {
+        assert!(arena.out.contains(words), "{words}: {}", arena.out);
+    }
+    let missing = wva(&["simulate", "arena", "--traces", "no-such-folder"]);
+    assert!(missing.err.contains("it must hold azure_llm_2023_code.csv.gz"), "{}", missing.err);
+}
