@@ -176,6 +176,52 @@ impl Tournament<'_> {
         rows
     }
 
+    /// What is wanted of `rate`, a sentence each, by what was found.
+    fn verdicts(&self) -> Vec<String> {
+        let found: Vec<_> = (0..self.entrants.len())
+            .map(|entrant| {
+                let of = |names: &[&str]| mean(&self.played, entrant, |name| names.contains(&name));
+                (self.entrants[entrant].name, of(&WORKLOADS), of(GOLDEN))
+            })
+            .collect();
+        let Some((_, Some(base), Some(golden_base))) = found.iter().find(|(name, ..)| *name == BASELINE)
+        else {
+            return Vec::new();
+        };
+        let scalers = || found.iter().filter(|(name, ..)| !name.starts_with("static"));
+        let mut verdicts = Vec::new();
+        for (name, all, golden) in scalers().filter(|(name, ..)| name.starts_with("rate")) {
+            let (Some(all), Some(golden)) = (all, golden) else { continue };
+            let (ratio, reversals) = (golden.per_gpu / golden_base.per_gpu, golden.reversals);
+            let is_met = ratio >= BEST_RATIO && golden.good >= WANTED_GOOD;
+            verdicts.push(format!(
+                "Golden six, {name}: {ratio:.2} × static-4 with {:.1} % good; wanted at least {BEST_RATIO} × (cloudai-mpc) with {:.0} %: {}.",
+                100.0 * golden.good,
+                100.0 * WANTED_GOOD,
+                met(is_met)
+            ));
+            let peers = || scalers().filter(|(name, ..)| !name.starts_with("rate"));
+            let is_calmest =
+                peers().all(|(_, _, golden)| golden.is_some_and(|golden| golden.reversals > reversals));
+            verdicts.push(format!(
+                "Golden six, {name}: {reversals:.1} reversals; wanted fewer than any peer: {}.",
+                met(is_calmest)
+            ));
+            let is_first = peers().all(|(_, peer, _)| {
+                peer.is_some_and(|peer| peer.good < BEST_GOOD || peer.per_gpu < all.per_gpu)
+            });
+            verdicts.push(format!(
+                "All, {name}: {:.2} × static-4 with {:.1} % good; wanted the best ratio of the scalers with at least {:.1} % (the best \
+                 published one): {}.",
+                all.per_gpu / base.per_gpu,
+                100.0 * all.good,
+                100.0 * BEST_GOOD,
+                met(is_first && all.good >= BEST_GOOD)
+            ));
+        }
+        verdicts
+    }
+
     fn setting(&self) -> String {
         let Args { profile, seeds, seed_of, reference_gpus, .. } = self.args;
         let reference = self.reference_rps.map_or_else(String::new, |rps| {
@@ -190,6 +236,7 @@ impl Tournament<'_> {
 
     fn text(&self) -> String {
         let mut text = self.setting() + "\n";
+        self.verdicts().iter().for_each(|verdict| text += &format!("{verdict}\n"));
         for (title, workloads) in self.parts() {
             let mut rows = vec![HEADER.map(|word| word.to_uppercase()).to_vec()];
             rows.extend(self.rows(&workloads));
@@ -216,7 +263,8 @@ impl Tournament<'_> {
     }
 
     fn page(&self) -> String {
-        let mut page = format!("{PAGE}\n{}\n", self.setting());
+        let verdicts: String = self.verdicts().iter().map(|verdict| format!("- {verdict}\n")).collect();
+        let mut page = format!("{TITLE}\n{}\n\n{verdicts}\n{PAGE}", self.setting());
         for (index, (title, workloads)) in self.parts().into_iter().enumerate() {
             let _ = write!(page, "\n## {}{}\n\n", title[..1].to_uppercase(), &title[1..]);
             page += &markdown(&HEADER, &self.rows(&workloads));
@@ -253,14 +301,28 @@ fn markdown(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+/// The best published ratio over the golden six.
+const BEST_RATIO: f64 = 2.53;
+/// The best published share of good requests over all workloads.
+const BEST_GOOD: f64 = 0.738;
+/// What is wanted of the golden six: more than the best published share there, 89.6 %.
+const WANTED_GOOD: f64 = 0.95;
+
+const fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
+}
+
 /// How the page begins.
-const PAGE: &str = "\
+const TITLE: &str = "\
 # The arena
 
 NVIDIA's Planner Gym (`ai-dynamo/dynamo`, `gyms/planner-gym`; results of 2026-10-02, aggregated serving) compares autoscalers in 14
 workloads on 1 to 8 GPUs. `wva simulate arena` plays the same workloads with the same metric in this simulator. It wrote this page:
 `wva simulate arena --traces FOLDER --seed-of COMMIT --write docs/arena.md`.
+";
 
+/// What to know before one reads the tables.
+const PAGE: &str = "\
 **The metric.** A request is good when its first token and its own mean time between tokens are within the objectives. One with fewer
 than two tokens is not good, nor is one that is lost. Goodput per GPU is good requests a second by average GPUs, starting and draining
 ones included. It rewards a fleet that is too small: read the share of good requests beside it. Means are over workloads and seeds,
