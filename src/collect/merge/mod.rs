@@ -237,6 +237,8 @@ fn divide_among_engines(raw: Vec<RawSeries>) -> Vec<RawSeries> {
             (None, MetricKind::Counter) => ranks.get(&series.labels.port),
             (None, MetricKind::ServerCounter) => match engines.get(&series.labels.port) {
                 None => continue,
+                // Shares of engines beyond the limit would be dropped, after a copy of each part for each of them.
+                Some(named) if named.len() > MAX_ENGINES_OF_A_POD => continue,
                 // The only engine, which has no label.
                 Some(named) => Some(named).filter(|named| !named.is_empty()),
             },

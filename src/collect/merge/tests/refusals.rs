@@ -41,6 +41,17 @@ fn each_request_that_a_server_refuses_counts_once_however_many_engines_it_has() 
 }
 
 #[test]
+fn a_page_with_many_engines_and_reasons_makes_no_copy_for_each_pair() {
+    let engine =
+        |index: usize| raw("vllm:num_requests_running", Some(&index.to_string()), Some(8000), &[(0, 1.0)]);
+    let found = |engines: usize| {
+        let merged = merged((0..engines).map(engine).chain(refused(8000, [9.0, 3.0])).collect());
+        values(&merged, Signal::RefusedRequests).len()
+    };
+    assert_eq!((found(MAX_ENGINES_OF_A_POD), found(MAX_ENGINES_OF_A_POD + 1)), (MAX_ENGINES_OF_A_POD, 0));
+}
+
+#[test]
 fn refusals_of_an_answer_that_was_cut_off_are_unknown() {
     let cut = refused(8000, [9.0, 3.0]).map(|series| RawSeries { is_truncated: true, ..series });
     let running = raw("vllm:num_requests_running", Some("0"), Some(8000), &[(0, 1.0)]);
