@@ -28,10 +28,10 @@ const SEED_STREAM: u64 = 19;
 /// the objectives; one with fewer than two tokens is not, nor one that is lost. The metric rewards fleets that are too small: read
 /// the share of good requests beside it.
 ///
-///   wva simulate arena --traces FOLDER                     all 14 workloads
-///   wva simulate arena                                     the seven that need no trace
-///   wva simulate arena --traces FOLDER --reference-gpus 4  golden loads as shares of what four GPUs carry
-///   wva simulate arena --traces FOLDER --write arena.md    the page
+///   wva simulate arena             the seven workloads that need no trace
+///
+/// `--traces FOLDER` plays all 14, and `--write arena.md` writes the page besides. The loads of the golden six are shares of what a
+/// fixed fleet of two carries; `--reference-gpus 4` takes another one.
 ///
 /// FOLDER holds azure_llm_2023_code.csv.gz, the trace of 2023 (code) of Azure/AzurePublicDataset, gzipped.
 #[derive(Debug, clap::Args)]
