@@ -51,7 +51,7 @@ use crate::api_server::status;
 /// How long a request that must come may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long what must be read may take. Some kinds are looked for every 30 s; the clocks of these tests are paused.
-const READ_TIMEOUT: Duration = Duration::from_secs(300);
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long no request must come.
 const QUIET_WINDOW: Duration = Duration::from_millis(800);
 /// The age at which evidence is refused.

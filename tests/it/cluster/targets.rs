@@ -230,7 +230,8 @@ async fn the_first_state_has_the_targets_that_variants_name() {
             "/apis/apps/v1/statefulsets" => list(json!([chat(json!({ "replicas": 2 }))])),
             _ => rollouts(request, true),
         });
-        let first = until(&reader, |state| state.view.synced).await;
+        let first =
+            timeout(Duration::from_secs(60), until(&reader, |state| state.view.synced)).await.unwrap();
         assert!(first.view.variants[0].scale.is_some(), "{kind}: its number would be withdrawn");
     }
 }

@@ -131,7 +131,7 @@ async fn only_objects_with_the_label_of_the_controller_instance_are_read() {
         ..WatchSettings::default()
     };
     let reader = watch_cluster(client, settings);
-    until(&reader, |state| state.view.synced).await;
+    timeout(Duration::from_secs(20), until(&reader, |state| state.view.synced)).await.unwrap();
     sleep(Duration::from_secs(1)).await;
     let labelled = ["variantautoscalings", "horizontalpodautoscalers", "scaledobjects"];
     let label = "labelSelector=wva.llmd.ai%2Fcontroller-instance%3DTeam_A";
