@@ -330,10 +330,10 @@ and each run counts the same.
 
 **Why ratios differ from the published ones.**
 
-- The golden loads are shares of a reference rate that is not published. The ratio to static-4 depends on it more than on any scaler:
-  a larger reference fleet leaves static-4 fewer idle GPUs, so that all ratios are lower. On average, the golden loads are 0.62 of the
-  reference rate, for which the best published scaler needed 1.35 GPUs. That speaks for a reference fleet of 1.35 / 0.62, about two
-  GPUs, which is the default of `--reference-gpus`.
+- The golden loads are shares of a reference rate, which NVIDIA calibrated on its own servers; these servers carry another one. The ratio
+  to static-4 depends on it more than on any scaler: a larger reference fleet leaves static-4 fewer idle GPUs, so that all ratios are
+  lower. On average, the golden loads are 0.62 of the reference rate, for which the best published scaler needed 1.35 GPUs. That speaks
+  for a reference fleet of 1.35 / 0.62, about two GPUs, which is the default of `--reference-gpus`.
 - The golden workloads and trace-start take their requests from the Azure LLM inference trace of 2023, code
   (Azure/AzurePublicDataset, CC-BY-4.0). The arena takes Mooncake's, whose prompts are several times as long.
 - The servers are a formula for a mixture-of-experts model on an H200, and not measured performance data. Its 32 µs for each prompt token

@@ -73,14 +73,16 @@ fn rate_orders_for_what_is_refused_and_without_the_counter_too_little() {
 fn pods_that_claim_refusals_at_most_double_the_demand() {
     let scenario = scenario(12.0, 12.0);
     for seed in SEEDS {
-        let highest = |faults: &[Fault], from_s| highest(&run(&scenario, faults, seed), from_s, END_S);
-        let honest = highest(&[], 0.0);
-        let liars = [fault(FaultKind::Claimed, FaultShare::All)];
-        let lying = highest(&liars, 0.0);
+        let of = |faults: &[Fault]| run(&scenario, faults, seed);
+        let honest = highest(&of(&[]), 0.0, END_S);
+        let liars = of(&[fault(FaultKind::Claimed, FaultShare::All)]);
+        let lying = highest(&liars, 0.0, END_S);
         // And one replica more by rounding.
         assert!(f64::from(lying) <= MAX_FACTOR * f64::from(honest) + 1.0, "{lying}, {honest} without a lie");
-        assert_eq!(highest(&liars, END_S / 2.0), lying, "it grows no further");
-        let alone = highest(&[fault(FaultKind::Claimed, FaultShare::One)], 0.0);
+        let last_quarter = highest(&liars, 0.75 * END_S, END_S);
+        assert_eq!(highest(&liars, 0.5 * END_S, 0.75 * END_S), last_quarter, "it grows no further");
+        assert_eq!(last_quarter, lying, "and stays");
+        let alone = highest(&of(&[fault(FaultKind::Claimed, FaultShare::One)]), 0.0, END_S);
         assert!(alone <= honest + 1, "{alone}, {honest} without a lie: it doubles its own share");
     }
 }
